@@ -1,4 +1,4 @@
-//! What a table's user may choose. No option ever changes a logical result.
+//! Configuration of a table. No option changes a logical result.
 //!
 //! The bytes of a configuration in a snapshot are described in `docs/format/session.md`.
 
@@ -18,8 +18,8 @@ use crate::filter::ribbon::COLUMNS_MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompactionPolicy {
-    /// Several runs on each level but the last one, which has one. Few writes, and nearly all data in
-    /// one run.
+    /// Several runs on each level but the last one, which has one. Few writes, and nearly all data
+    /// in one run.
     #[default]
     LazyLevelling,
     /// One run on each level. Fewer runs to look into, more writing.
@@ -39,7 +39,7 @@ pub enum CompactionSchedule {
     OneShot,
 }
 
-/// Who does the work of merges.
+/// Thread that does the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompactionThread {
@@ -64,15 +64,15 @@ pub enum WriteBuffer {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum FilterPolicy {
-    /// So much that the false-positive rates of all runs of a table together stay at or below this:
-    /// small runs get more bits per entry, the largest one fewest. 0.001 to 0.1.
+    /// Sum of the false-positive rates of all runs of a table, 0.001 to 0.1. Small runs get more
+    /// bits per entry, the largest run fewest.
     TotalFpr(f64),
-    /// The same false-positive rate for every run, 0.00001 to 0.1.
+    /// One false-positive rate for every run, 0.00001 to 0.1.
     Fpr(f64),
-    /// The same number of bits per entry for every run, 2 to 32.
+    /// One number of bits per entry for every run, 2 to 32.
     BitsPerEntry(f64),
-    /// One choice for each level, level 1 (the newest) first; the last one is for all deeper levels too. 1
-    /// to 64 of them.
+    /// One choice for each level, level 1 (the newest) first; the last one is for all deeper levels
+    /// too. 1 to 64 of them.
     PerLevel(Vec<LevelFilter>),
 }
 
@@ -84,17 +84,18 @@ pub enum LevelFilter {
     Fpr(f64),
     /// Bits per entry, 2 to 32.
     BitsPerEntry(f64),
-    /// A ribbon filter of so many columns, 1 to 16, each of which takes 1.05 bits per entry and halves the
-    /// false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters take 15.5. To ask it
-    /// takes three times the instructions, and to build it more than that. What is read into memory of it can be
-    /// any number of its columns, so under a small memory budget it is as good as if it had been made for it.
+    /// A ribbon filter of so many columns, 1 to 16, each of which takes 1.05 bits per entry and
+    /// halves the false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters
+    /// take 15.5. To ask it takes three times the instructions, and to build it more than that. Any
+    /// number of its columns can be in memory, so under a small memory budget it is as good as a
+    /// filter that was built for that budget.
     Ribbon(u8),
 }
 
 /// Whether the pages that lookups read pass through the page cache.
 ///
-/// A run is read in the way of the level that it was written for; a run that moves down without being
-/// merged is opened anew in the way of its new level.
+/// A run is read in the way of the level that it was written for; a run that moves down without
+/// being merged is opened anew in the way of its new level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum DiskCache {
@@ -103,8 +104,8 @@ pub enum DiskCache {
     All,
     /// Lookups read past the page cache, and merges leave nothing behind in it.
     None,
-    /// Levels 1 to this one, which are small and change often, as with [`All`](Self::All), deeper ones as
-    /// with [`None`](Self::None). 1 to 64.
+    /// Levels 1 to this one, which are small and change often, as with [`All`](Self::All), deeper
+    /// ones as with [`None`](Self::None). 1 to 64.
     LevelsUpTo(u32),
 }
 
@@ -119,7 +120,8 @@ impl DiskCache {
     }
 }
 
-/// Which lookups a memory budget is spent on, once the indexes and the filters of newer runs have their share.
+/// Which lookups a memory budget is spent on, once the indexes and the filters of newer runs have
+/// their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MemoryGoal {
@@ -139,8 +141,9 @@ pub const MEMORY_BUDGET_MIN: u64 = 256 << 10;
 pub const MEMORY_BUDGET_MAX: u64 = 1 << 50;
 
 impl MemoryGoal {
-    /// The share of a memory budget that write buffers may take: one in so many. Where the last level, which has
-    /// most of the entries, needs no filter, larger buffers save more than anything else: merging.
+    /// The share of a memory budget that write buffers may take: one in so many. Where the last
+    /// level, which has most of the entries, needs no filter, larger buffers save more than
+    /// anything else: merging.
     fn buffer_share(self) -> u64 {
         match self {
             Self::Hit => 3,
@@ -149,9 +152,9 @@ impl MemoryGoal {
     }
 }
 
-/// Memory of a write buffer and of the one being flushed, which exist side by side, in weights of a full one:
-/// each takes up to 5/4 of what it counts for (held by a test of `write_buffer`), and a flush sorts what it
-/// writes.
+/// Memory of a write buffer and of the one being flushed, which exist side by side, in weights of a
+/// full one: each takes up to 5/4 of what it counts for (held by a test of `write_buffer`), and a
+/// flush sorts what it writes.
 pub(crate) const BUFFER_WEIGHTS: u64 = 3;
 
 /// Larger write buffers save little merging.
@@ -168,7 +171,7 @@ pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
 /// Configuration of a table; stored in its snapshots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
-    /// What an upsert makes of the new value and the old one.
+    /// Function that combines the value of an upsert with the older one.
     pub resolve: MergeOperator,
     /// Shape of the levels.
     pub merge_policy: CompactionPolicy,
@@ -176,34 +179,36 @@ pub struct TableConfig {
     pub size_ratio: u32,
     /// When merges are done.
     pub merge_schedule: CompactionSchedule,
-    /// Who does them.
+    /// Thread that does the compactions.
     pub merge_thread: CompactionThread,
     /// When the write buffer is full; at least one entry, or 1 byte, at most 1 GiB or 2³⁰ entries.
     pub write_buffer: WriteBuffer,
     /// How much memory filters get.
     pub filter: FilterPolicy,
     /// Bytes of memory for the write buffer, all filters, all indexes and cached pages together,
-    /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so `write_buffer` and
-    /// `filter` must be left as they are by default.
+    /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so
+    /// `write_buffer` and `filter` must be left as they are by default.
     ///
-    /// An eighth (a third if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level has no filter), but
-    /// at most 192 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
-    /// take what they need, and filters share what is left so that as few lookups as possible read in vain:
-    /// the larger the table, the fewer bits for each entry; `memory_goal` says which lookups count. A table
-    /// that was opened from a snapshot and not updated yet needs no room for write buffers and merges, so it
-    /// keeps as much of the filters in memory as there is room for, down to none. What is left is a cache of
-    /// pages that lookups have read, of the levels that `disk_cache` has read past the system's page cache.
-    /// Filters and indexes that a merge is writing count beside those it will replace, so the sum, which is
-    /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at all times, but
-    /// in these cases: an entry is larger than the write buffer; one batch of updates fills several
-    /// write buffers (what the table held before is kept until the batch is through); the indexes alone
-    /// are larger (with evenly spread keys, in a table of 400 times the budget on disk, or of 300 times if its
-    /// goal is hits); a merge was begun under a larger budget.
+    /// An eighth (a third if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level
+    /// has no filter), but at most 192 MiB, is for the write buffer and the one being flushed. Of
+    /// the rest, indexes take what they need, and filters share what is left so that as few lookups
+    /// as possible read in vain: the larger the table, the fewer bits for each entry; `memory_goal`
+    /// says which lookups count. A table that was opened from a snapshot and not updated yet needs
+    /// no room for write buffers and merges, so it keeps as much of the filters in memory as there
+    /// is room for, down to none. What is left is a cache of pages that lookups have read, of the
+    /// levels that `disk_cache` has read past the system's page cache. Filters and indexes that a
+    /// merge is writing count beside those it will replace, so the sum, which is
+    /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at
+    /// all times, but in these cases: an entry is larger than the write buffer; one batch of
+    /// updates fills several write buffers (what the table held before is kept until the batch is
+    /// through); the indexes alone are larger (with evenly spread keys, in a table of 400 times the
+    /// budget on disk, or of 300 times if its goal is hits); a merge was begun under a larger
+    /// budget.
     ///
-    /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not grow with
-    /// the table.
+    /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not
+    /// grow with the table.
     pub memory_budget: Option<u64>,
-    /// What a memory budget is spent on.
+    /// Kind of lookup that the memory budget favours.
     pub memory_goal: MemoryGoal,
     /// How the page of a key is found.
     pub index: IndexKind,
@@ -306,6 +311,7 @@ impl TableConfig {
             WriteBuffer::Bytes(size) => ("bytes: ", size),
             WriteBuffer::Entries(size) => ("entries: ", size),
         };
+
         check("write_buffer", unit, size, 1, 1 << 30)?;
         self.filter.validate()?;
         if let Some(bytes) = self.memory_budget {
@@ -314,6 +320,7 @@ impl TableConfig {
         if let DiskCache::LevelsUpTo(level) = self.disk_cache {
             check("disk_cache", "levels up to ", level, 1, LEVELS_MAX as u32)?;
         }
+
         check("merge_batch_pages", "", self.merge_batch_pages, 1, 4096)?;
         check("queue_depth", "", self.queue_depth, 1, 1024)
     }
@@ -331,6 +338,7 @@ impl TableConfig {
         if self.filter != default.filter {
             return beside("filter", format!("{:?}", self.filter));
         }
+
         Ok(())
     }
 
@@ -346,11 +354,11 @@ impl TableConfig {
     /// The filter of a run on `level` (from 1) of a table whose last level is `last`.
     ///
     /// With a rate for the whole table, a run gets a share in proportion to its size. In the steady
-    /// shape of lazy levelling with size ratio T, level *l* shows up to T - 1 resident runs and, while
-    /// a merge is under way, up to T + 1 runs of the size of the level above; so with 3/5 of the rate for
-    /// the last run and, for a run k levels above it, 3/5 · T^-(k+1), the sum stays below the rate:
-    /// 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. For other shapes the shares are divided by the number of
-    /// runs that a level can show.
+    /// shape of lazy levelling with size ratio T, level *l* shows up to T - 1 resident runs and,
+    /// while a merge is under way, up to T + 1 runs of the size of the level above; so with 3/5 of
+    /// the rate for the last run and, for a run k levels above it, 3/5 · T^-(k+1), the sum stays
+    /// below the rate: 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. For other shapes the shares are
+    /// divided by the number of runs that a level can show.
     pub(crate) fn filter_allocation(&self, level: u32, last: u32) -> FilterAllocation {
         match &self.filter {
             &FilterPolicy::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).allocation(),
@@ -373,13 +381,15 @@ impl TableConfig {
                     let runs = if ratio < 4.0 { 2.0 * ratio } else { 1.0 };
                     0.6 / ratio.powf(f64::from(above) + 1.0) / runs
                 };
+
                 LevelFilter::Fpr((total * share).max(1e-5)).allocation()
             }
         }
     }
 }
 
-// The encoding in snapshots: one pair of functions for each option whose encoding is more than a number.
+// The encoding in snapshots: one pair of functions for each option whose encoding is more than a
+// number.
 
 impl CompactionPolicy {
     fn tag(self) -> u8 {
@@ -462,7 +472,8 @@ impl LevelFilter {
     }
 
     fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
-        let (tag, number) = (input.u8()?, input.u64()?);
+        let tag = input.u8()?;
+        let number = input.u64()?;
         Ok(match tag {
             2 => Some(Self::Fpr(f64::from_bits(number))),
             3 => Some(Self::BitsPerEntry(f64::from_bits(number))),
@@ -495,7 +506,8 @@ impl FilterPolicy {
             1 => Ok(Some(Self::TotalFpr(f64::from_bits(input.u64()?)))),
             4 => {
                 let count = input.u32()?;
-                // Not allocated ahead: the count has not been checked against the bytes that are there.
+                // Not allocated ahead: the count has not been checked against the bytes that are
+                // there.
                 let levels = (0..count).map(|_| LevelFilter::decode(input));
                 Ok(levels.collect::<std::result::Result<Option<_>, _>>()?.map(Self::PerLevel))
             }
@@ -546,7 +558,7 @@ impl DiskCache {
 }
 
 impl TableConfig {
-    /// Writes all but the resolve function.
+    /// Writes all but the merge operator.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(self.merge_policy.tag()).u32(self.size_ratio);
         out.u8(self.merge_schedule.tag()).u8(self.merge_thread.tag());
@@ -558,19 +570,23 @@ impl TableConfig {
         out.u32(self.merge_batch_pages).u32(self.queue_depth);
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` for an unknown tag or an option out of range.
+    /// Reads what [`encode`](Self::encode) wrote; `None` for an unknown tag or an option out of
+    /// range.
     pub(crate) fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
-        let (merge_policy, size_ratio) = (CompactionPolicy::from_tag(input.u8()?), input.u32()?);
+        let merge_policy = CompactionPolicy::from_tag(input.u8()?);
+        let size_ratio = input.u32()?;
         let merge_schedule = CompactionSchedule::from_tag(input.u8()?);
         let merge_thread = CompactionThread::from_tag(input.u8()?);
         let write_buffer = WriteBuffer::decode(input)?;
-        // What follows a filter of an unknown kind cannot be found.
+
+        // Bytes behind a filter of an unknown kind cannot be located.
         let Some(filter) = FilterPolicy::decode(input)? else { return Ok(None) };
         let memory_budget = Some(input.u64()?).filter(|&bytes| bytes > 0);
         let memory_goal = MemoryGoal::from_tag(input.u8()?);
         let index = IndexKind::from_tag(input.u8()?);
         let disk_cache = DiskCache::decode(input)?;
-        let (merge_batch_pages, queue_depth) = (input.u32()?, input.u32()?);
+        let merge_batch_pages = input.u32()?;
+        let queue_depth = input.u32()?;
         let config = || {
             Some(Self {
                 resolve: MergeOperator::default(),
@@ -588,6 +604,7 @@ impl TableConfig {
                 queue_depth,
             })
         };
+
         Ok(config().filter(|config| config.validate().is_ok()))
     }
 }
@@ -643,9 +660,11 @@ mod tests {
             let mut input = Reader::new(&bytes);
             assert_eq!(TableConfig::decode(&mut input).unwrap(), Some(config.clone()));
             assert!(input.rest().is_empty());
+
             for end in 0..bytes.len() {
                 assert!(TableConfig::decode(&mut Reader::new(&bytes[..end])).is_err(), "{end}");
             }
+
             for at in 0..bytes.len() {
                 for bit in 0..8 {
                     let mut changed = bytes.clone();

@@ -1,6 +1,6 @@
-//! What is wrong with stored bytes: the one error of every decoder of this crate.
+//! Corruption of stored bytes: the one error that every decoder of this crate returns.
 
-/// Where and how stored bytes break the format.
+/// Place and kind of a violation of the format in stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("page {page}: {rule}: expected {expected}, found {found}")]
 pub struct Corrupt {
@@ -8,14 +8,14 @@ pub struct Corrupt {
     pub page: u32,
     /// The line of the format document that is broken.
     pub rule: &'static str,
-    /// What the rule asks for.
+    /// Value that the rule asks for.
     pub expected: u64,
-    /// What the bytes say.
+    /// Value that stands in the bytes.
     pub found: u64,
 }
 
 impl Corrupt {
-    /// A broken rule of a part that is not stored in pages, or whose page the caller knows.
+    /// Builds the error for a part that is not stored in pages, or whose page the caller fills in.
     pub(crate) fn rule(rule: &'static str, expected: u64, found: u64) -> Self {
         Self { page: 0, rule, expected, found }
     }

@@ -1,9 +1,9 @@
 //! Errors of the table engine, grouped by what the caller does next.
 //!
-//! Each call that can fail returns its error; after it things are as they were before. What cannot be returned
-//! (a file that could not be removed when its last user was dropped) is told as the event
-//! `cleanup.failed` and returned by the closing of the session; where cleaning up after an error fails, too, the
-//! caller gets the first error and the event has the second.
+//! Each call that can fail returns its error; after it things are as they were before. What cannot
+//! be returned (a file that could not be removed when its last user was dropped) is told as the
+//! event `cleanup.failed` and returned by the closing of the session; where cleaning up after an
+//! error fails, too, the caller gets the first error and the event has the second.
 //!
 //! The names that the Haskell library `lsm-tree` gives to errors, and what stands for them here:
 //!
@@ -13,7 +13,7 @@
 //! | `TableClosed`, `CursorClosed` | ruled out by the type system: a handle is closed by dropping it |
 //! | `TableCorrupted` | [`Error::Corrupt`], also for a file that ends early; [`Error::FileMissing`] |
 //! | `TableTooLarge` | the same |
-//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
+//! | `TableUnionNotCompatible` | the same, also for another merge operator; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
 //! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
 //! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
@@ -24,9 +24,9 @@
 //! | a full disk | [`Error::Disk`]; where the session has a reserve [`Error::OutOfSpace`] for insertions, while deletions go on |
 //! | an I/O error | [`Error::Disk`], with operation, file and the system's error; after a failed sync [`Error::Poisoned`] |
 //!
-//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of programs with another
-//! format (of canonical exports: [`Error::CanonicalMalformed`]);
-//! [`Error::Stream`], [`Error::CanonicalMalformed`] and [`Error::CanonicalDigestMismatch`] for canonical exports.
+//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of programs with
+//! another format (of canonical exports: [`Error::CanonicalMalformed`]); [`Error::Stream`],
+//! [`Error::CanonicalMalformed`] and [`Error::CanonicalDigestMismatch`] for canonical exports.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,8 @@ pub enum Error {
         /// The place and the rule.
         what: Corrupt,
     },
-    /// A file that the store needs is gone. Restore it from a copy; `terrane verify` says what needs it.
+    /// A file that the store needs is gone. Restore it from a copy; `terrane verify` says what
+    /// needs it.
     #[error("{}: the file is missing", .path.display())]
     FileMissing {
         /// Where it was.
@@ -68,12 +69,13 @@ pub enum Error {
     NotTerrane {
         /// The file or directory.
         path: PathBuf,
-        /// What it was taken for.
+        /// Kind of file that was expected.
         expected: &'static str,
-        /// What is there.
+        /// Bytes that were found instead.
         found: String,
     },
-    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    /// A file is of a format version that this program does not read. Use the program that wrote
+    /// it.
     #[error("{}: format version {found}; this program reads {newest}", .path.display())]
     UnknownVersion {
         /// The file.
@@ -83,15 +85,16 @@ pub enum Error {
         /// The version that this program reads and writes.
         newest: u32,
     },
-    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the session and open
-    /// it anew, which goes back to the newest snapshots.
+    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the session and
+    /// open it anew, which goes back to the newest snapshots.
     #[error("an earlier fsync of {} failed; close the session and open it anew", .path.display())]
     Poisoned {
-        /// What was to be synced.
+        /// File or directory that was to be synced.
         path: PathBuf,
     },
-    /// A commit panicked, as a resolve function may, and left a part behind in memory, which nobody reads and
-    /// nothing makes durable. Close the store and open it anew: it has the commits before.
+    /// A commit panicked, as a merge operator may, and left a part behind in memory, which nobody
+    /// reads and nothing makes durable. Close the store and open it anew: it has the commits
+    /// before.
     #[error(
         "a commit to {} panicked, perhaps in a resolve function; close the store and open it anew",
         .dir.display()
@@ -100,9 +103,9 @@ pub enum Error {
         /// The directory of the session.
         dir: PathBuf,
     },
-    /// The disk is full, what is left of the session's reserve is kept for what makes room, and the call would
-    /// need more. Nothing was changed. Delete entries, tables or snapshots, or make room on the disk otherwise,
-    /// and call again: once the whole reserve is free the session goes on.
+    /// The disk is full, what is left of the session's reserve is kept for what makes room, and the
+    /// call would need more. Nothing was changed. Delete entries, tables or snapshots, or make room
+    /// on the disk otherwise, and call again: once the whole reserve is free the session goes on.
     #[error(
         "no space left for {}: its reserve of {reserve_bytes} bytes is in use, and only what makes room goes on; \
          delete entries, drop tables, delete snapshots or compact until {reserve_bytes} bytes are free, or open it \
@@ -147,28 +150,29 @@ pub enum Error {
     SessionDirCorrupted {
         /// The directory.
         path: PathBuf,
-        /// What is missing or not expected.
+        /// Name of the missing or unexpected part.
         reason: String,
     },
     /// The session was closed before.
     #[error("the session is closed")]
     SessionClosed,
-    /// A store that was opened for reading only. The process that holds it can change it; if there is none, open it
-    /// as a [`Store`](crate::Store).
+    /// A store that was opened for reading only. The process that holds it can change it; if there
+    /// is none, open it as a [`Store`](crate::Store).
     #[error("{} is open for reading only", .path.display())]
     ReadOnly {
         /// The directory.
         path: PathBuf,
     },
-    /// The directory to back up to holds something else than a backup of this store. Nothing was changed in it.
+    /// The directory to back up to holds something else than a backup of this store. Nothing was
+    /// changed in it.
     #[error("{} is no backup of this store: {reason}; choose an empty directory", .path.display())]
     NotABackup {
         /// The directory.
         path: PathBuf,
-        /// What it is instead.
+        /// Description of what is there instead.
         reason: String,
     },
-    /// So many readers have the store open already.
+    /// The store has its maximum of readers already.
     #[error("{} has {limit} readers already; close some of them first", .path.display())]
     TooManyReaders {
         /// The directory.
@@ -192,10 +196,12 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// An upsert makes a value longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) of what its key has. Nothing was changed.
+    /// An upsert makes a value longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) of what its
+    /// key has. Nothing was changed.
     ///
-    /// Reading a key gives this error, too, if upserts made such a value that nobody could refuse: by a resolve function that
-    /// makes more than it is given, or in a union. Insert or delete the key then.
+    /// Reading a key gives this error, too, if upserts made such a value that nobody could refuse:
+    /// by a merge operator that makes more than it is given, or in a union. Insert or delete the
+    /// key then.
     #[error(
         "an upsert of {operand_bytes} bytes makes {bytes} of the {stored_bytes} that key {} has; \
          the limit is {limit}: delete or replace the value",
@@ -208,7 +214,7 @@ pub enum Error {
         stored_bytes: usize,
         /// Length of the value of the upsert.
         operand_bytes: usize,
-        /// Length of what the resolve function makes of both.
+        /// Length of what the merge operator makes of both.
         bytes: usize,
         /// The limit.
         limit: usize,
@@ -221,13 +227,14 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The blob that a reference points to is gone: its table was updated or dropped. Look the key up again.
+    /// The blob that a reference points to is gone: its table was updated or dropped. Look the key
+    /// up again.
     #[error("blob reference {index} is not valid any more; look its key up again")]
     BlobRefInvalid {
         /// Index of the first such reference.
         index: usize,
     },
-    /// A text is not the name of a resolve function of one's own.
+    /// A text is not the name of a merge operator of one's own.
     #[error(
         "`{text}` cannot name a resolve function: 1 to 64 bytes, not beginning with `terrane.`"
     )]
@@ -235,8 +242,8 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// The table of a snapshot, or a named table, has another resolve function than the one given. Open it with
-    /// the one named.
+    /// The table of a snapshot, or a named table, has another merge operator than the one given.
+    /// Open it with the one named.
     #[error("`{name}` needs the resolve function `{stored}`, {}", match .given {
         Some(given) => format!("not `{given}`"),
         None => "which is not ready-made and must be given".to_owned(),
@@ -256,7 +263,7 @@ pub enum Error {
         left: usize,
         /// Position of the other one.
         right: usize,
-        /// In what they differ: session, resolve function.
+        /// In what they differ: session, merge operator.
         reason: String,
     },
     /// A union of unions of unions, too many times. Pay the debt of the inner ones first.
@@ -265,8 +272,8 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// A union of so many runs that no snapshot could name them; a run that several of the tables have counts
-    /// as often. Pay the debt of inner unions first, or unite fewer tables at a time.
+    /// A union of so many runs that no snapshot could name them; a run that several of the tables
+    /// have counts as often. Pay the debt of inner unions first, or unite fewer tables at a time.
     #[error(
         "a union of {runs} runs, the limit is {limit}; unite fewer tables, or pay the debt of inner unions"
     )]
@@ -282,7 +289,8 @@ pub enum Error {
     /// Two tables to be compared are not of one session. Export one of them to the other's session.
     #[error("the tables to compare are of different sessions")]
     TablesOfDifferentSessions,
-    /// The metadata of a snapshot would be longer than what is read. Pay the debt of the table's union first.
+    /// The metadata of a snapshot would be longer than what is read. Pay the debt of the table's
+    /// union first.
     #[error(
         "a snapshot with {bytes} bytes of metadata, the limit is {limit}; pay the debt of the union"
     )]
@@ -311,9 +319,9 @@ pub enum Error {
     InvalidConfig {
         /// The option, by its field name.
         option: &'static str,
-        /// What was given.
+        /// Value that was given.
         value: String,
-        /// What is allowed.
+        /// Values that are allowed.
         allowed: String,
     },
     /// A text is not a snapshot name.
@@ -336,15 +344,15 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A file of the snapshot is damaged or missing. Other snapshots are not affected; this one can be
-    /// deleted, and `terrane verify` says what is wrong.
+    /// A file of the snapshot is damaged or missing. Other snapshots are not affected; this one can
+    /// be deleted, and `terrane verify` says what is wrong.
     #[error("snapshot `{name}` is damaged: {}: {reason}", .path.display())]
     SnapshotCorrupted {
         /// The name.
         name: String,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Rule that is broken.
         reason: String,
     },
     /// The snapshot was saved under another label.
@@ -411,33 +419,33 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The manifest or the log of a store is damaged, or a file of one of its named tables is damaged or
-    /// missing. Snapshots are not affected: the session opens, and they can be opened.
+    /// The manifest or the log of a store is damaged, or a file of one of its named tables is
+    /// damaged or missing. Snapshots are not affected: the session opens, and they can be opened.
     #[error("the store is damaged: {}: {reason}", .path.display())]
     StoreCorrupted {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Rule that is broken.
         reason: String,
     },
-    /// So many batches of lookups are under way already. Take the results of some first.
+    /// Too many lookup batches are in flight. Take the results of some before submitting more.
     #[error("more than {limit} batches of lookups are under way; take the results of some first")]
     TooManyLookups {
         /// The limit.
         limit: usize,
     },
-    /// What was given to write to, or to read from, failed.
+    /// The caller's stream, to write to or to read from, failed.
     #[error("the stream given: {source}")]
     Stream {
-        /// What it answered.
+        /// Error of the stream.
         source: Arc<io::Error>,
     },
-    /// What was given is no canonical export, or a damaged one.
+    /// The input is not a canonical export, or a damaged one.
     #[error("byte {offset} of the canonical export: {reason}")]
     CanonicalMalformed {
         /// Where, from the first byte on.
         offset: u64,
-        /// What is wrong there.
+        /// Rule that is broken there.
         reason: String,
     },
     /// The entries of a canonical export are not those that it was made of.
@@ -451,12 +459,14 @@ pub enum Error {
 }
 
 impl From<terrane_io::Error> for Error {
-    /// A file that ends before the bytes that must be there is damaged; all else is the disk's answer.
+    /// A file that ends before the bytes that must be there is damaged; all else is the disk's
+    /// answer.
     fn from(error: terrane_io::Error) -> Self {
         match error {
             terrane_io::Error::ShortRead { path, offset, expected, found } => {
                 let page = u32::try_from(offset / terrane_io::ALIGN as u64).unwrap_or(u32::MAX);
-                let (expected, found) = (expected as u64, found as u64);
+                let expected = expected as u64;
+                let found = found as u64;
                 let what = Corrupt { page, rule: "the file ends early", expected, found };
                 Self::Corrupt { path, what }
             }
@@ -465,8 +475,8 @@ impl From<terrane_io::Error> for Error {
     }
 }
 
-/// Why a file cannot be read, where that is a matter of this file: a bad sector, no right to read it, something else in
-/// its place. A second copy of what it holds may be readable then.
+/// Why a file cannot be read, where that is a matter of this file: a bad sector, no right to read
+/// it, something else in its place. A second copy of what it holds may be readable then.
 pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     use io::ErrorKind as Kind;
     let is_odd = matches!(error.kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
@@ -486,8 +496,8 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
-    /// Whether the disk is full. What makes room goes on as far as there is room for it: deletions, dropping tables,
-    /// deleting snapshots, [`Store::compact`](crate::Store::compact).
+    /// Whether the disk is full. What makes room goes on as far as there is room for it: deletions,
+    /// dropping tables, deleting snapshots, [`Store::compact`](crate::Store::compact).
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         match self {
@@ -497,7 +507,7 @@ impl Error {
         }
     }
 
-    /// What a caller can do about it.
+    /// Reaction that the error calls for.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

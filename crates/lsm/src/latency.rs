@@ -1,22 +1,22 @@
-//! How long calls took: a histogram that any thread can record into without waiting.
+//! Latency histograms, into which any thread records without waiting.
 //!
-//! Buckets are eight to each power of two, so a recorded time is known to within an eighth of itself. Times are
-//! counted in nanoseconds of the disk's clock, which in simulations is not that of the machine: equal
+//! Each power of two has eight buckets, so a recorded time is known to within an eighth of itself.
+//! Times are nanoseconds of the disk's clock. A simulated disk has a clock of its own, so equal
 //! runs record equal times.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets to each power of two, as a number of bits.
+/// Number of buckets for each power of two, as a power of two itself.
 const SUB_BITS: u32 = 3;
 
-/// Longer times are counted as this one: five hours.
+/// Longest time that is told apart from longer ones: five hours.
 const LONGEST_NS: u64 = (1 << 44) - 1;
 
 const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
-/// The bucket of a time.
+/// Returns the bucket of a time.
 const fn bucket(ns: u64) -> usize {
     if ns < 1 << SUB_BITS {
         return ns as usize;
@@ -25,16 +25,17 @@ const fn bucket(ns: u64) -> usize {
     ((shift as usize) << SUB_BITS) + (ns >> shift) as usize
 }
 
-/// The longest time that belongs to a bucket.
+/// Returns the longest time that belongs to a bucket.
 fn bucket_end(bucket: usize) -> u64 {
-    let (power, sub) = ((bucket >> SUB_BITS) as u32, bucket as u64 & ((1 << SUB_BITS) - 1));
+    let power = (bucket >> SUB_BITS) as u32;
+    let sub = bucket as u64 & ((1 << SUB_BITS) - 1);
     match power.checked_sub(1) {
         None => sub,
         Some(shift) => ((sub + (1 << SUB_BITS) + 1) << shift) - 1,
     }
 }
 
-/// Times being recorded. Takes no memory to speak of before the first one.
+/// A histogram that is being recorded. It allocates its buckets with the first time.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyRecorder {
     counts: OnceLock<Box<[AtomicU64]>>,
@@ -50,7 +51,7 @@ impl LatencyRecorder {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// What was recorded so far.
+    /// Returns a copy of the histogram so far.
     pub(crate) fn snapshot(&self) -> Latencies {
         let counts = self.counts.get().map(|counts| counts.iter());
         Latencies {
@@ -60,10 +61,10 @@ impl LatencyRecorder {
     }
 }
 
-/// How long calls of one kind took, by the clock of the disk.
+/// Latency histogram of one kind of call, by the clock of the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Latencies {
-    /// Calls in each bucket; empty if there were none.
+    /// Number of calls in each bucket; empty before the first call.
     counts: Vec<u64>,
     sum_ns: u64,
 }
@@ -75,14 +76,14 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
-    /// Their mean time.
+    /// Mean time of the calls; zero before the first one.
     #[must_use]
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.sum_ns.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// A time that a share of the calls did not exceed, 0.999 of them say, to within an eighth more. Zero if
-    /// there were none.
+    /// Time that a share of the calls (0.999, say) did not exceed, rounded up by at most an eighth.
+    /// Zero before the first call.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -95,7 +96,7 @@ impl Latencies {
         Duration::from_nanos(found.map_or(0, |(bucket, _)| bucket_end(bucket)))
     }
 
-    /// The longest, to within an eighth more.
+    /// Longest time, rounded up by at most an eighth.
     #[must_use]
     pub fn max(&self) -> Duration {
         self.quantile(1.0)
@@ -129,10 +130,12 @@ mod tests {
         recorder.record(Duration::from_secs(1_000_000));
         let latencies = recorder.snapshot();
         assert_eq!(latencies.count(), 1_001);
+
         for (share, us) in [(0.0, 1), (0.5, 501), (0.9, 901), (0.99, 991)] {
             let found = latencies.quantile(share).as_nanos();
             assert!((us * 1_000..=us * 1_125).contains(&found), "{share}: {found} ns");
         }
+
         assert_eq!(latencies.max(), Duration::from_nanos(LONGEST_NS));
         assert!(latencies.mean() > Duration::from_secs(17));
     }

@@ -1,13 +1,15 @@
-//! LSM tables: ordered maps on disk with batched lookups, incremental merges, duplicates at no cost and
-//! durable snapshots.
+//! LSM tables: ordered maps on disk with batched lookups, incremental merges, duplicates at no cost
+//! and durable snapshots.
 //!
-//! A [`Session`] is a directory. It gives out [`Table`]s; a table takes [`Update`]s into a write buffer,
-//! writes that out as sorted *runs* when it is full, and merges runs level by level, in equal shares with
-//! the updates. A [`Table::fork`] shares everything with its original and evolves apart from it. A
-//! snapshot ([`Table::save_snapshot`], [`Session::open_snapshot`]) is what survives closing and crashes.
+//! A [`Session`] is a directory. It gives out [`Table`]s; a table takes [`Update`]s into a write
+//! buffer, writes that out as sorted *runs* when it is full, and merges runs level by level, in
+//! equal shares with the updates. A [`Table::fork`] shares everything with its original and evolves
+//! apart from it. A snapshot ([`Table::save_snapshot`], [`Session::open_snapshot`]) is what
+//! survives closing and crashes.
 //!
-//! The engine does all its I/O through [`terrane_io::Disk`] and keeps no thread running unless a table's
-//! configuration asks for one; opening a snapshot reads its runs with a few threads that end with the call.
+//! The engine does all its I/O through [`terrane_io::Disk`] and keeps no thread running unless a
+//! table's configuration asks for one; opening a snapshot reads its runs with a few threads that
+//! end with the call.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,14 @@
-//! What tables and sessions count, and what they can say of their shape.
+//! Counters of tables and sessions, and the shape of a table at one moment.
 //!
-//! Counting is done with additions in memory, for each call and not for each key where possible; nothing here is ever read from disk.
+//! Counting is done with additions in memory, for each call and not for each key where possible;
+//! nothing here is ever read from disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::latency::{Latencies, LatencyRecorder};
 
-/// What lookups met in the runs of one level, and what came of asking filters.
+/// Counts of lookups in the runs of one level, and of the answers of their filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FilterStats {
@@ -20,7 +21,8 @@ pub struct FilterStats {
 }
 
 impl FilterStats {
-    /// How often the filters said perhaps of a key that was not there; `None` before the first such question.
+    /// How often the filters said perhaps of a key that was not there; `None` before the first such
+    /// question.
     #[must_use]
     pub fn false_positive_rate(&self) -> Option<f64> {
         let absent = self.denied + self.false_positives;
@@ -41,7 +43,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a batch of lookups counted.
+/// Counts of one batch of lookups.
 #[derive(Debug, Default)]
 pub(crate) struct LookupTally {
     pub(crate) keys: u64,
@@ -53,7 +55,7 @@ pub(crate) struct LookupTally {
     pub(crate) filters: Vec<FilterStats>,
 }
 
-/// Counters of a table handle, or of all handles of a session.
+/// Counters of a table handle, or of all handles of a session, updated without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     lookups: AtomicU64,
@@ -81,6 +83,7 @@ impl Counters {
         if filters.len() < tally.filters.len() {
             filters.resize_with(tally.filters.len(), FilterStats::default);
         }
+
         for (sum, more) in filters.iter_mut().zip(&tally.filters) {
             *sum = sum.plus(*more);
         }
@@ -91,7 +94,7 @@ impl Counters {
         self.update_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What lookups met, level 1 first.
+    /// Counts of lookups by level, level 1 first.
     pub(crate) fn filters(&self) -> Vec<FilterStats> {
         lock(&self.filters).clone()
     }
@@ -113,7 +116,7 @@ impl Counters {
     }
 }
 
-/// What [`Counters`] say.
+/// A copy of [`Counters`] at one moment.
 #[derive(Debug)]
 pub(crate) struct Activity {
     pub(crate) lookups: u64,
@@ -128,8 +131,8 @@ pub(crate) struct Activity {
     pub(crate) save_times: Latencies,
 }
 
-/// Sums over the open runs of a session, each counted once however many tables share it, and what was
-/// written.
+/// Sums over the open runs of a session, each counted once however many tables share it, and what
+/// was written.
 #[derive(Debug, Default)]
 pub(crate) struct RunSums {
     pub(crate) runs: AtomicU64,
@@ -140,7 +143,7 @@ pub(crate) struct RunSums {
     pub(crate) index_bytes: AtomicU64,
     /// Bytes of the runs written by flushes, merges and unions.
     pub(crate) written_bytes: AtomicU64,
-    /// Bytes of the images of write buffers, written by snapshots.
+    /// Bytes of the images of memtables, written by snapshots.
     pub(crate) image_bytes: AtomicU64,
 }
 
@@ -148,8 +151,8 @@ pub(crate) struct RunSums {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LevelStats {
-    /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count, its
-    /// output does not.
+    /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count,
+    /// its output does not.
     pub runs: u64,
     /// Physical entries in them: an upper bound of the live ones.
     pub entries: u64,
@@ -161,7 +164,7 @@ pub struct LevelStats {
     pub filter_bytes: u64,
     /// Memory of their indexes.
     pub index_bytes: u64,
-    /// What lookups through this handle met on this level, as it was when they did.
+    /// Counts of lookups through this handle on this level, as the level was at the time.
     pub filter: FilterStats,
     /// Pages of work that a merge on this level has in all, 0 without one.
     pub merge_pages: u64,
@@ -175,9 +178,9 @@ pub struct LevelStats {
 pub struct TableStats {
     /// Level 1 first.
     pub levels: Vec<LevelStats>,
-    /// What is older than all levels, in a table that is a union and not complete.
+    /// The union below all levels, until it is complete.
     pub union: LevelStats,
-    /// Entries in the write buffer and in a flush that is under way.
+    /// Entries in the memtable and in a flush that is under way.
     pub buffer_entries: u64,
     /// Memory of these.
     pub buffer_bytes: u64,
@@ -187,7 +190,7 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Memory of the filters and indexes that flushes and merges under way are writing.
     pub unfinished_bytes: u64,
-    /// Memory of the cache of pages, which the table shares with its duplicates.
+    /// Memory of the cache of pages, which the table shares with its forks.
     pub cache_bytes: u64,
     /// Key pages that the indexes point to.
     pub key_pages: u64,
@@ -197,20 +200,20 @@ pub struct TableStats {
     pub lookups: u64,
     /// How many of them were present.
     pub found: u64,
-    /// How many of them write buffers decided, present or not.
+    /// How many of them memtables decided, present or not.
     pub memory_hits: u64,
     /// Reads that lookups took; those that the system's page cache answers count as well.
     pub lookup_reads: u64,
     /// Pages that lookups found in the table's cache, each of which saved a read.
     pub cache_hits: u64,
-    /// What lookups met in the runs of all levels.
+    /// Counts of lookups in the runs of all levels.
     pub filter: FilterStats,
     /// Updates accepted.
     pub updates: u64,
     /// Bytes of their keys, values and blobs.
     pub update_bytes: u64,
-    /// Bytes of the runs that flushes, merges and a union have brought into the levels. What merges under way
-    /// have written is not among them yet; what duplicates share counts in each of them.
+    /// Bytes of the runs that flushes, merges and a union have brought into the levels. What merges
+    /// under way have written is not among them yet; what forks share counts in each of them.
     pub written_bytes: u64,
     /// How long batches of lookups took.
     pub lookup_times: Latencies,
@@ -232,7 +235,8 @@ impl TableStats {
         self.levels.iter().map(|level| level.runs).sum()
     }
 
-    /// Memory of write buffers, filters, indexes and the cache of pages: what a memory budget is for.
+    /// Memory of memtables, filters, indexes and the cache of pages: what a memory budget is
+    /// for.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let tables = self.filter_bytes + self.index_bytes + self.unfinished_bytes;
@@ -260,7 +264,7 @@ impl TableStats {
     }
 }
 
-/// What a session holds at one moment, and what all of its handles have counted.
+/// State of a session at one moment, and the counts of all of its handles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SessionStats {
@@ -274,7 +278,8 @@ pub struct SessionStats {
     pub open_files: u64,
     /// Bytes of the disk that are kept in reserve; 0 for no reserve.
     pub reserve_bytes: u64,
-    /// Whether the disk was full and the reserve is in use: insertions are refused until it can be taken back.
+    /// Whether the disk was full and the reserve is in use: insertions are refused until it can be
+    /// taken back.
     pub is_full: bool,
     /// Runs that tables, cursors and merges hold, each counted once.
     pub runs: u64,
@@ -292,22 +297,22 @@ pub struct SessionStats {
     pub lookups: u64,
     /// How many of them were present.
     pub found: u64,
-    /// How many of them write buffers decided, present or not.
+    /// How many of them memtables decided, present or not.
     pub memory_hits: u64,
     /// Reads that lookups took.
     pub lookup_reads: u64,
     /// Pages that lookups found in the caches of their tables.
     pub cache_hits: u64,
-    /// What lookups met in the runs of all levels.
+    /// Counts of lookups in the runs of all levels.
     pub filter: FilterStats,
     /// Updates accepted.
     pub updates: u64,
     /// Bytes of their keys, values and blobs.
     pub update_bytes: u64,
-    /// Bytes of the runs that flushes, merges and unions have completed; a merge that several tables share
-    /// is done, and counted, once.
+    /// Bytes of the runs that flushes, merges and unions have completed; a merge that several
+    /// tables share is done, and counted, once.
     pub written_bytes: u64,
-    /// Bytes of the images of write buffers that snapshots have written.
+    /// Bytes of the images of memtables that snapshots have written.
     pub image_bytes: u64,
     /// How long batches of lookups took.
     pub lookup_times: Latencies,
@@ -324,7 +329,8 @@ impl SessionStats {
         ratio(self.lookup_reads, self.found)
     }
 
-    /// Bytes written for each byte of an update; `None` before the first. Images for snapshots do not count.
+    /// Bytes written for each byte of an update; `None` before the first. Images for snapshots do
+    /// not count.
     #[must_use]
     pub fn write_amplification(&self) -> Option<f64> {
         ratio(self.written_bytes, self.update_bytes)

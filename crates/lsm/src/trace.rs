@@ -1,9 +1,10 @@
-//! Events for whoever listens: the `tracing` crate, target `terrane_lsm`.
+//! Events of the engine, through the `tracing` crate, with the target `terrane_lsm`.
 //!
-//! Each event has a name, which is its message too, and the field `session`, the directory of the session;
-//! tables and cursors have numbers that are unique in their session, in the fields `table` and `cursor`. An
-//! operation that changes something has an event when it begins and one when it has been done; one that
-//! fails has the first only. A read has one. The event that makes something names what it is made from.
+//! Each event has a name, which is also its message, and the field `session`, the directory of the
+//! session. The fields `table` and `cursor` hold numbers that are unique in a session.
+//!
+//! An operation that changes something emits an event when it begins and another one when it has
+//! succeeded; a failed operation emits the first one only. A read emits one event.
 //!
 //! | events | level | fields |
 //! |---|---|---|
@@ -39,13 +40,13 @@
 //! | `log.segment_unusable` | WARN | `path`, `error`: an old segment cannot be written again; a new file took its place |
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
-//! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,
-//! `table.level_added`, `table.run_added`, `table.union_folded`, `merge.started`, `merge.forced` (a merge was
-//! completed because it was due, with so many pages left), `merge.completed`.
+//! Builds with debug assertions also emit the compaction schedule, at level TRACE: `table.flush`,
+//! `table.level_added`, `table.run_added`, `table.union_folded`, `merge.started`, `merge.forced` (a
+//! merge was completed because it was due, with so many pages left), `merge.completed`.
 //!
 //! Without a subscriber an event costs a comparison.
 
-/// Tells of something that a session in the directory `$dir` does.
+/// Emits an event of the session in the directory `$dir`.
 macro_rules! event {
     ($level:ident, $name:literal, $dir:expr $(, $($field:tt)+)?) => {
         tracing::event!(
@@ -59,7 +60,7 @@ macro_rules! event {
     };
 }
 
-/// The same, in builds with debug assertions only.
+/// Emits an event in builds with debug assertions only.
 macro_rules! debug_event {
     ($name:literal, $dir:expr $(, $($field:tt)+)?) => {
         if cfg!(debug_assertions) {

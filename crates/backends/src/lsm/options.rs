@@ -2,7 +2,7 @@
 
 use terrane_kv::{Durability, Error, Result};
 use terrane_lsm::{
-    CheckpointThread, FilterPolicy, CompactionPolicy, CompactionThread, PAGE_SIZE, SessionOptions,
+    CheckpointThread, CompactionPolicy, CompactionThread, FilterPolicy, PAGE_SIZE, SessionOptions,
     StoreOptions, TableConfig, TableName, WriteBuffer,
 };
 

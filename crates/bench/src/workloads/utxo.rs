@@ -15,7 +15,7 @@
 //!
 //! [`draws`] decides which numbers are looked up, before anything is measured.
 
-use terrane::lsm::{DiskCache, CompactionPolicy, PAGE_SIZE, SnapshotName, TableConfig, TableStats};
+use terrane::lsm::{CompactionPolicy, DiskCache, PAGE_SIZE, SnapshotName, TableConfig, TableStats};
 
 use super::{Error, Result, splitmix};
 

@@ -179,7 +179,8 @@ pub(crate) struct DropArgs {
 
 /// Parses the name of a built-in resolve function, with or without its prefix `terrane.`.
 fn resolve(text: &str) -> Result<MergeOperator, String> {
-    let found = MergeOperator::by_name(text).or_else(|| MergeOperator::by_name(&format!("terrane.{text}")));
+    let found =
+        MergeOperator::by_name(text).or_else(|| MergeOperator::by_name(&format!("terrane.{text}")));
     found.ok_or_else(|| {
         let names = MergeOperator::all_ready_made().map(|ready| ready.name().to_owned());
         format!("not ready-made; those that are: {}", names.join(", "))

@@ -10,7 +10,7 @@ use terrane::lsm::inspect::{
     SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::lsm::{
-    CanonicalSummary, Error, CompactionPolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
+    CanonicalSummary, CompactionPolicy, Error, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
 };
 
 use crate::stores::listed::{ListedTable, ListedVersion, Sums};

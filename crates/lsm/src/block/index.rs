@@ -5,7 +5,8 @@
 //!
 //! - **compact** (`fences`): 1.3 to 1.6 bytes per page for evenly spread keys; a few lookups in a
 //!   thousand read a second page;
-//! - **ordinary** (`separators`): about 4 bytes per page for such keys, never a second page for any.
+//! - **ordinary** (`separators`): about 4 bytes per page for such keys, never a second page for
+//!   any.
 //!
 //! [`IndexKind::Auto`] builds both and keeps the compact form if it costs at most 1 % more reads,
 //! which is counted, not guessed.
@@ -13,8 +14,8 @@
 //! # Protocol of a lookup
 //!
 //! [`Index::search`] names a page. If the key turns out to be below that page's first key and
-//! [`Candidate::earlier`] was set, [`Index::previous`] names the next page to read; and so on until
-//! the key is found, or is not below the first key of the page read, or `earlier` is not set.
+//! [`PageCandidate::earlier`] was set, [`Index::previous`] names the next page to read; and so on
+//! until the key is found, or is not below the first key of the page read, or `earlier` is not set.
 
 #![doc = include_str!("../../../../docs/format/index.md")]
 
@@ -47,7 +48,7 @@ pub enum IndexKind {
     Ordinary,
 }
 
-/// What is known of a run before its first entry.
+/// Facts about a run that its writer has before the first entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IndexPlan<'a> {
     /// The form wanted.
@@ -75,8 +76,8 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Makes room for `count` more elements. Vectors of an index under construction grow by a quarter, not by
-/// doubling: what they hold counts towards a table's memory budget.
+/// Makes room for `count` more elements. Vectors of an index under construction grow by a quarter,
+/// not by doubling: what they hold counts towards a table's memory budget.
 #[inline]
 fn grow<T>(vector: &mut Vec<T>, count: usize) {
     if vector.capacity() - vector.len() < count {
@@ -127,11 +128,12 @@ impl IndexBuilder {
         }
     }
 
-    /// Takes note of the next entry, in key order; of one that is the first of its page with the last key
-    /// `before` it, which is empty for the first of all.
+    /// Takes note of the next entry, in key order; of one that is the first of its page with the
+    /// last key `before` it, which is empty for the first of all.
     ///
     /// # Panics
-    /// If the first entry starts no page, or one that starts a page is out of order or out of bounds.
+    /// If the first entry starts no page, or one that starts a page is out of order or out of
+    /// bounds.
     #[inline]
     pub(crate) fn entry(&mut self, key: &[u8], before: Option<&[u8]>) {
         assert!(before.is_some() || self.entries > 0, "the first entry starts a page");
@@ -179,7 +181,7 @@ impl IndexBuilder {
 
 /// A page that may hold a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub(crate) struct PageCandidate {
     /// The page, counted over key pages only.
     pub(crate) ordinal: u32,
     /// If the key is below the first key of this page, it may still be in the page before; ask
@@ -205,7 +207,7 @@ impl Index {
     ///
     /// Cost: no I/O, no allocation.
     #[inline(never)] // so that `cargo xtask counts` sees it apart
-    pub(crate) fn search(&self, key: &[u8]) -> Candidate {
+    pub(crate) fn search(&self, key: &[u8]) -> PageCandidate {
         match &self.form {
             Form::Compact(fences) => fences.search(key),
             Form::Ordinary(separators) => separators.search(key),
@@ -213,8 +215,8 @@ impl Index {
     }
 
     /// The page before `ordinal`, if `key`, which is below the first key of page `ordinal`, may be
-    /// there. Always none where [`Candidate::earlier`] was not set.
-    pub(crate) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<Candidate> {
+    /// there. Always none where [`PageCandidate::earlier`] was not set.
+    pub(crate) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<PageCandidate> {
         match &self.form {
             Form::Compact(fences) => fences.previous(ordinal, key),
             Form::Ordinary(_) => None,
@@ -277,9 +279,11 @@ impl Index {
             Ok(kind) => return Err(broken("index: kind", KIND_ORDINARY.into(), kind.into())),
             Err(_) => return Err(broken("index: size", 1, 0)),
         };
+
         if !reader.rest().is_empty() {
             return Err(broken("index: bytes after the last", 0, reader.rest().len() as u64));
         }
+
         Ok(Self { form })
     }
 }

@@ -1,7 +1,7 @@
 //! Key page: the 4 KiB unit of a sorted run, and the frame that all pages of a run share.
 //!
-//! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to read a key
-//! page, and what it has accepted can be read without failing.
+//! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to
+//! read a key page, and what it has accepted can be read without failing.
 
 #![doc = include_str!("../../../../docs/format/page.md")]
 
@@ -23,7 +23,7 @@ pub(crate) const PAYLOAD_SIZE: usize = PAGE_SIZE - HEADER_SIZE;
 /// Bytes that an entry takes in a key page besides its key, its value and its half byte of kind.
 const ENTRY_ENDS_SIZE: usize = 4;
 
-/// What a page holds. 0 is never valid.
+/// Kind of a page. 0 is never valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageKind {
     Key = 1,
@@ -36,7 +36,7 @@ pub(crate) enum PageKind {
 
 /// The place of a page, which its checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PageAddress {
     /// Identity of the run: a number that no other run has.
     pub(crate) identity: u64,
     /// Number of the page in its file.
@@ -57,7 +57,7 @@ fn u32_at(bytes: &[u8], offset: usize) -> u32 {
         .map_or(0, |b| u32::from_le_bytes(*b))
 }
 
-fn page_crc(place: Place, page: &[u8]) -> u32 {
+fn page_crc(place: PageAddress, page: &[u8]) -> u32 {
     let mut seed = [0; 12];
     seed[..8].copy_from_slice(&place.identity.to_le_bytes());
     seed[8..].copy_from_slice(&place.page.to_le_bytes());
@@ -65,19 +65,20 @@ fn page_crc(place: Place, page: &[u8]) -> u32 {
 }
 
 /// Writes the checksum of a page that is otherwise complete.
-fn seal(page: &mut [u8], place: Place) {
+fn seal(page: &mut [u8], place: PageAddress) {
     assert!(page.len() == PAGE_SIZE);
     let crc = page_crc(place, page);
     page[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Checks a page's checksum, whatever its kind.
-pub(crate) fn check_crc(page: &[u8], place: Place) -> Result<(), Corrupt> {
+pub(crate) fn check_crc(page: &[u8], place: PageAddress) -> Result<(), Corrupt> {
     let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
     if page.len() != PAGE_SIZE {
         return Err(broken("page size", PAGE_SIZE as u64, page.len() as u64));
     }
-    let (stored, computed) = (u32_at(page, 0), page_crc(place, page));
+    let stored = u32_at(page, 0);
+    let computed = page_crc(place, page);
     if stored != computed {
         return Err(broken("crc", u64::from(computed), u64::from(stored)));
     }
@@ -85,7 +86,7 @@ pub(crate) fn check_crc(page: &[u8], place: Place) -> Result<(), Corrupt> {
 }
 
 /// Checks a page's checksum and kind.
-pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Corrupt> {
+pub(crate) fn check(page: &[u8], place: PageAddress, kind: PageKind) -> Result<(), Corrupt> {
     let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
     check_crc(page, place)?;
     if page[4] != kind as u8 {
@@ -100,7 +101,7 @@ pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Cor
 /// Fills `page` with a page of `kind` whose content is `payload`, zero-padded.
 pub(crate) fn encode_payload(
     page: &mut [u8],
-    place: Place,
+    place: PageAddress,
     kind: PageKind,
     position: u32,
     payload: &[u8],
@@ -116,7 +117,7 @@ pub(crate) fn encode_payload(
 /// The content of a page that [`encode_payload`] wrote, with its padding.
 pub(crate) fn decode_payload(
     page: &[u8],
-    place: Place,
+    place: PageAddress,
     kind: PageKind,
     position: u32,
 ) -> Result<&[u8], Corrupt> {
@@ -179,7 +180,8 @@ pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Copies bytes as short as keys and values mostly are, without the call that copies of any length are.
+/// Copies bytes as short as keys and values mostly are, without the call that copies of any length
+/// are.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -210,7 +212,8 @@ struct Added {
 /// Collects the entries of one key page.
 #[derive(Debug, Default)]
 pub(crate) struct PageBuilder {
-    /// Whole keys back to back, and room for more; the shared prefix is cut off when the page is written.
+    /// Whole keys back to back, and room for more; the shared prefix is cut off when the page is
+    /// written.
     keys: Vec<u8>,
     keys_len: usize,
     /// Values back to back in as many bytes as a page has.
@@ -255,6 +258,7 @@ impl PageBuilder {
             // Keys rise, so what the first and the new one share is shared by all between.
             shared_prefix_len(&self.first_key()[..self.prefix_len], entry.key)
         };
+
         let size = Self::size(
             self.entries.len() + 1,
             prefix_len,
@@ -264,10 +268,12 @@ impl PageBuilder {
         if size > PAGE_SIZE {
             return false;
         }
+
         self.add_value(entry.value);
         if entry.kind == Kind::InsertBlob {
             self.add_value(&span_bytes(entry).0);
         }
+
         self.add_key(entry.key, entry.kind, prefix_len);
         true
     }
@@ -291,7 +297,8 @@ impl PageBuilder {
         }
         copy_short(&mut self.keys[self.keys_len..end], key);
         self.keys_len = end;
-        let (key_end, value_end) = (end as u32, self.values_len as u16);
+        let key_end = end as u32;
+        let value_end = self.values_len as u16;
         self.entries.push(Added { key_end, value_end, kind: kind as u8 });
         self.prefix_len = prefix_len;
     }
@@ -311,11 +318,12 @@ impl PageBuilder {
         (rest, span.to_vec())
     }
 
-    /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored value if the
-    /// page's only entry goes on in overflow pages, and 0 otherwise.
-    pub(crate) fn finish(&mut self, page: &mut [u8], place: Place, value_bytes: u32) {
+    /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored
+    /// value if the page's only entry goes on in overflow pages, and 0 otherwise.
+    pub(crate) fn finish(&mut self, page: &mut [u8], place: PageAddress, value_bytes: u32) {
         let count = self.entries.len();
         assert!(count > 0);
+
         // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
         let prefix_len = if count == 1 { 0 } else { self.prefix_len };
         let (header, rest) = page.split_at_mut(HEADER_SIZE);
@@ -329,7 +337,9 @@ impl PageBuilder {
         let (kinds, rest) = rest.split_at_mut(count.div_ceil(2));
         let (prefix, rest) = rest.split_at_mut(prefix_len);
         prefix.copy_from_slice(&self.keys[..prefix_len]);
-        let (mut at, mut start) = (0, 0);
+        let mut at = 0;
+
+        let mut start = 0;
         for (to, added) in key_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
             let end = added.key_end as usize;
             let suffix = &self.keys[start + prefix_len..end];
@@ -337,25 +347,29 @@ impl PageBuilder {
             (at, start) = (at + suffix.len(), end);
             *to = (at as u16).to_le_bytes();
         }
+
         for (to, added) in value_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
             *to = added.value_end.to_le_bytes();
         }
+
         for (to, pair) in kinds.iter_mut().zip(self.entries.chunks(2)) {
             *to = pair[0].kind | pair.get(1).map_or(0, |second| second.kind << 4);
         }
+
         let (values, rest) = rest[at..].split_at_mut(self.values_len);
         values.copy_from_slice(&self.values[..self.values_len]);
         rest.fill(0);
         seal(page, place);
         self.entries.clear();
+
         (self.keys_len, self.values_len, self.prefix_len) = (0, 0, 0);
     }
 }
 
 /// Where things stand in a key page whose every byte has been checked.
 ///
-/// Invariant: made by [`PageLayout::parse`] only, which establishes that all ends are in order and in
-/// the page; so that reading the page it was made from cannot fail.
+/// Invariant: made by [`PageLayout::parse`] only, which establishes that all ends are in order and
+/// in the page; so that reading the page it was made from cannot fail.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PageLayout {
     count: u16,
@@ -368,7 +382,7 @@ pub(crate) struct PageLayout {
 
 /// Where an entry stands in its key page.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct EntryPlace {
+pub(crate) struct EntryLocation {
     pub(crate) kind: Kind,
     suffix: u16,
     suffix_end: u16,
@@ -376,12 +390,12 @@ pub(crate) struct EntryPlace {
     value_end: u16,
 }
 
-impl EntryPlace {
+impl EntryLocation {
     /// In no page.
     pub(crate) const NOWHERE: Self =
         Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
 
-    /// What follows the page's prefix in the key.
+    /// Returns the rest of the key behind the page's prefix.
     pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.suffix)..usize::from(self.suffix_end)]
     }
@@ -395,19 +409,20 @@ impl EntryPlace {
 impl PageLayout {
     /// Checks a key page.
     #[inline(never)] // so that `cargo xtask counts` sees it apart
-    pub(crate) fn parse(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+    pub(crate) fn parse(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         check(page, place, PageKind::Key)?;
         Self::parse_checked(page, place)
     }
 
-    /// The same for one that was found whole when it was read, and has been in memory since.
-    pub(crate) fn parse_checked(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+    /// Parses a page that was checked when it was read, and has been in memory since.
+    pub(crate) fn parse_checked(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         let broken = |rule, expected: usize, found: usize| Corrupt {
             page: place.page,
             rule,
             expected: expected as u64,
             found: found as u64,
         };
+
         let count = u16_at(page, 6);
         let prefix_len = u16_at(page, 12);
         let kinds = HEADER_SIZE + ENTRY_ENDS_SIZE * count;
@@ -416,9 +431,11 @@ impl PageLayout {
         if count == 0 || suffixes > PAGE_SIZE {
             return Err(broken("entry_count", 1, count));
         }
+
         if u16_at(page, 14) != 0 {
             return Err(broken("reserved", 0, u16_at(page, 14)));
         }
+
         let ends = |bytes: &[u8]| {
             let ends = bytes.as_chunks::<2>().0;
             let pairs = ends.iter().zip(ends.get(1..).unwrap_or_default());
@@ -429,12 +446,14 @@ impl PageLayout {
             let last = ends.last().map_or(0, |last| usize::from(u16::from_le_bytes(*last)));
             if falls { Err(broken("ends", 1, 0)) } else { Ok(last) }
         };
+
         let (key_ends, value_ends) = page[HEADER_SIZE..kinds].split_at(2 * count);
         let values = suffixes + ends(key_ends)?;
         let end = values + ends(value_ends)?;
         if end > PAGE_SIZE {
             return Err(broken("ends", PAGE_SIZE, end));
         }
+
         let (pairs, last) = page[kinds..prefix].split_at(count / 2);
         let last = last.first().copied();
         let unknown = |tag: u8| Kind::from_tag(tag).is_none();
@@ -444,6 +463,7 @@ impl PageLayout {
         if any_unknown {
             return Err(broken("entry kind", 1, 0));
         }
+
         let value_bytes = u32_at(page, 8);
         let layout = Self {
             count: count as u16,
@@ -453,6 +473,7 @@ impl PageLayout {
             values: values as u16,
             value_bytes,
         };
+
         if value_bytes != 0 {
             let inline = end - values;
             let wanted = inline_len(values - prefix, value_bytes as usize);
@@ -460,6 +481,7 @@ impl PageLayout {
                 return Err(broken("value_bytes", wanted, inline));
             }
         }
+
         let has_blob = |tag: u8| tag == Kind::InsertBlob as u8;
         let blobs_are_whole = |index| layout.try_entry(page, index).is_some();
         let any_blob = page[kinds..prefix]
@@ -468,6 +490,7 @@ impl PageLayout {
         if any_blob && value_bytes == 0 && !(0..count).all(blobs_are_whole) {
             return Err(broken("place of a blob", BLOB_SPAN_SIZE, 0));
         }
+
         Ok(layout)
     }
 
@@ -481,12 +504,12 @@ impl PageLayout {
         (self.value_bytes != 0).then_some(self.value_bytes as usize)
     }
 
-    /// What all keys of the page begin with.
+    /// Returns the prefix that all keys of the page share.
     pub(crate) fn prefix(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.prefix)..usize::from(self.suffixes)]
     }
 
-    /// What follows the prefix in the key of entry `index`.
+    /// Returns the rest of the key of entry `index`, behind the prefix.
     pub(crate) fn suffix(self, page: &[u8], index: usize) -> &[u8] {
         self.slot(page, HEADER_SIZE, self.suffixes, index)
     }
@@ -513,16 +536,18 @@ impl PageLayout {
     }
 
     /// Where all entries stand, for who reads them all.
-    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryPlace>) {
+    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryLocation>) {
         entries.clear();
-        let (mut suffix, mut value) = (self.suffixes, self.values);
+        let mut suffix = self.suffixes;
+        let mut value = self.values;
         let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
         let (key_ends, value_ends) = ends.split_at(self.count());
+
         for (index, (key_end, value_end)) in key_ends.iter().zip(value_ends).enumerate() {
             let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
             let value_end = self.values + u16::from_le_bytes(*value_end);
             let kind = self.kind(page, index);
-            entries.push(EntryPlace { kind, suffix, suffix_end, value, value_end });
+            entries.push(EntryLocation { kind, suffix, suffix_end, value, value_end });
             (suffix, value) = (suffix_end, value_end);
         }
     }
@@ -540,7 +565,9 @@ impl PageLayout {
         let Some(suffix) = key.strip_prefix(prefix) else {
             return Err(if key < prefix { 0 } else { self.count() });
         };
-        let (mut low, mut high) = (0, self.count());
+
+        let mut low = 0;
+        let mut high = self.count();
         while low < high {
             let middle = usize::midpoint(low, high);
             match compare_keys(self.suffix(page, middle), suffix) {
@@ -549,6 +576,7 @@ impl PageLayout {
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
+
         Err(low)
     }
 }
@@ -558,7 +586,7 @@ mod tests {
     use super::*;
     use crate::entry::entry::KEY_BYTES_MAX;
 
-    const PLACE: Place = Place { identity: 7, page: 3 };
+    const PLACE: PageAddress = PageAddress { identity: 7, page: 3 };
 
     fn build(entries: &[(Vec<u8>, Kind, Vec<u8>)]) -> Vec<u8> {
         let mut builder = PageBuilder::default();
@@ -587,12 +615,14 @@ mod tests {
         let layout = PageLayout::parse(&page, PLACE).unwrap();
         assert_eq!(layout.count(), entries.len());
         assert_eq!(layout.prefix(&page), b"shared");
+
         for (index, (key, kind, value)) in entries.iter().enumerate() {
             assert_eq!(layout.search(&page, key), Ok(index));
             assert_eq!([layout.prefix(&page), layout.suffix(&page, index)].concat(), *key);
             assert_eq!(layout.kind(&page, index), *kind);
             assert_eq!(layout.value(&page, index), (value.as_slice(), BlobSpan::default()));
         }
+
         assert_eq!(layout.search(&page, b"share"), Err(0));
         assert_eq!(layout.search(&page, b"shared"), Err(0));
         assert_eq!(layout.search(&page, b"sharee"), Err(30));
@@ -607,8 +637,8 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(PageLayout::parse(&damaged, PLACE).is_err(), "bit {bit}");
         }
-        assert!(PageLayout::parse(&page, Place { page: 4, ..PLACE }).is_err());
-        assert!(PageLayout::parse(&page, Place { identity: 8, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page, PageAddress { page: 4, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page, PageAddress { identity: 8, ..PLACE }).is_err());
         assert!(PageLayout::parse(&page[..4095], PLACE).is_err());
     }
 
@@ -643,6 +673,7 @@ mod tests {
                 })
                 .count()
         };
+
         assert_eq!(fit(2), 42);
         assert_eq!(fit(0), 41);
     }
@@ -652,6 +683,7 @@ mod tests {
         const KEY: usize = 100;
         let key = [1; KEY];
         let blob = BlobSpan { offset: 0x0102_0304_0506_0708, len: 0x090A_0B0C };
+
         // 3975 bytes fit beside a key of 100; the place of a blob may be cut off, or in two.
         for (kind, len) in [
             (Kind::Insert, 4000),
@@ -680,6 +712,7 @@ mod tests {
             assert_eq!(read, value, "{kind:?} of {len} bytes");
             assert_eq!(place, if kind == Kind::InsertBlob { blob } else { BlobSpan::default() });
         }
+
         assert!(overflow_pages(KEY_BYTES_MAX, 0) == 0);
     }
 
@@ -694,6 +727,7 @@ mod tests {
         let layout = PageLayout::parse(&page, PLACE).unwrap();
         assert_eq!(layout.value(&page, 0), (b"v".as_slice(), blob));
         assert_eq!(layout.value(&page, 1), (b"".as_slice(), BlobSpan::default()));
+
         // An entry that says it has a blob but has no room for its place.
         page[16 + 8] |= (Kind::InsertBlob as u8) << 4;
         page[16 + 8] &= !((Kind::Insert as u8) << 4);

@@ -11,7 +11,7 @@ use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::block::page::{
-    HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check,
+    HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, check,
 };
 use crate::check::store::{self, Fault, ManifestCopies, ManifestCopy};
 pub use crate::check::store::{RecordsInfo, SegmentInfo, SegmentUse};
@@ -784,7 +784,7 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
     }
 
     let bytes = crate::run::run::read_pages(file.as_ref(), page, 1)?;
-    let place = Place { identity: meta.identity, page };
+    let place = PageAddress { identity: meta.identity, page };
     let crc = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
     let mut info = PageInfo { page, kind: "key", crc, entries: Vec::new(), content: Vec::new() };
 

@@ -1,9 +1,9 @@
-//! The background thread that advances merges, where a table's configuration asks for one.
+//! The background thread that advances compactions, if a table's configuration asks for one.
 //!
-//! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and it ends
-//! when the session does. What it fails at is reported by the next call that needs the merge. If a resolve
-//! function panics, the merge is left for its next user, who does that part again, and the thread goes on
-//! with others.
+//! Its queue holds weak references, so the thread skips compactions that no table needs any more.
+//! It ends with the session. The next call that needs a compaction returns the error of the thread.
+//! If a merge operator panics, the next user repeats that step, and the thread continues with other
+//! compactions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
@@ -14,59 +14,62 @@ use crate::compaction::compaction::Compaction;
 use crate::files::file_set::lock;
 
 #[derive(Debug)]
-struct Running {
+struct RunningThread {
     sender: Sender<Weak<Compaction>>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum WorkerState {
     #[default]
     NotStarted,
-    Running(Running),
-    /// Also after the system refused a thread.
+    RunningThread(RunningThread),
+    /// Stopped, or refused by the system.
     Stopped,
 }
 
 /// A thread that is started when it is first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
-    state: Mutex<State>,
+    state: Mutex<WorkerState>,
 }
 
-fn start() -> Option<Running> {
+fn start() -> Option<RunningThread> {
     let (sender, receiver) = channel::<Weak<Compaction>>();
     let run = move || {
-        while let Ok(merging) = receiver.recv() {
-            if let Some(merging) = merging.upgrade() {
-                // A merge notices by itself that a step of it did not end.
-                let step = AssertUnwindSafe(|| merging.advance_in_background());
+        while let Ok(compaction) = receiver.recv() {
+            if let Some(compaction) = compaction.upgrade() {
+                // A compaction detects by itself that a step of it did not end.
+                let step = AssertUnwindSafe(|| compaction.advance_in_background());
                 let _ = catch_unwind(step);
             }
         }
     };
+
     let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run).ok()?;
-    Some(Running { sender, thread })
+    Some(RunningThread { sender, thread })
 }
 
 impl Worker {
-    /// Asks for `merging` to be advanced to what was requested of it. Without a thread (the system
-    /// refused one, or the session is closing) nothing happens: the updates then do the work themselves.
-    pub(crate) fn advance(&self, merging: &Arc<Compaction>) {
+    /// Queues `compaction` for the thread, which advances it to the requested pages. Without a
+    /// thread (the system refused one, or the session is closing) this does nothing: the updates
+    /// then do the work themselves.
+    pub(crate) fn advance(&self, compaction: &Arc<Compaction>) {
         let mut state = lock(&self.state);
-        if let State::NotStarted = *state {
-            *state = start().map_or(State::Stopped, State::Running);
+        if let WorkerState::NotStarted = *state {
+            *state = start().map_or(WorkerState::Stopped, WorkerState::RunningThread);
         }
-        if let State::Running(running) = &*state {
-            // The thread ends only after its sender is gone, also if a merge panics, so it is there.
-            let _ = running.sender.send(Arc::downgrade(merging));
+        if let WorkerState::RunningThread(running) = &*state {
+            // The thread ends only after its sender is gone, even if a step panics, so the send
+            // succeeds.
+            let _ = running.sender.send(Arc::downgrade(compaction));
         }
     }
 
-    /// Ends the thread after what it was asked for so far.
+    /// Ends the thread after the requests queued so far.
     pub(crate) fn stop(&self) {
-        let state = std::mem::replace(&mut *lock(&self.state), State::Stopped);
-        if let State::Running(Running { sender, thread }) = state {
+        let state = std::mem::replace(&mut *lock(&self.state), WorkerState::Stopped);
+        if let WorkerState::RunningThread(RunningThread { sender, thread }) = state {
             drop(sender);
             let _ = thread.join();
         }

@@ -1,20 +1,21 @@
-//! A merge under way: several runs (or a write buffer) on their way to becoming one run.
+//! One compaction: merges several runs, or a memtable, into one run, in steps.
 //!
-//! A merge is shared by all tables that have it in their levels: whoever advances it advances it for
-//! all, and the work is done once. Until it is complete readers look into its inputs, afterwards into
-//! its output; so its progress never changes what anybody reads.
+//! All tables that have a compaction in their levels share it, so its work is done once. Readers
+//! look into its inputs until it is complete, and into its output afterwards. So progress never
+//! changes a result.
 //!
-//! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
-//! for the output. It is done in steps of any size, and no step holds more in memory than a few chunks of
-//! each input and of the output, and the output's filter and index.
+//! The unit of work is a page: pages passed in the inputs, then pages of filter, index and footer
+//! written for the output. A step can have any size. It holds in memory a few chunks of each input
+//! and of the output, and the output's filter and index.
 //!
-//! When a step fails because a page could not be written (disk full, say), the merge stands where it was
-//! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
-//! the merge stands at its beginning again, with its inputs whole.
+//! If a page cannot be written (a full disk, say), the compaction stays where it was and the next
+//! step goes on. If an input cannot be read, the compaction drops its unfinished output and starts
+//! again; its inputs are unchanged.
 //!
-//! What has been written can be [flushed](Compaction::flush) for a snapshot. A merge [resumed](Compaction::resumed)
-//! from there first reads that part of the output again, which is work of its own, and then goes on behind
-//! its last key. If that part is damaged or cannot be read, the merge begins anew with another file.
+//! A snapshot can [flush](Compaction::flush) the output written so far. A
+//! [resumed](Compaction::resumed) compaction first reads that output again, which counts as work,
+//! and then continues behind its last key. If that output is damaged or cannot be read, the
+//! compaction starts again with another file.
 //!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
@@ -27,7 +28,7 @@ use terrane_io::Access;
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
 use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
-use crate::compaction::merge_pipe::{PipeReader, PipeWriter, hand_over};
+use crate::compaction::merge_pipe::{PipeReader, PipeWriter, merge_pipe};
 use crate::compaction::resume::{ResumedOutput, ResumedPages};
 use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
 use crate::entry::key_range::KeyRange;
@@ -45,13 +46,13 @@ use crate::run::run::{Origin, Purpose, Run};
 use crate::run::writer::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::trace::debug_event;
 
-/// Entries that are merged between two looks at the work done.
+/// Entries merged between two comparisons of the work done with the target.
 pub(crate) const ENTRIES_PER_LOOK: u32 = 16;
 
-/// Pages read again that count as one page of work: others are read and written.
+/// Pages reread for one page of work: a merged page is read and written, a reread page only read.
 const REREAD_PAGES_PER_PAGE: u64 = 2;
 
-/// What a merge reads.
+/// An input of a compaction.
 #[derive(Debug, Clone)]
 pub(crate) enum Input {
     Run(Arc<Run>),
@@ -75,14 +76,14 @@ impl Input {
     }
 }
 
-/// What a merge is to produce.
+/// Plan of a compaction: its inputs and the properties of its output.
 #[derive(Debug, Clone)]
 pub(crate) struct CompactionSpec {
     /// Newest first.
     pub(crate) inputs: Vec<Input>,
-    /// Whether nothing older than the inputs exists, so that deletions need not be kept.
+    /// Whether the inputs are the oldest entries of the table, so that deletions can be dropped.
     pub(crate) drop_deletes: bool,
-    pub(crate) resolve: MergeOperator,
+    pub(crate) operator: MergeOperator,
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
     pub(crate) access: Access,
@@ -90,7 +91,7 @@ pub(crate) struct CompactionSpec {
     pub(crate) purpose: Purpose,
 }
 
-/// What readers see of a merge.
+/// View of a compaction, for readers: its inputs or its output.
 #[derive(Debug, Clone)]
 pub(crate) enum View {
     /// Not complete: the inputs, newest first.
@@ -100,7 +101,7 @@ pub(crate) enum View {
 }
 
 impl View {
-    /// The same without the keys that a mask covers.
+    /// Returns the view without the keys that a mask covers.
     pub(crate) fn under_mask(self, mask: &Mask) -> Self {
         match self {
             view if mask.is_empty() => view,
@@ -112,19 +113,19 @@ impl View {
     }
 }
 
-/// How the pages that a job has passed count as work done: after an interruption not all of them are work of
-/// this merge, and some work was not that.
+/// Conversion of pages passed into work done. After an interruption some passed pages are no work
+/// of this compaction, and some work passed no page.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    /// Passed before the interruption, as it was noted then.
+struct WorkTally {
+    /// Pages passed before the interruption, as noted then.
     skipped: u64,
-    /// What reading again counts for.
+    /// Work done by rereading the output.
     reread: u64,
-    /// Pages of the inputs in front of where it was gone on.
+    /// Pages of the inputs in front of the key at which the compaction continued.
     pages_before: u64,
 }
 
-impl Tally {
+impl WorkTally {
     fn done(self, passed: u64) -> u64 {
         self.reread + passed.saturating_sub(self.skipped)
     }
@@ -141,7 +142,7 @@ enum Job {
 }
 
 impl Job {
-    /// Whether the job is whole after a step failed, so that the step can be done again.
+    /// Whether the step can be repeated after a failure: the job is in a known state.
     fn can_go_on(&self) -> bool {
         match self {
             Self::Idle => false,
@@ -156,39 +157,39 @@ impl Job {
     fn memory_bytes(&self) -> u64 {
         match self {
             Self::Idle | Self::Interrupted(_) | Self::Done => 0,
-            Self::ResumedOutput(rereading) => rereading.memory_bytes() as u64,
+            Self::ResumedOutput(resumed) => resumed.memory_bytes() as u64,
             Self::Entries { builder, .. } => builder.memory_bytes() as u64,
             Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
         }
     }
 }
 
-/// A merge, shared.
+/// A compaction, shared by tables.
 #[derive(Debug)]
 pub(crate) struct Compaction {
     set: Arc<FileSet>,
-    /// Without the bounds of the keys, which are found when the merge starts.
+    /// Plan of the output, without the bounds of the keys, which the first step finds.
     plan: RunPlan,
     drop_deletes: bool,
-    resolve: MergeOperator,
+    operator: MergeOperator,
     /// Memory for the output's filter and index while they are built, as planned.
     planned_bytes: u64,
-    /// Memory that these held after the last step.
+    /// Memory of the filter and the index after the last step.
     built_bytes: AtomicU64,
     /// Pages of work from the beginning, as planned.
     work: u64,
-    /// Pages of work. Never falls; rises if a merge that was to be resumed has to begin anew.
+    /// Pages of work. Never falls; rises if a resumed compaction has to start again.
     total: AtomicU64,
-    /// Pages of the write buffers among the inputs, as estimated.
+    /// Pages of the memtables among the inputs, as estimated.
     buffer_pages: u64,
     /// Pages of blobs of the runs among the inputs.
     blob_pages: u64,
     done: AtomicU64,
-    /// How far a background thread has been asked to go.
+    /// Pages of work that tables have asked the background thread for.
     pub(crate) requested: AtomicU64,
     view: RwLock<View>,
-    job: Mutex<(Job, Tally)>,
-    /// An error met by a background thread, for the next caller.
+    job: Mutex<(Job, WorkTally)>,
+    /// An error of the background thread, for the next caller.
     failed: Mutex<Option<Error>>,
 }
 
@@ -196,7 +197,7 @@ fn pages_of(weight_bytes: u64) -> u64 {
     weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
 }
 
-/// What a merge of `inputs` will hold in memory.
+/// Returns the memory that a compaction of `inputs` will hold.
 pub(crate) fn planned(inputs: &[Input]) -> Planned {
     let mut planned = Planned::default();
     for input in inputs {
@@ -212,10 +213,13 @@ pub(crate) fn planned(inputs: &[Input]) -> Planned {
 }
 
 impl Compaction {
-    /// Prepares a merge; does no work.
+    /// Prepares a compaction; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: CompactionSpec) -> Self {
         let planned = planned(&spec.inputs);
-        let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
+        let mut run_pages = 0;
+        let mut blob_pages = 0;
+
+        let mut buffer_pages = 0;
         for input in &spec.inputs {
             match input {
                 Input::Run(run) => {
@@ -225,6 +229,7 @@ impl Compaction {
                 Input::Buffer(buffer) => buffer_pages += pages_of(buffer.weight_bytes()),
             }
         }
+
         let plan = RunPlan {
             purpose: spec.purpose,
             salt: spec.salt,
@@ -236,14 +241,15 @@ impl Compaction {
             filter: spec.filter,
             index: spec.index,
         };
-        // The index takes a page for each two or three thousand pages.
+
+        // The index takes a page for each 2,000 to 3,000 pages.
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
         let work = run_pages + blob_pages + buffer_pages + finishing;
         Self {
             set: Arc::clone(set),
             plan,
             drop_deletes: spec.drop_deletes,
-            resolve: spec.resolve,
+            operator: spec.operator,
             planned_bytes: planned.bytes(spec.filter, spec.index),
             built_bytes: AtomicU64::new(0),
             work,
@@ -253,50 +259,53 @@ impl Compaction {
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             view: RwLock::new(View::Inputs(spec.inputs.into())),
-            job: Mutex::new((Job::Idle, Tally::default())),
+            job: Mutex::new((Job::Idle, WorkTally::default())),
             failed: Mutex::new(None),
         }
     }
 
-    /// The same for a merge of runs that was interrupted, to go on with what it has written; does no work.
+    /// Prepares a compaction of runs that was interrupted, to continue behind its written output;
+    /// does no work.
     pub(crate) fn resumed(set: &Arc<FileSet>, spec: CompactionSpec, taken: ResumedPages) -> Self {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
-        let merging = Self::new(set, spec);
-        let skipped = taken.partial.work.min(merging.work);
+        let compaction = Self::new(set, spec);
+        let skipped = taken.partial.work.min(compaction.work);
         let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
-        let total = (merging.work - skipped + reread).max(1);
-        let tally = Tally { skipped, reread, pages_before: 0 };
+        let total = (compaction.work - skipped + reread).max(1);
+        let tally = WorkTally { skipped, reread, pages_before: 0 };
         let job = (Job::Interrupted(Box::new(taken)), tally);
-        Self { total: AtomicU64::new(total), job: Mutex::new(job), ..merging }
+        Self { total: AtomicU64::new(total), job: Mutex::new(job), ..compaction }
     }
 
-    /// A merge that is complete, with `run` as its output.
+    /// Returns a complete compaction with `run` as its output.
     pub(crate) fn completed(set: &Arc<FileSet>, run: Arc<Run>) -> Self {
         let spec = CompactionSpec {
             inputs: Vec::new(),
             drop_deletes: false,
-            resolve: MergeOperator::default(),
+            operator: MergeOperator::default(),
             filter: None,
             index: IndexKind::Ordinary,
             access: Access::Buffered,
             salt: run.meta().salt,
             purpose: run.meta().purpose,
         };
-        let merging = Self {
+
+        let compaction = Self {
             view: RwLock::new(View::Output(Some(run))),
-            job: Mutex::new((Job::Done, Tally::default())),
+            job: Mutex::new((Job::Done, WorkTally::default())),
             ..Self::new(set, spec)
         };
-        merging.done.store(merging.total(), Ordering::Release);
-        merging
+
+        compaction.done.store(compaction.total(), Ordering::Release);
+        compaction
     }
 
-    /// Pages of work in all: of a merge that was resumed, since then.
+    /// Pages of work in all; for a resumed compaction, of the rest.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Acquire)
     }
 
-    /// Pages of work from the beginning, whether it was interrupted or not.
+    /// Pages of work from the beginning, interrupted or not.
     pub(crate) fn work(&self) -> u64 {
         self.work
     }
@@ -310,7 +319,7 @@ impl Compaction {
         self.done() == self.total()
     }
 
-    /// How lookups will read the output.
+    /// Access mode of lookups to the output.
     pub(crate) fn access(&self) -> Access {
         self.plan.access
     }
@@ -330,16 +339,16 @@ impl Compaction {
         self.drop_deletes
     }
 
-    /// What readers see now.
+    /// Returns the current view of readers.
     pub(crate) fn view(&self) -> View {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge that is
-    /// not complete, the part of the output that goes with it.
+    /// Flushes the output for a snapshot. Returns the view of readers and, if the compaction is not
+    /// complete, the flushed part of the output.
     ///
-    /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the first waits for one
-    /// under way.
+    /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the
+    /// first waits for one under way.
     pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
         let mut guard = lock(&self.job);
         self.begin_anew_unless_whole(&mut guard);
@@ -347,11 +356,13 @@ impl Compaction {
         let flushed = match &mut guard.0 {
             Job::Idle | Job::Done => None,
             Job::Interrupted(taken) => Some(taken.flushed()),
-            Job::ResumedOutput(rereading) => Some(rereading.flushed()),
+            Job::ResumedOutput(resumed) => Some(resumed.flushed()),
             Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
             Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
         };
-        // While the job is held, so that the one is not complete and the other not gone.
+
+        // Read under the lock of the job: nothing can complete the compaction between flush and
+        // view.
         Ok((self.view(), flushed))
     }
 
@@ -364,10 +375,10 @@ impl Compaction {
         }
     }
 
-    /// Works until at least `target` pages are done (`total` or more: until the output is there).
+    /// Works until at least `target` pages are done; from `total` on, until the output is complete.
     ///
     /// # Errors
-    /// Any error of the disk, and damaged inputs. The next call goes on, or begins anew.
+    /// Errors of the disk, and damaged inputs. The next call continues or starts again.
     pub(crate) fn advance_to(&self, target: u64) -> Result<()> {
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
@@ -378,7 +389,8 @@ impl Compaction {
         self.advance_job(&mut lock(&self.job), target)
     }
 
-    /// As [`advance_to`](Self::advance_to), for a thread that has nobody to report to.
+    /// Works up to the requested pages, on the background thread, which stores an error for the
+    /// next caller.
     pub(crate) fn advance_in_background(&self) {
         let target = self.requested.load(Ordering::Acquire).min(self.total());
         if self.done() >= target || lock(&self.failed).is_some() {
@@ -386,15 +398,17 @@ impl Compaction {
         }
         let mut job = lock(&self.job);
         if let Err(error) = self.advance_job(&mut job, target) {
-            // While the job is held: whoever completes the merge later on has met this error first.
+            // Stored under the lock of the job, so that the next caller meets the error before it
+            // can complete the compaction.
             lock(&self.failed).get_or_insert(error);
         }
     }
 
-    /// As [`advance_to`](Self::advance_to), but does nothing while somebody else works on it.
+    /// Works like [`advance_to`](Self::advance_to), but returns at once while another thread works
+    /// on the compaction.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to).
+    /// Those of [`advance_to`](Self::advance_to).
     pub(crate) fn advance_unless_busy(&self, target: u64) -> Result<()> {
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
@@ -409,18 +423,19 @@ impl Compaction {
         }
     }
 
-    /// Does a page of work, for a call that is there for something else; whether there was any that could be
-    /// done now without waiting for a read or a write. Neither the beginning of a merge, where it opens its inputs, nor its
-    /// end, where it removes them, is for such a call: these take as long as they take.
+    /// Does one page of work inside a lookup, if it needs no wait for a read or a write; returns
+    /// whether it did. A lookup never does the first step, which opens the inputs, or the last
+    /// step, which removes them: their duration is unbounded.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the error if it is
-    /// still there.
+    /// Those of [`advance_to`](Self::advance_to). The update that needs the work repeats it, and
+    /// meets the error if it persists.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
         if self.is_complete() || lock(&self.failed).is_some() {
             return Ok(false);
         }
+
         let target = self.done() + 1;
         self.advance_job_by(&mut job, |(job, tally)| match job {
             Job::Entries { merge, builder } if !builder.may_wait() && !merge.may_wait() => {
@@ -435,13 +450,15 @@ impl Compaction {
         })
     }
 
-    /// Merges all entries, on a thread of its own, while this one writes them and tells `watch` now and then of the
-    /// pages done; filter and index are left to [`finish`](Self::finish). Of a merge that nobody else has.
+    /// Merges all entries on a second thread while this thread writes them. Calls `watch` with the
+    /// pages done; leaves filter and index to [`finish`](Self::finish). No other table may share
+    /// the compaction.
     ///
     /// Cost: that of the merge, and half a megabyte of memory.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a break.
+    /// Those of [`advance_to`](Self::advance_to). The compaction is then back at its beginning, as
+    /// after a break.
     pub(crate) fn merge_on_two_threads<B>(
         &self,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
@@ -451,36 +468,41 @@ impl Compaction {
         let Job::Entries { merge, builder } = &mut job.0 else {
             return Ok(ControlFlow::Continue(()));
         };
-        let (giver, taker) = hand_over();
+
+        let (writer, reader) = merge_pipe();
         let (merged, written) = std::thread::scope(move |scope| {
-            // Each side goes with its thread's work, however that ends, so that the other does not wait for it.
-            let merging = scope.spawn(move || self.give_entries(merge, &giver));
-            let written = self.take_entries(builder, &taker, watch);
-            drop(taker);
-            let merged = merging.join();
+            // Each side of the pipe drops with its thread's work, however that ends, so that the
+            // other side never waits for it.
+            let compaction = scope.spawn(move || self.write_to_pipe(merge, &writer));
+            let written = self.read_from_pipe(builder, &reader, watch);
+            drop(reader);
+            let merged = compaction.join();
             (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
         });
-        // What could not be read is also the end of what there is to be written.
+
+        // A read error ends the pipe early, so it takes precedence over the writer's result.
         let done = merged.and(written).and_then(|watched| {
             if watched.is_continue() {
                 self.end_entries(&mut job)?;
             }
             Ok(watched)
         });
+
         if !matches!(done, Ok(ControlFlow::Continue(()))) {
             job.0 = Job::Idle;
             self.begin_anew_unless_whole(&mut job);
         }
+
         self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
         done
     }
 
-    /// Hands over all entries that are to be written, or until nobody takes them.
-    fn give_entries(&self, merge: &mut MergeIterator, giver: &PipeWriter) -> Result<()> {
-        while let Some(mut batch) = giver.empty() {
+    /// Sends all entries that are to be written, until the reader has gone.
+    fn write_to_pipe(&self, merge: &mut MergeIterator, writer: &PipeWriter) -> Result<()> {
+        while let Some(mut batch) = writer.next_empty() {
             while !batch.is_full() {
                 let Some(entry) = merge.current() else {
-                    giver.give(batch);
+                    writer.send(batch);
                     return Ok(());
                 };
                 if let Some(entry) = self.kept(entry) {
@@ -489,45 +511,49 @@ impl Compaction {
                 }
                 merge.advance()?;
             }
+
             batch.pages_passed = merge.pages_passed();
-            giver.give(batch);
+            writer.send(batch);
         }
+
         Ok(())
     }
 
-    /// Writes what is handed over.
-    fn take_entries<B>(
+    /// Writes the entries that arrive through the pipe.
+    fn read_from_pipe<B>(
         &self,
         builder: &mut RunBuilder,
-        taker: &PipeReader,
+        reader: &PipeReader,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
         let salt = self.plan.salt;
-        while let Some(batch) = taker.take() {
+        while let Some(batch) = reader.receive() {
             for (entry, blob) in batch.entries() {
                 builder.push(entry, blob, || key_hash(salt, entry.key))?;
             }
             let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
             self.note(batch.pages_passed + blob_pages);
-            taker.give_back(batch);
+            reader.recycle(batch);
             let watched = watch(self.done(), self.total());
             if watched.is_break() {
                 return Ok(watched);
             }
         }
+
         Ok(ControlFlow::Continue(()))
     }
 
-    fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+    fn advance_job(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         self.advance_job_by(job, |job| self.work_to(job, target))
     }
 
     fn advance_job_by<T>(
         &self,
-        job: &mut (Job, Tally),
-        work: impl FnOnce(&mut (Job, Tally)) -> Result<T>,
+        job: &mut (Job, WorkTally),
+        work: impl FnOnce(&mut (Job, WorkTally)) -> Result<T>,
     ) -> Result<T> {
-        // A resolve function may have panicked in an earlier step.
+        // A merge operator may have panicked in an earlier step, which leaves the job in an unknown
+        // state.
         self.begin_anew_unless_whole(job);
         let result = work(job);
         if result.is_err() {
@@ -537,15 +563,15 @@ impl Compaction {
         result
     }
 
-    fn begin_anew_unless_whole(&self, job: &mut (Job, Tally)) {
+    fn begin_anew_unless_whole(&self, job: &mut (Job, WorkTally)) {
         if !job.0.can_go_on() {
-            *job = (Job::Idle, Tally::default());
+            *job = (Job::Idle, WorkTally::default());
             self.done.store(0, Ordering::Release);
             self.total.fetch_max(self.work, Ordering::AcqRel);
         }
     }
 
-    /// The plan with the bounds of the keys.
+    /// Returns the plan with the bounds of the keys.
     fn bounded_plan(&self, inputs: &[Input]) -> RunPlan {
         let mut bounds: Option<(Vec<u8>, Vec<u8>)> = None;
         let mut widen = |min: &[u8], max: &[u8]| {
@@ -557,24 +583,29 @@ impl Compaction {
                 *upper = max.to_vec();
             }
         };
+
         for input in inputs {
             match input {
                 Input::Run(run) => widen(run.min_key(), run.max_key()),
                 Input::Buffer(buffer) => {
-                    let ranges = buffer.segments().iter().filter_map(|segment| segment.key_range());
+                    let ranges = buffer.parts().iter().filter_map(|part| part.key_range());
                     ranges.for_each(|(min, max)| widen(min, max));
                 }
             }
         }
+
         let (lower, upper) = bounds.unwrap_or_default();
         RunPlan { lower, upper, ..self.plan.clone() }
     }
 
-    /// The merge of those entries of the inputs that are in a range.
+    /// Opens the merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<MergeIterator>> {
-        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let combine = Combine::Levels;
+        let order = Order::Ascending;
+        let operator = self.operator.clone();
         let runs = inputs.iter().filter(|input| input.run().is_some()).count();
         let reading = Reading::merge(&self.set, runs);
+
         let mut sources = Vec::new();
         for input in inputs {
             match input {
@@ -583,14 +614,14 @@ impl Compaction {
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {
-                    let segments = buffer.segments().iter().rev();
-                    let readers =
-                        segments.map(|segment| MemtablePartReader::new(segment, range, order));
-                    sources.extend(readers.map(Source::Segment));
+                    let parts = buffer.parts().iter().rev();
+                    let readers = parts.map(|part| MemtablePartReader::new(part, range, order));
+                    sources.extend(readers.map(Source::Memtable));
                 }
             }
         }
-        let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, resolve, order }));
+
+        let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, operator, order }));
         merge.load()?;
         Ok(merge)
     }
@@ -601,33 +632,36 @@ impl Compaction {
         Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
     }
 
-    /// Reads some of an interrupted merge's output again, enough for `target` if there is so much; once all
-    /// has been read, makes ready to go on behind it. If it is damaged, the merge stands at its beginning.
+    /// Rereads part of an interrupted output, enough for `target`. After the last page, opens the
+    /// inputs behind the output's last key. If the output is damaged, the compaction is back at its
+    /// beginning.
     ///
     /// # Errors
-    /// Any error of the disk, and damaged inputs.
-    fn reread(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+    /// Errors of the disk, and damaged inputs.
+    fn reread(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         let View::Inputs(inputs) = self.view() else { return Ok(()) };
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
-        let mut rereading = match std::mem::replace(&mut job.0, Job::Idle) {
+        let mut resumed = match std::mem::replace(&mut job.0, Job::Idle) {
             Job::Interrupted(taken) => {
                 Box::new(ResumedOutput::new(*taken, &self.bounded_plan(&inputs)))
             }
-            Job::ResumedOutput(rereading) => rereading,
+            Job::ResumedOutput(resumed) => resumed,
             other => {
                 job.0 = other;
                 return Ok(());
             }
         };
-        let number = rereading.number();
-        let read = rereading.step(pages).map(|has_ended| {
-            self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
+
+        let number = resumed.number();
+        let read = resumed.step(pages).map(|has_ended| {
+            self.note((resumed.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
-                job.0 = Job::ResumedOutput(rereading);
+                job.0 = Job::ResumedOutput(resumed);
                 return None;
             }
-            Some(rereading.finish())
+            Some(resumed.finish())
         });
+
         match read {
             Ok(None) => Ok(()),
             Ok(Some(builder)) => {
@@ -646,7 +680,7 @@ impl Compaction {
         }
     }
 
-    /// Notes progress; only completion reaches `total`.
+    /// Notes progress, up to one page below `total`: only completion reaches `total`.
     fn note(&self, done: u64) {
         let done = done.min(self.total() - 1);
         self.done.fetch_max(done, Ordering::AcqRel);
@@ -656,6 +690,7 @@ impl Compaction {
         if let Some(run) = &output {
             run.count_written();
         }
+
         debug_event!(
             "merge.completed",
             self.set.session_dir(),
@@ -667,7 +702,9 @@ impl Compaction {
         let inputs = std::mem::replace(&mut *view, output);
         drop(view);
         self.done.store(self.total(), Ordering::Release);
-        // Only now: with the last holder of an input its file goes, which no reader should wait for.
+
+        // Dropped without the lock of the view: the last holder of an input removes its file, and
+        // no reader should wait for that.
         let View::Inputs(inputs) = inputs else { return };
         let buffers = inputs.iter().filter_map(|input| match input {
             Input::Buffer(buffer) => Some(buffer.clone()),
@@ -676,10 +713,11 @@ impl Compaction {
         let buffers: Vec<Memtable> = buffers.collect();
         drop(inputs);
         let bytes = buffers.iter().map(Memtable::memory_bytes).sum();
-        self.set.sweeper().let_go(buffers, bytes);
+
+        self.set.reclaimer().reclaim(buffers, bytes);
     }
 
-    /// The output with its origin, if all inputs are runs.
+    /// Returns the output with its origin, if all inputs are runs.
     fn with_origin(&self, output: Run) -> Run {
         let View::Inputs(inputs) = self.view() else { return output };
         let runs = inputs.iter().map(|input| {
@@ -692,7 +730,7 @@ impl Compaction {
         }
     }
 
-    fn work_to(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+    fn work_to(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         while self.done() < target {
             let tally = job.1;
             match &mut job.0 {
@@ -718,11 +756,12 @@ impl Compaction {
                 Job::Done => return Ok(()),
             }
         }
+
         Ok(())
     }
 
-    /// Goes on to filter and index when the inputs are used up.
-    fn end_entries(&self, (job, tally): &mut (Job, Tally)) -> Result<()> {
+    /// Continues with filter and index once the inputs are used up.
+    fn end_entries(&self, (job, tally): &mut (Job, WorkTally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
         builder.finish_last_page()?;
         let pages = tally.pages_before + merge.pages_passed();
@@ -730,27 +769,29 @@ impl Compaction {
         let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
             return Ok(());
         };
+
         if let Some(finisher) = builder.finish_entries()? {
             *job = Job::Finishing { finisher: Box::new(finisher), passed };
         } else {
             *job = Job::Done;
             self.complete(None);
         }
+
         Ok(())
     }
 
-    /// The entry as it is written, if it is.
+    /// Returns the entry as it is written; `None` if it is dropped.
     fn kept<'a>(&self, entry: EntryRef<'a>) -> Option<EntryRef<'a>> {
         match entry.kind {
             Kind::Delete if self.drop_deletes => None,
-            // Nothing older is there to combine with.
+            // No older entry exists to combine with.
             Kind::Upsert if self.drop_deletes => Some(EntryRef { kind: Kind::Insert, ..entry }),
             _ => Some(entry),
         }
     }
 
-    /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
-    fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: Tally) -> u64 {
+    /// Pages passed in the inputs, with an estimate for memtables and blobs.
+    fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: WorkTally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
         let pages = tally.pages_before + merge.pages_passed();
@@ -763,11 +804,11 @@ impl Compaction {
         &self,
         merge: &mut MergeIterator,
         builder: &mut RunBuilder,
-        tally: Tally,
+        tally: WorkTally,
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;
-        // A look costs something for each source.
+        // Computing the work done visits each source, so the cost per entry stays constant.
         let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
         loop {
             for _ in 0..per_look {
@@ -779,6 +820,7 @@ impl Compaction {
                 }
                 merge.advance()?;
             }
+
             let done = tally.done(self.passed(merge, builder, tally));
             self.note(done);
             if done >= target && target < self.total() {

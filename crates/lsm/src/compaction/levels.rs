@@ -1,50 +1,53 @@
-//! The levels of a table and when what is merged: the schedule.
+//! The levels of a table, and the schedule of its compactions.
 //!
-//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming* run or
-//! merge; a *levelling* level has only the incoming one, which is merged with what arrives. Under lazy
-//! levelling every level tiers but the last one (unless it is level 1).
+//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming*
+//! run or merge; a *levelling* level has only the incoming one, which is merged with what arrives.
+//! Under lazy levelling every level tiers but the last one (unless it is level 1).
 //!
-//! Each flush offers a run to level 1. A level that is offered runs first takes its finished incoming
-//! run r (it must be finished by now, see below), then:
+//! Each flush offers a run to level 1. A level that is offered runs first takes its finished
+//! incoming run r (it must be finished by now, see below), then:
 //!
-//! - tiering, and r would still fit the level above: r is merged again with what arrives (*hold back*);
+//! - tiering, and r would still fit the level above: r is merged again with what arrives (*hold
+//!   back*);
 //! - tiering, and full: r and all residents move down together; what arrives becomes incoming;
 //! - tiering, with room: r becomes resident; what arrives becomes incoming;
 //! - levelling, and r too large for the level: r moves down alone and becomes the new last level;
 //! - levelling otherwise: what arrives is merged with r.
 //!
-//! Residents that a levelling level has from a time when it was a tiering one (the policy may change, and the
-//! last level may become another one), or from a union, go with r, which is newer: down, or into the
-//! merge.
+//! Residents that a levelling level has from a time when it was a tiering one (the policy may
+//! change, and the last level may become another one), or from a union, go with r, which is newer:
+//! down, or into the merge.
 //!
-//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write buffer. A
-//! merge on level l is due T^(l-1) flushes after it began, because not before then does the next one
-//! arrive there. At any moment between, the share of its work that must be done is the share of its
-//! time that has passed, computed from the running total with one rounding up; so each merge is done
+//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the memtable. A
+//! compaction on level l is due T^(l-1) flushes after it began, because the next run arrives there
+//! no earlier. At any moment between, the share of its work that must be done equals the share of
+//! its time that has passed, rounded up once from the running total. So each compaction is complete
 //! exactly when it is needed, and no update does more than its part.
 //!
-//! Time stands still while a log is [replayed](crate::table::table::Table::replay): the write buffer grows beyond its
-//! capacity by as much, no merge is due any earlier, and the flush that takes all of it comes when the updates
-//! that follow have filled what was left. That flush is as much longer as the buffer is larger.
+//! Time stands still while the WAL is [replayed](crate::table::table::Table::replay): the memtable
+//! grows beyond its capacity by the replayed updates, and no compaction is due any earlier. The
+//! flush comes when later updates have filled the capacity that was left; it takes longer by the
+//! share of replayed entries.
 //!
-//! A flush is itself such a merge, of the write buffer alone, due one flush after it began; meanwhile
-//! its entries are still found in memory.
+//! A flush is such a compaction too, of the memtable alone, due one flush after it began. Until it
+//! is complete, lookups find its entries in memory.
 //!
-//! Invariant: from newest to oldest, a reader sees: write buffer, flush under way, level 1 incoming,
-//! level 1 residents (newest first), level 2 incoming, ... No entry hides one that is newer.
+//! Invariant: from newest to oldest, a reader sees: memtable, flush under way, level 1
+//! incoming, level 1 residents (newest first), level 2 incoming, ... No entry hides one that is
+//! newer.
 
 use std::sync::Arc;
 
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View, planned};
 use crate::compaction::sources::Sources;
 use crate::compaction::union::{
-    Piece, Progress, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionTable,
+    Piece, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionProgress, UnionTable,
 };
 use crate::config::{CompactionPolicy, LEVELS_MAX, TableConfig, WriteBuffer as BufferSize};
 use crate::entry::mask::{Mask, Masking, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
-use crate::memory::budget::Held;
+use crate::memory::budget::TableMemory;
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{MemtablePart, Room};
 use crate::run::run::{Purpose, Run};
@@ -53,85 +56,86 @@ use crate::trace::debug_event;
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
 
-/// A merge in a table's levels, with the time that this table gives it.
+/// A compaction in a table's levels, with the time that this table gives it.
 #[derive(Debug, Clone)]
 pub(crate) struct ScheduledCompaction {
-    pub(crate) merging: Arc<Compaction>,
-    /// When it began, in ticks.
+    pub(crate) compaction: Arc<Compaction>,
+    /// Time at which it began, in ticks.
     pub(crate) start: u64,
-    /// When it must be complete. Invariant: above `start`.
+    /// Time at which it must be complete, in ticks. Invariant: above `start`.
     pub(crate) due: u64,
-    /// Pages of work that were done when it began for this table.
+    /// Pages of work that were done when it began for this table. Invariant: at most the total.
     pub(crate) base: u64,
-    /// The keys that this table has deleted since it began, and others that have the merge may not.
+    /// Keys that this table has deleted since the compaction began; other tables that share it may
+    /// not have.
     pub(crate) mask: Mask,
 }
 
 impl ScheduledCompaction {
-    /// What readers of this table see of it.
+    /// Returns the view of this table's readers.
     pub(crate) fn view(&self) -> View {
-        self.merging.view().under_mask(&self.mask)
+        self.compaction.view().under_mask(&self.mask)
     }
 
-    /// Does the rest of the work; the output as this table sees it.
+    /// Does the rest of the work and returns the output as this table sees it.
     pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
-        Ok(self.merging.finish()?.map(|run| run.under_mask(&self.mask)))
+        Ok(self.compaction.finish()?.map(|run| run.under_mask(&self.mask)))
     }
 
     /// Pages of work that must be done by `now`.
     pub(crate) fn required(&self, now: u64) -> u64 {
         let passed = now.min(self.due).saturating_sub(self.start);
         let span = self.due - self.start;
-        let work = self.merging.total() - self.base;
+        let work = self.compaction.total() - self.base;
         self.base + (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64
     }
 
-    /// The first moment at which `pages` pages of work must be done.
+    /// Returns the first tick at which `pages` pages of work must be done.
     pub(crate) fn when(&self, pages: u64) -> u64 {
-        let work = (self.merging.total() - self.base).max(1);
+        let work = (self.compaction.total() - self.base).max(1);
         let span = self.due - self.start;
         let wanted = pages.saturating_sub(self.base).min(work);
         self.start + (u128::from(span) * u128::from(wanted) / u128::from(work)) as u64
     }
 }
 
-/// What arrived on a level last.
+/// The newest input of a level: a finished run, or the compaction producing it.
 #[derive(Debug, Clone)]
 pub(crate) enum Incoming {
     Single(Arc<Run>),
     Compaction(ScheduledCompaction),
 }
 
-/// A level.
+/// One level: the incoming run or compaction, and the residents.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level {
-    /// `None` only if a merge left nothing.
+    /// `None` only if a compaction left nothing.
     pub(crate) incoming: Option<Incoming>,
     /// Newest first.
     pub(crate) residents: Vec<Arc<Run>>,
 }
 
-/// Everything of a table but its configuration; cheap to clone.
+/// Content of a table: memtable, flush under way, levels and union. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     pub(crate) buffer: Memtable,
-    /// What of the write buffer's size does not count as time: what came into it by a replay.
+    /// Part of the memtable's size that does not count as time: the updates of a replay.
     pub(crate) untimed: u64,
-    /// The write buffer before this one, on its way to becoming a run.
+    /// The flush of the previous memtable.
     pub(crate) flushing: Option<ScheduledCompaction>,
     /// Level 1 first.
     pub(crate) levels: Vec<Level>,
-    /// Older than all levels, until it is complete and becomes a run of one.
+    /// Union below all levels, until it is complete and becomes a run of a level.
     pub(crate) union: Option<Arc<Union>>,
-    /// The keys that this table has deleted since the union was made.
+    /// Keys that this table has deleted since the union was made.
     pub(crate) union_mask: Mask,
     /// Flushes begun so far.
     pub(crate) flushes: u64,
-    /// Bytes of the runs that have come into the levels out of flushes, merges and unions.
+    /// Bytes of the runs that flushes, compactions and unions have put into the levels.
     pub(crate) written_bytes: u64,
 }
 
-/// What merges of a table have in common.
+/// Environment of a table's compactions: files, configuration and salt.
 #[derive(Debug)]
 pub(crate) struct CompactionEnv<'a> {
     pub(crate) set: &'a Arc<FileSet>,
@@ -156,7 +160,7 @@ fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPol
 }
 
 impl CompactionEnv<'_> {
-    /// What counts towards the capacity of write buffer and levels.
+    /// Size of a run in the unit of the write buffer's capacity: bytes or entries.
     pub(crate) fn run_size(&self, run: &Run) -> u64 {
         match self.config.effective_write_buffer() {
             BufferSize::Bytes(_) => run.meta().weight_bytes(),
@@ -170,7 +174,7 @@ impl CompactionEnv<'_> {
         size
     }
 
-    /// The largest run that stays on `level` (from 1; level 0 stands for the write buffer).
+    /// Size of the largest run that stays on `level` (from 1; level 0 stands for the memtable).
     fn run_size_max(&self, level: usize, policy: LevelPolicy) -> u64 {
         let exponent = match policy {
             LevelPolicy::Tiering => level.saturating_sub(1),
@@ -180,7 +184,7 @@ impl CompactionEnv<'_> {
         self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
     }
 
-    /// The level, the last one of a table, that a single run of this size belongs on.
+    /// Returns the level on which a single run of this size belongs, as the last level of a table.
     pub(crate) fn last_level_of(&self, size: u64) -> usize {
         let fits = |level: &usize| {
             let policy = level_policy(self.config.merge_policy, *level, *level);
@@ -189,28 +193,31 @@ impl CompactionEnv<'_> {
         (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX)
     }
 
-    /// A merge of `inputs` on level `at.0` of `at.1`, in a table that holds so much.
+    /// Plans a compaction of `inputs` on level `at.0` of `at.1` levels, within the memory of the
+    /// table.
     pub(crate) fn spec(
         &self,
         inputs: Vec<Input>,
         at: (usize, usize),
         drop_deletes: bool,
-        held: &Held,
+        memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
-        // Level 1 is treated as if there were one below: it has several runs even when it is the last.
+        // Level 1 gets filters as if a level were below: it has several runs even if it is the
+        // last.
         let last = last.max(2) as u32;
         let filter = match self.config.memory_budget {
             None => self.config.filter_allocation(level as u32, last),
             Some(budget) => {
                 let budget = (budget, self.config.memory_goal);
-                held.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
+                memory.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
             }
         };
+
         CompactionSpec {
             inputs,
             drop_deletes,
-            resolve: self.config.resolve.clone(),
+            operator: self.config.resolve.clone(),
             filter: Some(filter),
             index: self.config.index,
             access: self.config.disk_cache.access(level),
@@ -219,28 +226,28 @@ impl CompactionEnv<'_> {
         }
     }
 
-    /// A union of tables that has got so far.
-    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: Progress) -> Union {
-        // Nothing is older than it, so it is a last level whatever comes above.
-        let mut held = Held::default();
+    /// Prepares a union of tables that has made some progress.
+    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: UnionProgress) -> Union {
+        // No entry is older, so the union is a last level whatever comes above.
+        let mut memory = TableMemory::default();
         let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
         let inputs: Vec<_> = inputs.map(Input::Run).collect();
         if self.config.memory_budget.is_some() {
-            inputs.iter().filter_map(Input::run).for_each(|run| held.add_run(run));
+            inputs.iter().filter_map(Input::run).for_each(|run| memory.add_run(run));
         }
-        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
+        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &memory);
         let spec = CompactionSpec { inputs: Vec::new(), ..spec };
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
-    /// The time between two merges on a level.
+    /// Ticks between two compactions on a level.
     pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
         let ratio = u64::from(self.config.size_ratio);
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
         flushes * TICKS_PER_FLUSH
     }
 
-    fn tell_run_added(&self, run: &Run, level: usize) {
+    fn trace_run_added(&self, run: &Run, level: usize) {
         debug_event!(
             "table.run_added",
             self.set.session_dir(),
@@ -251,22 +258,24 @@ impl CompactionEnv<'_> {
         );
     }
 
-    /// A merge of the given runs on a level, due when the next one can arrive there.
+    /// Begins a compaction of `runs` on a level, due when the next run can arrive there. A single
+    /// run without deletions to drop is taken as it is.
     fn merge(
         &self,
         runs: Vec<Arc<Run>>,
         now: u64,
         at: (usize, usize),
         drop: bool,
-        held: &Held,
+        memory: &TableMemory,
     ) -> Incoming {
         let level = at.0;
         if let [run] = runs.as_slice()
             && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
         {
-            self.tell_run_added(run, level);
+            self.trace_run_added(run, level);
             return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
         }
+
         debug_event!(
             "merge.started",
             self.set.session_dir(),
@@ -276,10 +285,11 @@ impl CompactionEnv<'_> {
             inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
         );
         let inputs = runs.into_iter().map(Input::Run).collect();
-        let merging = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, held)));
+        let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
         let due = now + self.merge_ticks(level);
+
         Incoming::Compaction(ScheduledCompaction {
-            merging,
+            compaction,
             start: now,
             due,
             base: 0,
@@ -288,9 +298,9 @@ impl CompactionEnv<'_> {
     }
 }
 
-/// Completes a merge that is due.
+/// Completes a compaction that is due.
 fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
-    let left = pending.merging.total() - pending.merging.done();
+    let left = pending.compaction.total() - pending.compaction.done();
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
     }
@@ -298,25 +308,25 @@ fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<
 }
 
 impl Levels {
-    /// The time, in ticks.
+    /// Returns the time, in ticks.
     pub(crate) fn now(&self, context: &CompactionEnv<'_>) -> u64 {
         let fill = self.timed_size(context).saturating_mul(TICKS_PER_FLUSH);
         let fill = fill / context.buffer_capacity();
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
     }
 
-    /// Whether the write buffer holds what it has room for, or more.
+    /// Whether the memtable has reached its capacity.
     pub(crate) fn is_full(&self, context: &CompactionEnv<'_>) -> bool {
         self.buffer_size(context) >= context.buffer_capacity()
     }
 
-    /// What counts as time in the write buffer.
+    /// Part of the memtable's size that counts as time.
     fn timed_size(&self, context: &CompactionEnv<'_>) -> u64 {
         self.buffer_size(context).saturating_sub(self.untimed)
     }
 
-    /// Sets the time, which is between this flush and the next, to one not after what the write buffer's size
-    /// says.
+    /// Sets the time, between this flush and the next, to at most the time that the memtable's size
+    /// implies.
     pub(crate) fn set_time(&mut self, context: &CompactionEnv<'_>, now: u64) {
         let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let capacity = u128::from(context.buffer_capacity());
@@ -324,14 +334,14 @@ impl Levels {
         self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
 
-    /// A size of the write buffer below which `moment` has not come.
+    /// Returns a size of the memtable below which the time is before `moment`.
     pub(crate) fn size_at(&self, context: &CompactionEnv<'_>, moment: u64) -> u64 {
         let ticks = moment.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let timed = u128::from(ticks) * u128::from(context.buffer_capacity());
         self.untimed + (timed / u128::from(TICKS_PER_FLUSH)) as u64
     }
 
-    /// What counts towards the capacity of the write buffer.
+    /// Size of the memtable in the unit of its capacity.
     pub(crate) fn buffer_size(&self, context: &CompactionEnv<'_>) -> u64 {
         match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
@@ -342,7 +352,7 @@ impl Levels {
         }
     }
 
-    /// How much of a batch the write buffer will take before the next flush.
+    /// Returns the part of a batch that the memtable will take before the next flush.
     pub(crate) fn room_for(&self, context: &CompactionEnv<'_>, batch: Room) -> Room {
         let size = match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) => batch.weight_bytes(),
@@ -352,44 +362,47 @@ impl Levels {
         if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
-    /// The moment of the next flush.
+    /// Tick of the next flush.
     pub(crate) fn next_flush(&self) -> u64 {
         (self.flushes + 1) * TICKS_PER_FLUSH
     }
 
-    /// All merges that are not known to be complete.
+    /// Iterates over all compactions that are not known to be complete.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &ScheduledCompaction> {
         let merges = self.levels.iter().filter_map(|level| match &level.incoming {
             Some(Incoming::Compaction(pending)) => Some(pending),
             _ => None,
         });
-        self.flushing.iter().chain(merges).filter(|pending| !pending.merging.is_complete())
+        self.flushing.iter().chain(merges).filter(|pending| !pending.compaction.is_complete())
     }
 
-    /// Begins the flush of the write buffer, which must not be empty, and completes the one before it:
-    /// its run enters the levels.
+    /// Begins the flush of the memtable, which must not be empty. Completes the flush before it
+    /// first: its run enters the levels.
     ///
     /// # Errors
-    /// Those of the merges that are due. Nothing has changed then but their progress.
+    /// Errors of the compactions that are due. Only their progress has changed then.
     pub(crate) fn flush(&self, context: &CompactionEnv<'_>) -> Result<Self> {
-        let mut next = self.settled(context)?;
+        let mut next = self.with_flush_finished(context)?;
         next.fold_union(context);
         next.flushes += 1;
         next.untimed = 0;
         let now = next.flushes * TICKS_PER_FLUSH;
-        let held = next.held(context, &next);
-        let (dir, table) = (context.set.session_dir(), context.table);
+        let memory = next.memory(context, &next);
+        let dir = context.set.session_dir();
+        let table = context.table;
         debug_event!("table.flush", dir, table, entries = next.buffer.len());
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
-        let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
-        let merging = Arc::new(Compaction::new(context.set, spec));
-        let (due, mask) = (now + TICKS_PER_FLUSH, Mask::default());
-        next.flushing = Some(ScheduledCompaction { merging, start: now, due, base: 0, mask });
+        let spec = context.spec(inputs, (1, next.levels.len()), false, &memory);
+        let compaction = Arc::new(Compaction::new(context.set, spec));
+        let due = now + TICKS_PER_FLUSH;
+        let mask = Mask::default();
+        next.flushing = Some(ScheduledCompaction { compaction, start: now, due, base: 0, mask });
+
         Ok(next)
     }
 
-    /// The same with the flush under way completed and its run in the levels.
-    pub(crate) fn settled(&self, context: &CompactionEnv<'_>) -> Result<Self> {
+    /// Returns the levels with the flush under way completed and its run in place.
+    pub(crate) fn with_flush_finished(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.clone();
         if let Some(pending) = next.flushing.take()
             && let Some(run) = finish(&pending, context)?
@@ -400,15 +413,16 @@ impl Levels {
         Ok(next)
     }
 
-    /// The same without the keys of a span. Runs that have no others are let go of.
+    /// Returns the levels without the keys of a span. Drops runs that have no other keys.
     ///
-    /// Cost: no I/O; a reference for each run and each segment of the write buffer.
+    /// Cost: no I/O; a reference for each run and each part of the memtable.
     pub(crate) fn without(&self, span: &Span) -> Self {
         let mut next = self.clone();
         if span.is_everything() {
             let Self { flushes, written_bytes, .. } = *self;
             return Self { flushes, written_bytes, ..Self::default() };
         }
+
         let mut masking = Masking::new(span);
         next.buffer.mask(&mut masking);
         if let Some(pending) = &mut next.flushing {
@@ -425,34 +439,38 @@ impl Levels {
             }
             level.residents = level.residents.iter().filter_map(&mut masked).collect();
         }
+
         for level in &mut next.levels {
             if let Some(Incoming::Compaction(pending)) = &mut level.incoming {
                 pending.mask = masking.on(&pending.mask);
             }
         }
+
         if next.union.is_some() {
             next.union_mask = masking.on(&next.union_mask);
         }
+
         next
     }
 
-    /// Whether no mask gets more spans than it may have if this one is added.
+    /// Whether every mask has room for one more span.
     pub(crate) fn has_room_for(&self, span: &Span) -> bool {
-        let segments = self.buffer.segments().iter().filter_map(MemtablePart::mask);
+        let parts = self.buffer.parts().iter().filter_map(MemtablePart::mask);
         let merges = self.pending().map(|pending| &pending.mask);
         let incoming = self.levels.iter().filter_map(|level| match &level.incoming {
             Some(Incoming::Single(run)) => Some(run),
             None | Some(Incoming::Compaction(_)) => None,
         });
         let runs = self.levels.iter().flat_map(|level| &level.residents).chain(incoming);
-        let masks = segments.chain(merges).chain(runs.map(|run| run.mask()));
+        let masks = parts.chain(merges).chain(runs.map(|run| run.mask()));
         span.is_everything() || masks.chain([&self.union_mask]).all(|mask| mask.has_room_for(span))
     }
 
-    /// The same with all runs on their way to becoming one on the last level, and the merge that makes it. The write buffer
-    /// and a flush that is not complete stay as they are. `None` if there is nothing to merge and no deletion to drop.
+    /// Begins a full compaction: returns the levels with all runs as its inputs on the last level,
+    /// and the compaction. The memtable and an unfinished flush stay as they are. `None` if there
+    /// is nothing to merge and no deletion to drop.
     ///
-    /// Merges under way end here: their inputs are those of this one.
+    /// Compactions under way end here: their inputs become inputs of the full compaction.
     pub(crate) fn compacting(
         &self,
         context: &CompactionEnv<'_>,
@@ -465,36 +483,47 @@ impl Levels {
             next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
             readable.runs.extend(run);
         }
+
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
         let runs = readable.runs;
         let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
         if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
             return None;
         }
+
         let size = runs.iter().map(|run| context.run_size(run)).sum();
-        let (level, oldest) = (context.last_level_of(size), next.union.is_none());
-        let held = next.held(context, self);
+        let level = context.last_level_of(size);
+        let oldest = next.union.is_none();
+        let memory = next.memory(context, self);
         let inputs = runs.into_iter().map(Input::Run).collect();
-        let spec = context.spec(inputs, (level, level), oldest, &held);
-        let (merging, start) = (Arc::new(Compaction::new(context.set, spec)), next.now(context));
+        let spec = context.spec(inputs, (level, level), oldest, &memory);
+        let compaction = Arc::new(Compaction::new(context.set, spec));
+        let start = next.now(context);
         let due = start + context.merge_ticks(level);
         let mask = Mask::default();
         let pending =
-            ScheduledCompaction { merging: Arc::clone(&merging), start, due, base: 0, mask };
+            ScheduledCompaction { compaction: Arc::clone(&compaction), start, due, base: 0, mask };
         next.levels.resize_with(level, Level::default);
         next.levels[level - 1].incoming = Some(Incoming::Compaction(pending));
-        Some((next, merging))
+
+        Some((next, compaction))
     }
 
-    /// The same after the end of such a merge: its run goes up to the level that it is no larger than, as far as those between
-    /// are empty. If it has not come to an end its inputs stay where it was, to be merged when others arrive there.
-    pub(crate) fn compacted(&self, context: &CompactionEnv<'_>, merging: &Arc<Compaction>) -> Self {
+    /// Ends a full compaction: moves its run up to the highest level that it fits, across empty
+    /// levels. If the compaction is not complete, its inputs stay on its level as residents.
+    pub(crate) fn compacted(
+        &self,
+        context: &CompactionEnv<'_>,
+        compaction: &Arc<Compaction>,
+    ) -> Self {
         let mut next = self.clone();
         let is_it = |level: &Level| match &level.incoming {
-            Some(Incoming::Compaction(pending)) => Arc::ptr_eq(&pending.merging, merging),
+            Some(Incoming::Compaction(pending)) => Arc::ptr_eq(&pending.compaction, compaction),
             _ => false,
         };
-        // It may have been needed meanwhile, and be the input of another.
+
+        // An update may have completed it meanwhile and made its output the input of another
+        // compaction.
         let Some(mut at) = next.levels.iter().position(is_it) else { return next };
         let Some(Incoming::Compaction(pending)) = &next.levels[at].incoming else { return next };
         let run = match pending.view() {
@@ -506,79 +535,84 @@ impl Levels {
             }
             View::Output(run) => run,
         };
+
         let level = context.last_level_of(run.as_ref().map_or(0, |run| context.run_size(run)));
         let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
         while at + 1 == next.levels.len() && at >= level && is_empty(&next.levels[at - 1]) {
             at -= 1;
             next.levels.remove(at);
         }
+
         next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
         let access = context.config.disk_cache.access(at + 1);
         next.levels[at].incoming = run.map(|run| Incoming::Single(run.with_access(access)));
         next
     }
 
-    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
-    /// may build without this table, since others have them too.
+    /// Memory of everything but the filters of readable runs: memtables, indexes, and the outputs
+    /// of compactions. A compaction that other tables share counts as planned, because they may
+    /// advance it.
     ///
-    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a call of the table
-    /// that asks anew; a count that is too high for a moment, as while a flush has two trees, only makes a cache
-    /// smaller. What is not seen is a table that is opened later from the snapshot with the merge in it:
-    /// what that one builds, at most what was planned, is counted here when this table is next updated.
+    /// Sharing is asked now. A fork is made by a call of this table, which asks anew. A count that
+    /// is too high for a moment, as while a flush has two values of `Levels`, only makes a cache
+    /// smaller. A table that is opened later from a snapshot with the compaction in it is not seen:
+    /// its work, at most as planned, is counted with the next update of this table.
     pub(crate) fn unfiltered_bytes(&self) -> u64 {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
         let mut bytes = buffers.map(|buffer| buffer.memory_bytes() as u64).sum::<u64>();
-        let mut held = Held::default();
-        sources.for_each_run(&mut |run| held.add_run(run));
-        bytes += held.index_bytes();
+        let mut memory = TableMemory::default();
+        sources.for_each_run(&mut |run| memory.add_run(run));
+        bytes += memory.index_bytes();
         bytes += self
             .pending()
-            .map(|ScheduledCompaction { merging, .. }| match Arc::strong_count(merging) {
-                1 => merging.built_bytes(),
-                _ => merging.planned_bytes().max(merging.built_bytes()),
+            .map(|ScheduledCompaction { compaction, .. }| match Arc::strong_count(compaction) {
+                1 => compaction.built_bytes(),
+                _ => compaction.planned_bytes().max(compaction.built_bytes()),
             })
             .sum::<u64>();
+
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
     }
 
-    /// Memory of the table while it is only read, with nothing of its filters.
+    /// Memory of the table while it is only read, without its filters.
     pub(crate) fn memory_bytes_min(&self) -> u64 {
-        let mut held = Held::default();
-        self.sources().for_each_run(&mut |run| held.add_run(run));
-        self.unfiltered_bytes() + held.filter_bytes_min()
+        let mut memory = TableMemory::default();
+        self.sources().for_each_run(&mut |run| memory.add_run(run));
+        self.unfiltered_bytes() + memory.filter_bytes_min()
     }
 
-    /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
+    /// Returns the bytes of a budget that are left for a page cache, and the numbers of all runs.
     pub(crate) fn left_for_pages(
         &self,
         context: &CompactionEnv<'_>,
         budget: u64,
         is_updated: bool,
     ) -> (u64, Vec<u64>) {
-        let held = self.held(context, self);
+        let memory = self.memory(context, self);
         let budget = (budget, context.config.memory_goal);
-        (held.left_for_pages(budget, self.unfiltered_bytes(), is_updated), held.run_numbers())
+        (memory.left_for_pages(budget, self.unfiltered_bytes(), is_updated), memory.run_numbers())
     }
 
-    /// Folds filters so that there is room for a full write buffer and for what merges under way will build.
+    /// Folds filters to make room for a full memtable and for the outputs of compactions under way.
     pub(crate) fn make_room_to_write(&self, context: &CompactionEnv<'_>, budget: u64) {
-        self.held(context, self).make_room_to_write(budget, context.config.memory_goal);
+        self.memory(context, self).make_room_to_write(budget, context.config.memory_goal);
     }
 
-    /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges
-    /// were begun, and the outputs of all that are under way.
-    fn held(&self, context: &CompactionEnv<'_>, before: &Self) -> Held {
-        let mut held = Held::default();
+    /// Memory of the table when a compaction begins: the runs that were readable in `before`, and
+    /// the outputs of all compactions under way.
+    fn memory(&self, context: &CompactionEnv<'_>, before: &Self) -> TableMemory {
+        let mut memory = TableMemory::default();
         if context.config.memory_budget.is_some() {
-            before.sources().for_each_run(&mut |run| held.add_run(run));
-            self.pending().for_each(|pending| held.add_output(pending.merging.planned_bytes()));
-            held.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
+            before.sources().for_each_run(&mut |run| memory.add_run(run));
+            self.pending()
+                .for_each(|pending| memory.add_output(pending.compaction.planned_bytes()));
+            memory.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
         }
-        held
+        memory
     }
 
-    /// The incoming run of a level, finishing its merge if need be.
+    /// Returns the incoming run of a level; completes its compaction first.
     fn finished_incoming(
         &mut self,
         context: &CompactionEnv<'_>,
@@ -593,8 +627,8 @@ impl Levels {
         Ok(run)
     }
 
-    /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth of the
-    /// recursion is the number of levels.
+    /// Offers runs, newest first, to a level; `before` is the levels before anything moved. The
+    /// recursion is as deep as there are levels.
     fn offer(
         &mut self,
         context: &CompactionEnv<'_>,
@@ -606,14 +640,16 @@ impl Levels {
         let last = self.levels.len().max(level);
         if level > self.levels.len() {
             self.levels.push(Level::default());
-            let (dir, table) = (context.set.session_dir(), context.table);
+            let dir = context.set.session_dir();
+            let table = context.table;
             debug_event!("table.level_added", dir, table, level);
             let oldest = self.union.is_none();
-            let held = self.held(context, before);
-            let incoming = context.merge(arriving, now, (level, last), oldest, &held);
+            let memory = self.memory(context, before);
+            let incoming = context.merge(arriving, now, (level, last), oldest, &memory);
             self.levels[level - 1].incoming = Some(incoming);
             return Ok(());
         }
+
         let policy = level_policy(context.config.merge_policy, level, last);
         let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
@@ -629,7 +665,7 @@ impl Levels {
                     down.append(residents);
                     self.offer(context, before, level + 1, down)?;
                 } else {
-                    context.tell_run_added(&run, level);
+                    context.trace_run_added(&run, level);
                     residents.insert(0, run);
                 }
             }
@@ -644,18 +680,20 @@ impl Levels {
                 }
             }
         }
+
         let last = self.levels.len();
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
-        let held = self.held(context, before);
-        let incoming = context.merge(inputs, now, (level, last), oldest, &held);
+        let memory = self.memory(context, before);
+        let incoming = context.merge(inputs, now, (level, last), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
+
         Ok(())
     }
 
-    /// The union of some tables, left to right, with the configuration of the context.
+    /// Returns the union of some tables, left to right, with the configuration of the context.
     ///
-    /// Cost: writes the write buffers as runs; finishes the flushes under way.
+    /// Cost: writes the memtables as runs; finishes the flushes under way.
     ///
     /// # Errors
     /// Those of the disk; [`Error::UnionTooLarge`] and [`Error::UnionTooDeep`].
@@ -667,43 +705,50 @@ impl Levels {
                 tables.push(table);
             }
         }
+
         if tables.is_empty() {
             return Ok(Self::default());
         }
+
         let runs = tables.iter().map(UnionTable::run_count).sum::<usize>();
         if runs > UNION_RUNS_MAX {
             return Err(Error::UnionTooLarge { runs, limit: UNION_RUNS_MAX });
         }
-        let union = context.union(tables, Progress::default());
+
+        let union = context.union(tables, UnionProgress::default());
         if union.depth() > UNION_DEPTH_MAX {
             return Err(Error::UnionTooDeep { limit: UNION_DEPTH_MAX });
         }
+
         Ok(Self { union: Some(Arc::new(union)), ..Self::default() })
     }
 
-    /// The table as a part of a union.
+    /// Returns the table as a part of a union.
     fn as_united(&self, context: &CompactionEnv<'_>) -> Result<UnionTable> {
         let mut table = UnionTable::default();
         if !self.buffer.is_empty() {
             let inputs = vec![Input::Buffer(self.buffer.clone())];
-            let held = self.held(context, self);
-            let spec = context.spec(inputs, (1, self.levels.len()), false, &held);
+            let memory = self.memory(context, self);
+            let spec = context.spec(inputs, (1, self.levels.len()), false, &memory);
             let run = Compaction::new(context.set, spec).finish()?;
             table.pieces.extend(run.map(Piece::Run));
         }
+
         if let Some(pending) = &self.flushing {
             table.pieces.extend(pending.finish()?.map(Piece::Run));
         }
+
         for level in &self.levels {
             table.pieces.extend(match &level.incoming {
                 None => None,
                 Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
                 Some(Incoming::Compaction(pending)) => {
-                    Some(Piece::Compaction(Arc::clone(&pending.merging), pending.mask.clone()))
+                    Some(Piece::Compaction(Arc::clone(&pending.compaction), pending.mask.clone()))
                 }
             });
             table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
         }
+
         if let Some(union) = &self.union {
             match union.stage() {
                 Stage::Complete(run) => {
@@ -715,10 +760,12 @@ impl Levels {
                 }
             }
         }
+
         Ok(table)
     }
 
-    /// Makes a complete union a run of the last level, or of one below that is large enough for it.
+    /// Turns a complete union into a run of the last level, or of a new level that is large enough
+    /// for it.
     pub(crate) fn fold_union(&mut self, context: &CompactionEnv<'_>) {
         let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
             return;
@@ -730,13 +777,16 @@ impl Levels {
             CompactionPolicy::Tiering => LevelPolicy::Tiering,
             CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => LevelPolicy::Levelling,
         };
+
         let size = context.run_size(&run);
         let fits = |level: &usize| size <= context.run_size_max(*level, policy);
         let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
         self.written_bytes += run.meta().file_bytes();
-        let (dir, table) = (context.set.session_dir(), context.table);
+        let dir = context.set.session_dir();
+        let table = context.table;
         debug_event!("table.union_folded", dir, table, level = level.max(self.levels.len()));
         let run = run.with_access(context.config.disk_cache.access(level.max(self.levels.len())));
+
         if level > self.levels.len() {
             self.levels.resize_with(level, Level::default);
             self.levels[level - 1].incoming = Some(Incoming::Single(run));
@@ -745,7 +795,7 @@ impl Levels {
         }
     }
 
-    /// All runs, newest first, the buffers of a flush under way, and the union.
+    /// Returns all runs, newest first, the memtables of a flush under way, and the union.
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = Sources::default();
         if let Some(pending) = &self.flushing {
@@ -762,7 +812,7 @@ impl Levels {
 }
 
 impl Sources {
-    /// Adds what a level shows, which must be older than what is there.
+    /// Adds the runs that a level shows, which must be older than the sources so far.
     pub(crate) fn add_level(&mut self, level: &Level) {
         match &level.incoming {
             None => {}

@@ -1,16 +1,19 @@
-//! Several sorted sources as one: what all entries of a key together amount to, in key order.
+//! Merge iterator: several sorted sources as one, in key order, with the entries of each key
+//! combined.
 //!
-//! A loser tree: the sources are the leaves, each inner node remembers the loser of the match played
-//! there, and taking the smallest entry replays one path, log2(sources) comparisons. Comparisons look at
-//! the first eight bytes of the keys as one number before they look at the keys. A source that stays below all
-//! others, as a large one beside small ones mostly does, plays no match.
+//! A loser tree: the sources are the leaves, each inner node remembers the loser of the match
+//! played there, and taking the smallest entry replays one path, log2(sources) comparisons.
+//! Comparisons look at the first eight bytes of the keys as one number before they look at the
+//! keys. A source that stays below all others, as a large one beside small ones mostly does, plays
+//! no match.
 //!
-//! A source that has not been read takes part with a bound of its first key, and is read when it wins. So
-//! of sources that follow each other only one is read at a time, and none before the first entry is wanted.
+//! A source that has not been read takes part with a bound of its first key, and is read when it
+//! wins. So of sources that follow each other only one is read at a time, and none before the first
+//! entry is wanted.
 //!
-//! The sources are the levels of one table, newest first: then the newest entry of a key counts, unless it
-//! is an upsert, which combines with what is older (table in [`crate::entry::entry`]). Or they are the tables of
-//! a union, left to right, each giving only what it amounts to itself; then
+//! The sources are the levels of one table, newest first: then the newest entry of a key counts,
+//! unless it is an upsert, which combines with what is older (table in [`crate::entry::entry`]). Or
+//! they are the tables of a union, left to right, each giving only what it amounts to itself; then
 //!
 //! | left          | right         | result                                                        |
 //! |---------------|---------------|---------------------------------------------------------------|
@@ -19,8 +22,8 @@
 //! | present       | absent        | the left entry, with its blob                                 |
 //! | present (*u*) | present (*v*) | *f*(*u*, *v*), with the left's blob if the left has one       |
 //!
-//! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is loaded, the
-//! winner is.
+//! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is
+//! loaded, the winner is.
 
 use terrane_io::key_order::key_prefix;
 
@@ -35,7 +38,7 @@ use crate::run::reader::RunReader;
 #[derive(Debug)]
 pub(crate) enum Source {
     Run(Box<RunReader>),
-    Segment(MemtablePartReader),
+    Memtable(MemtablePartReader),
     /// A table of a union, or a union below a table.
     Merge(Box<MergeIterator>),
 }
@@ -45,7 +48,7 @@ impl Source {
     fn is_loaded(&self) -> bool {
         match self {
             Self::Run(reader) => reader.is_loaded(),
-            Self::Segment(_) => true,
+            Self::Memtable(_) => true,
             Self::Merge(merge) => merge.is_loaded,
         }
     }
@@ -53,7 +56,7 @@ impl Source {
     fn load(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.load(),
-            Self::Segment(_) => Ok(()),
+            Self::Memtable(_) => Ok(()),
             Self::Merge(merge) => merge.load(),
         }
     }
@@ -62,7 +65,7 @@ impl Source {
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         match self {
             Self::Run(reader) => reader.current(),
-            Self::Segment(reader) => reader.current(),
+            Self::Memtable(reader) => reader.current(),
             Self::Merge(merge) => merge.current(),
         }
     }
@@ -72,7 +75,7 @@ impl Source {
     fn kind(&self) -> Option<Kind> {
         match self {
             Self::Run(reader) => reader.kind(),
-            Self::Segment(reader) => reader.kind(),
+            Self::Memtable(reader) => reader.kind(),
             Self::Merge(merge) => merge.kind(),
         }
     }
@@ -82,7 +85,7 @@ impl Source {
     fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Run(reader) => reader.key(),
-            Self::Segment(reader) => reader.key(),
+            Self::Memtable(reader) => reader.key(),
             Self::Merge(merge) => merge.key(),
         }
     }
@@ -91,7 +94,7 @@ impl Source {
     fn blob(&self) -> Option<Blob> {
         match self {
             Self::Run(reader) => reader.blob(),
-            Self::Segment(reader) => reader.blob(),
+            Self::Memtable(reader) => reader.blob(),
             Self::Merge(merge) => merge.blob(),
         }
     }
@@ -100,7 +103,7 @@ impl Source {
     fn advance(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.advance(),
-            Self::Segment(reader) => {
+            Self::Memtable(reader) => {
                 reader.advance();
                 Ok(())
             }
@@ -109,7 +112,7 @@ impl Source {
     }
 }
 
-/// What the sources of a merge are to each other.
+/// Relation of the sources of a merge to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Combine {
     /// Levels of one table, newest first.
@@ -122,11 +125,11 @@ pub(crate) enum Combine {
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) combine: Combine,
-    pub(crate) resolve: MergeOperator,
+    pub(crate) operator: MergeOperator,
     pub(crate) order: Order,
 }
 
-/// A source in a match.
+/// A source in a match of the loser tree.
 #[derive(Debug, Clone, Copy)]
 struct Contender {
     /// First bytes of the key, such that the smaller number comes first in the order of the merge.
@@ -136,7 +139,7 @@ struct Contender {
 }
 
 impl Contender {
-    /// Whether it comes out before another one.
+    /// Whether it comes out before another contender.
     #[inline]
     fn is_before(&self, other: &Self, sources: &[Source], order: Order) -> bool {
         if self.prefix == other.prefix {
@@ -159,7 +162,7 @@ impl Contender {
     }
 }
 
-/// An entry made of several.
+/// An entry that was combined from several sources.
 #[derive(Debug)]
 struct Combined {
     key: Vec<u8>,
@@ -168,17 +171,18 @@ struct Combined {
     blob: Option<Blob>,
 }
 
-/// The merge of some sources.
+/// Merge iterator over some sources (RocksDB: the same name).
 #[derive(Debug)]
 pub(crate) struct MergeIterator {
     sources: Vec<Source>,
     rules: Rules,
-    /// Losers of the inner nodes `1..sources`; node 0 holds the winner.
+    /// Losers of the inner nodes `1..sources`; node 0 holds the winner. Invariant: as long as
+    /// `sources`.
     tree: Vec<Contender>,
     /// The smallest prefix of all sources but the winner.
     runner_up: u64,
-    /// The current entry if it is made of several, which all sources have passed then; otherwise the
-    /// winner's entry is current.
+    /// The current entry if it is made of several, which all sources have passed then; otherwise
+    /// the winner's entry is current.
     combined: Combined,
     is_combined: bool,
     /// Kind of the current entry, if there is one.
@@ -188,12 +192,12 @@ pub(crate) struct MergeIterator {
     unread: usize,
     /// The key that was passed last.
     passed: Vec<u8>,
-    /// Whether a source failed, so that nobody knows where it stands.
+    /// Whether a source failed, so that its position is unknown.
     failed: bool,
 }
 
 impl MergeIterator {
-    /// A merge of `sources`, before its first entry. Reads nothing.
+    /// Returns the merge of `sources`, before its first entry. Reads nothing.
     pub(crate) fn new(sources: Vec<Source>, rules: Rules) -> Self {
         let combined =
             Combined { key: Vec::new(), kind: Kind::Delete, value: Vec::new(), blob: None };
@@ -210,28 +214,30 @@ impl MergeIterator {
             passed: Vec::new(),
             failed: false,
         };
+
         if !merge.sources.is_empty() {
             merge.tree = vec![merge.contender(0); merge.sources.len()];
             merge.tree[0] = merge.play(1);
             merge.runner_up = merge.find_runner_up();
         }
+
         merge
     }
 
     /// Goes to the first entry, unless that has been done.
     ///
     /// # Errors
-    /// As [`advance`](Self::advance).
+    /// Those of [`advance`](Self::advance).
     pub(crate) fn load(&mut self) -> Result<()> {
         if !self.is_loaded {
             self.load_winner()?;
             self.is_loaded = true;
-            self.settle()?;
+            self.combine_current()?;
         }
         Ok(())
     }
 
-    /// Reads from the winner, and from whoever wins then, until the winner is known.
+    /// Loads the winner, and each new winner after it, until the winner is loaded.
     fn load_winner(&mut self) -> Result<()> {
         while self.unread > 0
             && let Some(winner) = self.winner()
@@ -244,6 +250,7 @@ impl MergeIterator {
             }
             self.replay(self.contender(winner));
         }
+
         Ok(())
     }
 
@@ -263,7 +270,8 @@ impl MergeIterator {
         if node >= count {
             return self.contender(node - count);
         }
-        let (left, right) = (self.play(2 * node), self.play(2 * node + 1));
+        let left = self.play(2 * node);
+        let right = self.play(2 * node + 1);
         let is_left = left.is_before(&right, &self.sources, self.rules.order);
         let (winner, loser) = if is_left { (left, right) } else { (right, left) };
         self.tree[node] = loser;
@@ -277,8 +285,8 @@ impl MergeIterator {
         (!winner.ended).then_some(winner.source as usize)
     }
 
-    /// The smallest prefix of all sources but the winner. Who has it has lost to the winner, so it is on the path
-    /// of that.
+    /// Returns the smallest prefix of all sources but the winner. The source that has it lost to
+    /// the winner, so it stands on the winner's path.
     #[inline]
     fn find_runner_up(&self) -> u64 {
         let mut smallest = u64::MAX;
@@ -301,8 +309,8 @@ impl MergeIterator {
         if self.is_combined { Some(&self.combined.key) } else { self.sources[self.winner()?].key() }
     }
 
-    /// The entry with the smallest key (in descending order: the largest) of a merge that is loaded; `None`
-    /// at the end. The place of its blob means nothing here, see [`blob`](Self::blob).
+    /// Returns the entry with the smallest key (in descending order: the largest) of a loaded
+    /// merge; `None` at the end. Its blob span is meaningless here, see [`blob`](Self::blob).
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.is_combined {
             let Combined { key, kind, value, .. } = &self.combined;
@@ -327,12 +335,12 @@ impl MergeIterator {
     /// The salted hash of the current key, where the source has it at hand.
     pub(crate) fn hash(&self) -> Option<u64> {
         match &self.sources[self.winner()?] {
-            Source::Segment(reader) if !self.is_combined => reader.hash(),
+            Source::Memtable(reader) if !self.is_combined => reader.hash(),
             _ => None,
         }
     }
 
-    /// Passes the current key in all sources.
+    /// Advances all sources behind the current key.
     ///
     /// # Errors
     /// Those of the sources.
@@ -345,7 +353,7 @@ impl MergeIterator {
         } else {
             self.advance_winner()?;
         }
-        self.settle()
+        self.combine_current()
     }
 
     /// Advances every source that stands at the winner's key.
@@ -366,15 +374,16 @@ impl MergeIterator {
         self.winner().is_some_and(|winner| self.sources[winner].key() == Some(key))
     }
 
-    /// Makes one entry of all those of the winner's key, where the rules ask for it and there are several.
+    /// Combines all entries of the winner's key into one, if the rules ask for it and there are
+    /// several.
     #[inline]
-    fn settle(&mut self) -> Result<()> {
+    fn combine_current(&mut self) -> Result<()> {
         self.kind = self.winner().and_then(|winner| self.sources[winner].kind());
         let Some(kind) = self.kind else { return Ok(()) };
         if self.rules.combine == Combine::Levels && (kind.is_decisive() || !self.is_contested()) {
             return Ok(());
         }
-        // A resolve function that panics leaves nothing whole behind.
+        // A merge operator that panics leaves the sources at unknown positions.
         self.failed = true;
         self.combine()?;
         self.failed = false;
@@ -386,12 +395,14 @@ impl MergeIterator {
         let mut key = std::mem::take(&mut self.combined.key);
         key.clear();
         key.extend_from_slice(self.sources[first].key().unwrap_or_default());
+
         // Nothing yet: what an upsert of the table's own levels, or the leftmost table, comes upon.
         let mut kind = None;
         while self.is_at(&key) {
             let Self { sources, rules, combined, tree, .. } = self;
             let source = &sources[tree[0].source as usize];
             let Some(older) = source.current() else { break };
+
             match (rules.combine, kind) {
                 (_, None) if rules.combine == Combine::Levels || older.kind != Kind::Delete => {
                     kind = Some(older.kind);
@@ -402,7 +413,7 @@ impl MergeIterator {
                 (Combine::Levels, Some(Kind::Upsert)) => {
                     let older_entry = (older.kind, older.value);
                     let is_too_large = older.kind != Kind::Delete
-                        && rules.resolve.combine_stored(&mut combined.value, older_entry, false);
+                        && rules.operator.combine_stored(&mut combined.value, older_entry, false);
                     let combined_kind =
                         if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
                     kind = Some(combined_kind);
@@ -412,24 +423,28 @@ impl MergeIterator {
                 (Combine::Union, Some(_)) if older.kind != Kind::Delete => {
                     let older = (older.kind, older.value);
                     let has_blob = combined.blob.is_some();
-                    if rules.resolve.combine_stored(&mut combined.value, older, has_blob) {
+                    if rules.operator.combine_stored(&mut combined.value, older, has_blob) {
                         kind = Some(Kind::TooLarge);
                         combined.blob = None;
                     }
                 }
                 _ => {}
             }
+
             self.advance_winner()?;
         }
+
         self.combined.kind = match (self.rules.combine, kind) {
             (_, None) => Kind::Delete,
             (Combine::Levels, Some(kind)) | (_, Some(kind @ Kind::TooLarge)) => kind,
             (Combine::Union, Some(_)) if self.combined.blob.is_some() => Kind::InsertBlob,
             (Combine::Union, Some(_)) => Kind::Insert,
         };
+
         if self.combined.kind == Kind::Delete {
             self.combined.value.clear();
         }
+
         self.combined.key = key;
         self.is_combined = true;
         self.kind = Some(self.combined.kind);
@@ -442,16 +457,18 @@ impl MergeIterator {
             self.failed = true;
             return Err(error);
         }
+
         let now = self.contender(source as usize);
         if now.prefix < self.runner_up {
             self.tree[0] = now;
             return Ok(());
         }
+
         self.replay(now);
         if self.unread > 0 { self.load_winner() } else { Ok(()) }
     }
 
-    /// Plays the matches of a source again that has changed; it must have been the winner.
+    /// Replays the matches of a source that has changed; it must have been the winner.
     #[inline]
     fn replay(&mut self, mut winner: Contender) {
         let Self { sources, tree, rules, .. } = self;
@@ -467,11 +484,11 @@ impl MergeIterator {
         self.runner_up = self.find_runner_up();
     }
 
-    /// Whether to pass some entries may take a wait for a read; not asked of what is in a union.
+    /// Whether advancing past some entries may wait for a read; a union is never asked.
     pub(crate) fn may_wait(&self) -> bool {
         self.sources.iter().any(|source| match source {
             Source::Run(reader) => reader.may_wait(),
-            Source::Segment(_) | Source::Merge(_) => false,
+            Source::Memtable(_) | Source::Merge(_) => false,
         })
     }
 
@@ -480,7 +497,7 @@ impl MergeIterator {
         self.sources.len()
     }
 
-    /// Whether all sources stand at an entry or at their end: until one has failed.
+    /// Whether every source stands at an entry or at its end, which holds until one fails.
     pub(crate) fn is_whole(&self) -> bool {
         !self.failed
     }
@@ -489,7 +506,7 @@ impl MergeIterator {
     pub(crate) fn pages_passed(&self) -> u64 {
         let pages = |source: &Source| match source {
             Source::Run(reader) => u64::from(reader.pages_passed()),
-            Source::Segment(_) => 0,
+            Source::Memtable(_) => 0,
             Source::Merge(merge) => merge.pages_passed(),
         };
         self.sources.iter().map(pages).sum()
@@ -499,7 +516,7 @@ impl MergeIterator {
     pub(crate) fn entries_passed(&self) -> u64 {
         let entries = |source: &Source| match source {
             Source::Run(reader) => reader.entries_passed(),
-            Source::Segment(_) => 0,
+            Source::Memtable(_) => 0,
             Source::Merge(merge) => merge.entries_passed(),
         };
         self.sources.iter().map(entries).sum()
@@ -516,10 +533,13 @@ mod tests {
     use crate::memtable::memtable::Memtable;
     use crate::memtable::part::{NewEntry, Room};
 
-    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
+    /// A part whose entry for key `n` has the kind that digit `n` of `code` names, if it names
+    /// one.
     fn buffer(code: usize, value: &str) -> Memtable {
-        let (mut buffer, resolve) = (Memtable::default(), MergeOperator::concatenate());
-        buffer.begin(Room::default(), &resolve).unwrap();
+        let mut buffer = Memtable::default();
+        let operator = MergeOperator::concatenate();
+        buffer.begin(Room::default(), &operator).unwrap();
+
         for n in 0..KEYS {
             let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
                 0 => continue,
@@ -531,21 +551,25 @@ mod tests {
             let key = [b"the same", [n].as_slice()].concat();
             let value = if kind == Kind::Delete { b"" } else { value.as_bytes() };
             let entry = NewEntry { key: &key, hash: key_hash(1, &key), kind, value, blob: None };
-            buffer.put(entry, &resolve, None).unwrap();
+            buffer.put(entry, &operator, None).unwrap();
         }
+
         buffer
     }
 
     const KEYS: u8 = 3;
 
     fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> MergeIterator {
-        MergeIterator::new(sources, Rules { combine, resolve: MergeOperator::concatenate(), order })
+        MergeIterator::new(
+            sources,
+            Rules { combine, operator: MergeOperator::concatenate(), order },
+        )
     }
 
-    fn segments(buffers: &[&Memtable], order: Order) -> Vec<Source> {
-        let segments = buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
-        let reader = |segment| MemtablePartReader::new(segment, &KeyRange::ALL, order);
-        segments.map(|segment| Source::Segment(reader(segment))).collect()
+    fn parts(buffers: &[&Memtable], order: Order) -> Vec<Source> {
+        let parts = buffers.iter().flat_map(|buffer| buffer.parts().iter().rev());
+        let reader = |part| MemtablePartReader::new(part, &KeyRange::ALL, order);
+        parts.map(|part| Source::Memtable(reader(part))).collect()
     }
 
     type Entry = (u8, Kind, Vec<u8>);
@@ -562,7 +586,7 @@ mod tests {
         entries
     }
 
-    /// What two entries of a table amount to.
+    /// Combines two entries of a table.
     fn over(newer: (Kind, Vec<u8>), older: Option<(Kind, Vec<u8>)>) -> (Kind, Vec<u8>) {
         match (newer, older) {
             ((Kind::Upsert, value), Some((Kind::Delete, _))) => (Kind::Insert, value),
@@ -571,8 +595,8 @@ mod tests {
         }
     }
 
-    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as tables of
-    /// a union, and as a union below a level.
+    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as
+    /// tables of a union, and as a union below a level.
     #[test]
     fn both_orders_give_what_the_entries_of_each_key_amount_to() {
         let codes = 4_usize.pow(u32::from(KEYS));
@@ -581,12 +605,14 @@ mod tests {
                 [(code / codes / codes, "a"), (code / codes % codes, "b"), (code % codes, "c")];
             let buffers = buffers.map(|(code, value)| buffer(code, value));
             let [a, b, c] = buffers.each_ref();
-            let (mut levels, mut union, mut both) =
-                (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            let mut levels = BTreeMap::new();
+            let mut union = BTreeMap::new();
+
+            let mut both = BTreeMap::new();
             for key in 0..KEYS {
                 let entry = |buffer| {
                     let all = all(merge(
-                        segments(&[buffer], Order::Ascending),
+                        parts(&[buffer], Order::Ascending),
                         Combine::Levels,
                         Order::Ascending,
                     ));
@@ -594,6 +620,7 @@ mod tests {
                         .find(|entry| entry.0 == key)
                         .map(|(_, kind, value)| (kind, value))
                 };
+
                 let older = [entry(c), entry(b), entry(a)].into_iter().flatten();
                 let level = older.fold(None, |older, newer| Some(over(newer, older)));
                 levels.extend(level.map(|entry| (key, entry)));
@@ -607,16 +634,18 @@ mod tests {
                 let top = entry(a).map_or(united.clone(), |newer| Some(over(newer, united)));
                 both.extend(top.map(|entry| (key, entry)));
             }
+
             for order in [Order::Ascending, Order::Descending] {
                 let table = |buffer| {
-                    let merge = merge(segments(&[buffer], order), Combine::Levels, order);
+                    let merge = merge(parts(&[buffer], order), Combine::Levels, order);
                     Source::Merge(Box::new(merge))
                 };
                 let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
-                let mut below = segments(&[a], order);
+                let mut below = parts(&[a], order);
                 below.push(Source::Merge(Box::new(of_union())));
+
                 for (merge, expected) in [
-                    (merge(segments(&[a, b, c], order), Combine::Levels, order), &levels),
+                    (merge(parts(&[a, b, c], order), Combine::Levels, order), &levels),
                     (of_union(), &union),
                     (merge(below, Combine::Levels, order), &both),
                 ] {

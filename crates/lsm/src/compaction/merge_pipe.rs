@@ -1,7 +1,7 @@
-//! Entries on their way from one thread, which merges, to another, which writes them.
+//! Merge pipe: carries entries from a thread that merges to a thread that writes.
 //!
-//! They go in batches of some hundred kilobytes, copied, so that neither thread waits for the other but when it is
-//! faster. Batches that have been written come back to be filled again; there are [`BATCHES`] in all.
+//! The entries are copied into batches of some hundred kilobytes, so that a thread waits only if it
+//! is the faster one. Written batches return to be filled again; there are [`BATCHES`] in all.
 //!
 //! Invariant: the entries of a batch are in the order in which they were added.
 
@@ -10,27 +10,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::entry::entry::{BlobSpan, EntryRef, Kind};
 use crate::run::blob::Blob;
 
-/// Bytes of keys and values from which on a batch is full.
+/// A batch is full from this many bytes of keys and values on.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// One that is filled, one that is emptied, and two between them.
+/// One batch that is filled, one that is emptied, and two between them.
 const BATCHES: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
-    /// In the bytes of the batch: the key, and the value behind it.
+struct BatchEntry {
+    /// Offset of the key in the bytes of the batch; the value follows it.
     start: usize,
     key_len: usize,
     value_len: usize,
     kind: Kind,
 }
 
-/// Some entries of a merge, and how far it is with them.
+/// Some entries of a merge, and the pages passed when they were added.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    places: Vec<Place>,
-    /// Of the entries that have one, in their order.
+    places: Vec<BatchEntry>,
+    /// Blobs of the entries that have one, in the order of the entries.
     blobs: Vec<Blob>,
     /// Pages that the merge has passed in its inputs.
     pub(crate) pages_passed: u64,
@@ -50,17 +50,19 @@ impl Batch {
     /// Adds an entry; an insert with blob comes with its blob.
     pub(crate) fn push(&mut self, entry: EntryRef<'_>, blob: Option<Blob>) {
         let EntryRef { key, kind, value, .. } = entry;
-        let (start, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
+        let start = self.bytes.len();
+        let key_len = key.len();
+        let value_len = value.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
-        self.places.push(Place { start, key_len, value_len, kind });
+        self.places.push(BatchEntry { start, key_len, value_len, kind });
         self.blobs.extend(blob);
     }
 
-    /// The entries with their blobs, whose places mean nothing.
+    /// Returns the entries with their blobs; the blob spans in the entries are meaningless.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (EntryRef<'_>, Option<&Blob>)> {
         let mut blobs = self.blobs.iter();
-        self.places.iter().map(move |&Place { start, key_len, value_len, kind }| {
+        self.places.iter().map(move |&BatchEntry { start, key_len, value_len, kind }| {
             let (key, value) = self.bytes[start..start + key_len + value_len].split_at(key_len);
             let blob = if kind == Kind::InsertBlob { blobs.next() } else { None };
             (EntryRef { key, kind, value, blob: BlobSpan::default() }, blob)
@@ -68,7 +70,7 @@ impl Batch {
     }
 }
 
-/// The side that fills batches.
+/// Side of the pipe that fills batches.
 #[derive(Debug)]
 pub(crate) struct PipeWriter {
     empty: Receiver<Batch>,
@@ -76,20 +78,21 @@ pub(crate) struct PipeWriter {
 }
 
 impl PipeWriter {
-    /// A batch to be filled, waiting for it; `None` if nobody takes any more.
-    pub(crate) fn empty(&self) -> Option<Batch> {
+    /// Waits for an empty batch; `None` if the reader has gone.
+    pub(crate) fn next_empty(&self) -> Option<Batch> {
         let mut batch = self.empty.recv().ok()?;
         batch.clear();
         Some(batch)
     }
 
-    /// Hands a batch over. Whether anybody takes it is seen at the next one.
-    pub(crate) fn give(&self, batch: Batch) {
+    /// Sends a full batch. If the reader has gone, the next call of
+    /// [`next_empty`](Self::next_empty) returns `None`.
+    pub(crate) fn send(&self, batch: Batch) {
         let _ = self.full.send(batch);
     }
 }
 
-/// The side that empties them.
+/// Side of the pipe that empties batches.
 #[derive(Debug)]
 pub(crate) struct PipeReader {
     empty: SyncSender<Batch>,
@@ -97,26 +100,26 @@ pub(crate) struct PipeReader {
 }
 
 impl PipeReader {
-    /// The next batch, waiting for it; `None` after the last.
-    pub(crate) fn take(&self) -> Option<Batch> {
+    /// Waits for the next full batch; `None` after the last one.
+    pub(crate) fn receive(&self) -> Option<Batch> {
         self.full.recv().ok()
     }
 
-    /// Gives a batch back.
-    pub(crate) fn give_back(&self, batch: Batch) {
+    /// Returns an emptied batch to the writer.
+    pub(crate) fn recycle(&self, batch: Batch) {
         let _ = self.empty.send(batch);
     }
 }
 
-/// Both sides of a hand-over.
-pub(crate) fn hand_over() -> (PipeWriter, PipeReader) {
-    // Each has room for all batches, so that only who wants one waits.
-    let (give_empty, empty) = sync_channel(BATCHES);
-    let (give_full, full) = sync_channel(BATCHES);
+/// Returns both sides of a new pipe.
+pub(crate) fn merge_pipe() -> (PipeWriter, PipeReader) {
+    // Each channel has room for all batches, so that a send never waits.
+    let (send_empty, empty) = sync_channel(BATCHES);
+    let (send_full, full) = sync_channel(BATCHES);
     for _ in 0..BATCHES {
-        let _ = give_empty.send(Batch::default());
+        let _ = send_empty.send(Batch::default());
     }
-    (PipeWriter { empty, full: give_full }, PipeReader { empty: give_empty, full })
+    (PipeWriter { empty, full: send_full }, PipeReader { empty: send_empty, full })
 }
 
 #[cfg(test)]
@@ -153,35 +156,40 @@ mod tests {
             (b"bc", Kind::Upsert, b"23", None),
             (b"d", Kind::InsertBlob, b"", Some(vec![2; 3])),
         ];
+
         assert_eq!(found, expected);
     }
 
     #[test]
     fn no_more_batches_are_there_than_were_made_and_each_side_learns_of_the_end_of_the_other() {
-        let (giver, taker) = hand_over();
+        let (writer, reader) = merge_pipe();
         for number in 0..100 {
-            let mut batch = giver.empty().unwrap();
+            let mut batch = writer.next_empty().unwrap();
             assert_eq!(batch.entries().count(), 0, "emptied");
             batch.push(entry(&[number], Kind::Insert, b""), None);
-            giver.give(batch);
+            writer.send(batch);
+
             if number % 4 == 3 {
                 // All are on their way.
-                assert!(giver.empty.try_recv().is_err());
+                assert!(writer.empty.try_recv().is_err());
                 for expected in number - 3..=number {
-                    let batch = taker.take().unwrap();
+                    let batch = reader.receive().unwrap();
                     assert_eq!(batch.entries().next().unwrap().0.key, [expected]);
-                    taker.give_back(batch);
+                    reader.recycle(batch);
                 }
             }
         }
-        giver.give(giver.empty().unwrap());
-        drop(giver);
-        assert!(taker.take().is_some() && taker.take().is_none());
-        let (giver, taker) = hand_over();
-        drop(taker);
-        while let Ok(batch) = giver.empty.try_recv() {
-            giver.give(batch);
+
+        writer.send(writer.next_empty().unwrap());
+        drop(writer);
+        assert!(reader.receive().is_some() && reader.receive().is_none());
+        let (writer, reader) = merge_pipe();
+        drop(reader);
+
+        while let Ok(batch) = writer.empty.try_recv() {
+            writer.send(batch);
         }
-        assert!(giver.empty().is_none());
+
+        assert!(writer.next_empty().is_none());
     }
 }

@@ -1,18 +1,17 @@
-//! What an interrupted merge has written, read again to go on with it.
+//! Resuming: rereads the output of an interrupted compaction, to continue behind it.
 //!
-//! The pages of entries stay as they are. But filter, index and sums of a run are in memory until it is
-//! finished; so whoever goes on later has to gather them once more, by reading these pages. That is done
-//! in steps, like the merge itself. Blobs are read too: once the merge is complete its inputs go, and only
-//! until then is damage no loss.
+//! The pages of entries stay as they are. But filter, index and sums of a run are in memory until
+//! it is finished, so a resumed compaction rebuilds them by reading these pages, in steps. It reads
+//! the blobs too: as long as the inputs are there, damage of the output is no loss.
 //!
-//! Invariant: nothing is written, and nothing cut off, before all has been found whole.
+//! Invariant: no page is written or cut off before the whole output has been checked.
 
 use std::ops::Range;
 
 use terrane_io::{Access, AlignedBuf};
 
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, decode_payload, overflow_pages,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, decode_payload, overflow_pages,
     split_value,
 };
 use crate::corrupt::Corrupt;
@@ -25,7 +24,7 @@ use crate::run::writer::{Flushed, RunBuilder, RunPlan, blob_end};
 /// Pages that are read with one call.
 const CHUNK_PAGES: u32 = 32;
 
-/// An unfinished run, and the right to go on with it.
+/// An unfinished run, and the right to continue it.
 #[derive(Debug)]
 pub(crate) struct ResumedPages {
     pub(crate) partial: Partial,
@@ -47,9 +46,9 @@ fn blob_pages(partial: &Partial) -> u64 {
     partial.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
 }
 
-/// A file that is read from its first page to the one before `end`.
+/// Sequential reader of a file, from its first page to the page before `end`.
 #[derive(Debug)]
-struct Pages {
+struct PageSource {
     file: PooledFile,
     identity: u64,
     end: u32,
@@ -58,11 +57,11 @@ struct Pages {
     chunk: AlignedBuf,
     /// The pages in `chunk`.
     loaded: Range<u32>,
-    /// Whether the page cache is to forget them.
+    /// Whether the system's page cache is to forget the pages.
     forget: bool,
 }
 
-impl Pages {
+impl PageSource {
     fn new(file: PooledFile, identity: u64, end: u32, forget: bool) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
         Self { file, identity, end, next: 0, chunk, loaded: 0..0, forget }
@@ -73,27 +72,31 @@ impl Pages {
     }
 
     /// The next page, and its place.
-    fn next(&mut self) -> Result<(&[u8], Place)> {
+    fn next(&mut self) -> Result<(&[u8], PageAddress)> {
         let page = self.next;
         if page >= self.end {
-            let (expected, found) = (u64::from(self.end), u64::from(page));
+            let expected = u64::from(self.end);
+            let found = u64::from(page);
             let rule = "pages of the last entry";
             return Err(self.corrupt(Corrupt { page, rule, expected, found }));
         }
+
         if !self.loaded.contains(&page) {
             let end = self.end.min(page + CHUNK_PAGES);
             self.loaded = 0..0;
             let bytes = &mut self.chunk[..(end - page) as usize * PAGE_SIZE];
-            let (file, offset) = (self.file.get()?, u64::from(page) * PAGE_SIZE as u64);
+            let file = self.file.get()?;
+            let offset = u64::from(page) * PAGE_SIZE as u64;
             file.read_at(bytes, offset)?;
             if self.forget {
                 file.forget(offset, bytes.len() as u64);
             }
             self.loaded = page..end;
         }
+
         self.next += 1;
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
-        Ok((&self.chunk[at..at + PAGE_SIZE], Place { identity: self.identity, page }))
+        Ok((&self.chunk[at..at + PAGE_SIZE], PageAddress { identity: self.identity, page }))
     }
 
     /// The content of the next page, which must be of this kind and position.
@@ -114,24 +117,25 @@ pub(crate) struct ResumedOutput {
     salt: u64,
     /// The keys between which all keys are.
     bounds: (Vec<u8>, Vec<u8>),
-    entries: Pages,
-    blobs: Option<Pages>,
+    entries: PageSource,
+    blobs: Option<PageSource>,
     builder: Box<RunBuilder>,
 }
 
 impl ResumedOutput {
-    /// Begins to read. `plan` is that of the merge. Cost: no I/O.
+    /// Prepares to reread. `plan` is the plan of the compaction. Cost: no I/O.
     pub(crate) fn new(taken: ResumedPages, plan: &RunPlan) -> Self {
         let ResumedPages { partial, handle } = taken;
         let Partial { number, identity, data_pages, .. } = partial;
         let set = handle.set();
         let forget = plan.access == Access::Direct;
         let entries = set.file(number, Access::Buffered);
-        let entries = Pages::new(entries, identity, data_pages, forget);
+        let entries = PageSource::new(entries, identity, data_pages, forget);
         let blobs = (partial.blob_bytes > 0).then(|| {
             let pages = blob_pages(&partial) as u32;
-            Pages::new(set.blobs(number, Access::Buffered), identity, pages, forget)
+            PageSource::new(set.blobs(number, Access::Buffered), identity, pages, forget)
         });
+
         Self {
             partial,
             salt: plan.salt,
@@ -162,10 +166,11 @@ impl ResumedOutput {
         u64::from(self.entries.next) + u64::from(blobs)
     }
 
-    /// Reads about so many pages more; says whether all have been read.
+    /// Reads about `pages` more pages; returns whether all have been read.
     ///
     /// # Errors
-    /// Also if anything is not as it was written; then nothing is to be done with what was read.
+    /// Errors of the disk, and damage: anything that differs from what was written. The object is
+    /// useless after an error.
     pub(crate) fn step(&mut self, pages: u64) -> Result<bool> {
         let end = self.pages_read().saturating_add(pages);
         while self.entries.next < self.entries.end {
@@ -174,6 +179,7 @@ impl ResumedOutput {
             }
             self.read_entries()?;
         }
+
         while let Some(blobs) = self.blobs.as_mut().filter(|blobs| blobs.next < blobs.end) {
             let position = blobs.next;
             blobs.payload(PageKind::Blob, position)?;
@@ -181,10 +187,11 @@ impl ResumedOutput {
                 break;
             }
         }
+
         Ok(self.blobs.as_ref().is_none_or(|blobs| blobs.next == blobs.end))
     }
 
-    /// Reads a key page and what belongs to it.
+    /// Reads a key page and the overflow pages of its entry.
     fn read_entries(&mut self) -> Result<()> {
         let (bytes, place) = self.entries.next()?;
         let bytes: Box<[u8]> = bytes.into();
@@ -193,6 +200,7 @@ impl ResumedOutput {
         let broken = |rule, expected, found| {
             Err(self.entries.corrupt(Corrupt { page: place.page, rule, expected, found }))
         };
+
         for index in 0..layout.count() {
             let key = [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat();
             let is_first = place.page == 0 && index == 0;
@@ -200,23 +208,28 @@ impl ResumedOutput {
             if !is_above || key < self.bounds.0 || key > self.bounds.1 {
                 return broken("keys rise, and are between those of the inputs", 1, 0);
             }
+
             let kind = layout.kind(&bytes, index);
             let (value, blob) = match &large {
                 // A large value is longer than the place of a blob.
                 Some((value, _)) => split_value(kind, value).unwrap_or_default(),
                 None => layout.value(&bytes, index),
             };
+
             let entry = EntryRef { key: &key, kind, value, blob };
             if blob_end(entry) > self.partial.blob_bytes {
                 return broken("bytes of blobs", self.partial.blob_bytes, blob_end(entry));
             }
+
             let overflow = large.as_ref().map_or(0, |(_, overflow)| *overflow);
             self.builder.adopt(entry, index == 0, overflow, || key_hash(self.salt, &key));
         }
+
         Ok(())
     }
 
-    /// The stored value of a key page's only entry and the pages on which it goes on, if it does.
+    /// Returns the stored value of a key page's only entry and the number of its overflow pages;
+    /// `None` for a page without overflow.
     fn read_large(&mut self, layout: PageLayout, bytes: &[u8]) -> Result<Option<(Vec<u8>, u32)>> {
         let Some(len) = layout.large_value_len() else { return Ok(None) };
         let key_len = layout.prefix(bytes).len() + layout.suffix(bytes, 0).len();
@@ -229,7 +242,7 @@ impl ResumedOutput {
         Ok(Some((value, overflow)))
     }
 
-    /// The builder, ready for what comes next: all must have been read.
+    /// Returns the builder, ready for the next entry. All pages must have been read.
     pub(crate) fn finish(self) -> Box<RunBuilder> {
         self.builder
     }

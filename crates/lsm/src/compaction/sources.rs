@@ -1,21 +1,23 @@
-//! What a reader of a table looks into, and how all of it is read in order.
+//! Sources of a table for a reader, and the merge that reads them in order.
 //!
-//! A table is its write buffers, its runs and, if it was made by a union, what the union has so far: the
-//! *slices* that have been written, whose keys follow each other from the smallest one on, and the tables
-//! where the keys beyond the *frontier* are. Read in order, that is a tree of merges:
+//! A table is its memtables, its runs and, if it was made by a union, what the union has so
+//! far: the *slices* that have been written, whose keys follow each other from the smallest one on,
+//! and the tables where the keys beyond the *frontier* are. Read in order, that is a tree of
+//! merges:
 //!
 //! ```text
-//! levels ─┬─ segments of write buffers, newest first
+//! levels ─┬─ parts of memtables, newest first
 //!         ├─ runs, newest first
 //!         ├─ slices
 //!         └─ union, beyond the frontier ─┬─ levels of the first table
 //!                                        └─ levels of the second table, ...
 //! ```
 //!
-//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn comes.
+//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn
+//! comes.
 //!
-//! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry hides one
-//! that is newer.
+//! Invariant: from newest to oldest stand the memtables, the runs, and the union. No entry
+//! hides one that is newer.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -32,21 +34,22 @@ use crate::run::chunk_reader::Reading;
 use crate::run::reader::RunReader;
 use crate::run::run::Run;
 
-/// What a reader of a table looks into.
+/// Sources of a table for a reader.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Sources {
-    /// Write buffers, newest first; newer than all runs. A table's own, which updates
+    /// Memtables, newest first; newer than all runs. A table's own, which updates
     /// go to, is not among them.
     pub(crate) buffers: Vec<Memtable>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Of a table with levels: for each of them, how many runs are on it and the levels above.
+    /// For each level, the number of runs on it and on the levels above. Empty for a table without
+    /// levels.
     pub(crate) level_ends: Vec<usize>,
     /// Older than all of them.
     pub(crate) union: Option<Box<UnionSources>>,
 }
 
-/// How far a union has got: up to which key its slices hold everything.
+/// Frontier of a union: the key up to which its slices hold everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Frontier {
     /// No key yet.
@@ -84,10 +87,10 @@ impl Frontier {
     }
 }
 
-/// What a reader of a union looks into.
+/// Sources of a union for a reader.
 #[derive(Debug, Clone)]
 pub(crate) struct UnionSources {
-    /// What has been united so far: runs whose keys follow each other.
+    /// United part so far: runs whose keys follow each other.
     pub(crate) slices: Vec<Arc<Run>>,
     pub(crate) frontier: Frontier,
     /// Where the other keys are, left to right.
@@ -95,7 +98,7 @@ pub(crate) struct UnionSources {
 }
 
 impl Sources {
-    /// Adds what a merge shows, which must be older than what is there.
+    /// Adds the view of a compaction, which must be older than the sources so far.
     pub(crate) fn add(&mut self, view: View) {
         match view {
             View::Output(run) => self.runs.extend(run),
@@ -110,7 +113,7 @@ impl Sources {
         }
     }
 
-    /// Tells `visit` of all runs, those of the union included.
+    /// Calls `visit` with every run, including those of the union.
     pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
         self.runs.iter().for_each(&mut *visit);
         if let Some(union) = &self.union {
@@ -118,7 +121,8 @@ impl Sources {
         }
     }
 
-    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    /// Returns the sources without the keys that a mask covers. The recursion is as deep as unions
+    /// are nested.
     fn under_mask(self, mask: &Mask) -> Self {
         let Self { buffers, runs, level_ends, union } = self;
         Self {
@@ -129,19 +133,21 @@ impl Sources {
         }
     }
 
-    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of unions.
+    /// Drops the sources that cannot hold keys of a range. The recursion is as deep as unions are
+    /// nested.
     ///
-    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
-    /// order before.
+    /// Cost: no I/O; entries of memtables are sorted if the range is bounded and nobody has
+    /// read them in order before.
     pub(crate) fn narrow(&mut self, range: &KeyRange) {
         if *range == KeyRange::ALL {
             return;
         }
+
         for buffer in &mut self.buffers {
-            buffer.retain(|segment| {
-                segment.key_range().is_some_and(|(min, max)| !range.misses(min, max))
-            });
+            buffer
+                .retain(|part| part.key_range().is_some_and(|(min, max)| !range.misses(min, max)));
         }
+
         self.buffers.retain(|buffer| !buffer.is_empty());
         self.runs.retain(|run| is_in(run, range));
         if let Some(union) = &mut self.union {
@@ -155,7 +161,8 @@ impl Sources {
 }
 
 impl UnionSources {
-    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    /// Returns the sources without the keys that a mask covers. The recursion is as deep as unions
+    /// are nested.
     pub(crate) fn under_mask(self, mask: &Mask) -> Self {
         if mask.is_empty() {
             return self;
@@ -168,42 +175,45 @@ impl UnionSources {
         }
     }
 
-    /// Tells `visit` of all runs. The depth of the recursion is that of unions of unions.
+    /// Calls `visit` with every run. The recursion is as deep as unions are nested.
     pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
         self.slices.iter().for_each(&mut *visit);
         self.tables.iter().for_each(|table| table.for_each_run(visit));
     }
 }
 
-/// How sources are read in order.
+/// Order and means of reading sources in key order.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
     pub(crate) order: Order,
-    pub(crate) resolve: MergeOperator,
+    pub(crate) operator: MergeOperator,
     pub(crate) reading: Reading,
 }
 
 impl Scan {
-    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
+    /// Returns the merge of a table's entries with keys in `range`. Reads nothing.
     pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> MergeIterator {
         let mut sources = Vec::new();
-        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
-            let reader = MemtablePartReader::new(segment, range, self.order);
-            sources.push(Source::Segment(reader));
+        for part in table.buffers.iter().flat_map(|buffer| buffer.parts().iter().rev()) {
+            let reader = MemtablePartReader::new(part, range, self.order);
+            sources.push(Source::Memtable(reader));
         }
+
         let slices = table.union.iter().flat_map(|union| &union.slices);
         for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
             let reader = RunReader::new(run, range, self.order, self.reading.clone());
             sources.push(Source::Run(Box::new(reader)));
         }
+
         if let Some(union) = &table.union {
             sources.push(Source::Merge(Box::new(self.of_union(union, range))));
         }
+
         self.merge(Combine::Levels, sources)
     }
 
-    /// The entries of a union with keys in `range` that are not in its slices, as they combine. Reads
-    /// nothing. The depth of the recursion is that of unions of unions.
+    /// Returns the merge of a union's entries with keys in `range` that are not in its slices.
+    /// Reads nothing. The recursion is as deep as unions are nested.
     pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> MergeIterator {
         let beyond = union.frontier.beyond(range);
         let tables = beyond.iter().flat_map(|beyond| {
@@ -216,7 +226,7 @@ impl Scan {
     fn merge(&self, combine: Combine, sources: Vec<Source>) -> MergeIterator {
         MergeIterator::new(
             sources,
-            Rules { combine, resolve: self.resolve.clone(), order: self.order },
+            Rules { combine, operator: self.operator.clone(), order: self.order },
         )
     }
 }
@@ -233,24 +243,28 @@ mod tests {
 
     #[test]
     fn write_buffers_outside_a_range_are_let_go_of() {
-        let (mut buffer, resolve) = (Memtable::default(), MergeOperator::newest());
+        let mut buffer = Memtable::default();
+        let operator = MergeOperator::newest();
         for key in [b"b", b"d"] {
-            // What somebody else refers to is not written to.
+            // A shared part is frozen, so the next update begins another one.
             let _kept = buffer.clone();
-            buffer.begin(Room::default(), &resolve).unwrap();
-            let (hash, kind) = (key_hash(1, key), Kind::Insert);
+            buffer.begin(Room::default(), &operator).unwrap();
+            let hash = key_hash(1, key);
+            let kind = Kind::Insert;
             let entry = NewEntry { key, hash, kind, value: b"", blob: None };
-            buffer.put(entry, &resolve, None).unwrap();
+            buffer.put(entry, &operator, None).unwrap();
         }
-        let segments = |range: &KeyRange| {
+
+        let parts = |range: &KeyRange| {
             let mut sources = Sources { buffers: vec![buffer.clone()], ..Sources::default() };
             sources.narrow(range);
-            sources.buffers.iter().map(|buffer| buffer.segments().len()).collect::<Vec<_>>()
+            sources.buffers.iter().map(|buffer| buffer.parts().len()).collect::<Vec<_>>()
         };
-        assert_eq!(segments(&KeyRange::ALL), [2]);
-        assert_eq!(segments(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
-        assert_eq!(segments(&KeyRange::new(&(b"c".as_slice()..))), [1]);
-        assert_eq!(segments(&KeyRange::prefix(b"b")), [1]);
-        assert_eq!(segments(&KeyRange::prefix(b"c")), [0; 0]);
+        assert_eq!(parts(&KeyRange::ALL), [2]);
+        assert_eq!(parts(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
+        assert_eq!(parts(&KeyRange::new(&(b"c".as_slice()..))), [1]);
+        assert_eq!(parts(&KeyRange::prefix(b"b")), [1]);
+
+        assert_eq!(parts(&KeyRange::prefix(b"c")), [0; 0]);
     }
 }

@@ -1,20 +1,20 @@
-//! A union of tables under way: what several tables hold together, on its way to becoming one run.
+//! One union: merges the content of several tables into one run, in steps.
 //!
-//! A union is shared by all tables that have it: whoever pays for it pays for all, and the work is done once.
-//! All runs of all tables are merged in one pass, in key order, table by table first (the newest entry
-//! counts, upserts combine), then left to right. The output is cut into *slices*, each a run of its own
-//! that readers use as soon as it is complete: keys up to the *frontier* are read from a slice, one page
-//! each, the others from the tables. So lookups get faster with every slice. At the end the slices are
-//! joined to one run by a [`Compaction`] like any other.
+//! All tables that have a union share it, so its work is done once. All runs of all tables are
+//! merged in one pass, in key order, table by table first (the newest entry counts, upserts
+//! combine), then left to right. The output is cut into *slices*, each a run of its own that
+//! readers use as soon as it is complete: keys up to the *frontier* are read from a slice, one page
+//! each, the others from the tables. So lookups get faster with every slice. At the end the slices
+//! are joined to one run by a [`Compaction`] like any other.
 //!
-//! **Debt** is counted in entries: those of the tables that are not united yet, each counted once for uniting
-//! and once for joining, and those of the slices, which are to be joined. It is an upper bound, since
-//! entries of one key become one.
+//! **Debt** is counted in entries: those of the tables that are not united yet, each counted once
+//! for uniting and once for joining, and those of the slices, which are to be joined. It is an
+//! upper bound, since entries of one key become one.
 //!
-//! A step that fails begins the slice anew that it was working on; complete slices stay.
+//! A step that fails starts its slice again; complete slices stay.
 //!
-//! Invariant: up to the frontier the slices hold exactly what the tables amount to, without deletions; the
-//! debt told never rises.
+//! Invariant: up to the frontier the slices hold exactly what the tables amount to, without
+//! deletions; the reported debt never rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -32,17 +32,18 @@ use crate::run::chunk_reader::Reading;
 use crate::run::run::Run;
 use crate::run::writer::{RunBuilder, RunPlan};
 
-/// Slices that a union is cut into, about.
+/// Approximate number of slices of a union.
 const SLICES: u64 = 64;
 
-/// Entries united in a slice, at least, for each page of merge work that is saved up: one page of small entries.
+/// Entries united in a slice, at least, for each page of merge work that is saved up: one page of
+/// small entries.
 const SLICE_ENTRIES_PER_BATCH_PAGE: u64 = 40;
 
-/// Unions of unions of unions ..., at most.
+/// Maximum depth of nested unions.
 pub(crate) const UNION_DEPTH_MAX: usize = 32;
 
-/// Runs of the tables of a union, at most, each as often as it is there: a union of unions of one table may
-/// have it 2^32 times.
+/// Maximum number of runs of a union, each counted as often as it occurs: nested unions of one
+/// table could have one run 2^32 times.
 pub(crate) const UNION_RUNS_MAX: usize = 1 << 16;
 
 /// A run of a table, or a merge that will be one.
@@ -69,7 +70,9 @@ impl UnionTable {
         for piece in &self.pieces {
             match piece {
                 Piece::Run(run) => sources.runs.push(Arc::clone(run)),
-                Piece::Compaction(merging, mask) => sources.add(merging.view().under_mask(mask)),
+                Piece::Compaction(compaction, mask) => {
+                    sources.add(compaction.view().under_mask(mask))
+                }
             }
         }
         sources
@@ -93,8 +96,8 @@ impl UnionTable {
         self.own_sources().runs
     }
 
-    /// How many runs it has, those of the unions below included: of these as many as there were in the
-    /// beginning. Cost: that of its own.
+    /// How many runs it has, those of the unions below included: of these as many as there were in
+    /// the beginning. Cost: that of its own.
     pub(crate) fn run_count(&self) -> usize {
         self.runs().len() + self.older.as_ref().map_or(0, |(union, _)| union.run_count)
     }
@@ -110,7 +113,7 @@ impl UnionTable {
     }
 }
 
-/// How far a union has got.
+/// Stage of a union.
 #[derive(Debug, Clone)]
 pub(crate) enum Stage {
     Uniting {
@@ -161,14 +164,14 @@ pub(crate) struct Union {
     slice_written: AtomicU64,
     /// Memory of its filter and its index.
     built_bytes: AtomicU64,
-    /// The debt told last.
+    /// Debt reported last.
     debt: AtomicU64,
     job: Mutex<Option<Box<Uniting>>>,
 }
 
-/// What is kept of a union that is not complete.
+/// Progress of a union, as a snapshot keeps it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Progress {
+pub(crate) struct UnionProgress {
     pub(crate) slices: Vec<Arc<Run>>,
     pub(crate) frontier: Frontier,
     /// Entries passed up to the frontier.
@@ -176,18 +179,19 @@ pub(crate) struct Progress {
 }
 
 impl Union {
-    /// Prepares the union of some tables; does no work. `batch_pages` is the merge batch of its table.
+    /// Prepares the union of some tables; does no work. `batch_pages` is the merge batch of its
+    /// table.
     pub(crate) fn new(
         set: &Arc<FileSet>,
         spec: CompactionSpec,
         batch_pages: u32,
         tables: Vec<UnionTable>,
-        progress: Progress,
+        progress: UnionProgress,
     ) -> Self {
         let depth = 1 + tables.iter().map(UnionTable::depth).max().unwrap_or(0);
         let total: u64 = tables.iter().map(UnionTable::entries).sum();
         let slice_min = u64::from(batch_pages) * SLICE_ENTRIES_PER_BATCH_PAGE;
-        let Progress { slices, frontier, passed } = progress;
+        let UnionProgress { slices, frontier, passed } = progress;
         let union = Self {
             set: Arc::clone(set),
             spec,
@@ -202,6 +206,7 @@ impl Union {
             debt: AtomicU64::new(u64::MAX),
             job: Mutex::new(None),
         };
+
         union.debt();
         union
     }
@@ -215,38 +220,38 @@ impl Union {
         self.stage.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is to be kept of it, with its tables.
-    pub(crate) fn progress(&self) -> (Arc<[UnionTable]>, Progress) {
-        // While the job is held, so that what was passed is what was passed up to the frontier.
+    /// Returns the tables and the progress for a snapshot.
+    pub(crate) fn progress(&self) -> (Arc<[UnionTable]>, UnionProgress) {
+        // Read under the lock of the job, so that the count of passed entries matches the frontier.
         let job = lock(&self.job);
         let passed = job.as_ref().map_or_else(|| self.passed(), |job| job.passed_before);
         match self.stage() {
             Stage::Uniting { tables, slices, frontier } => {
-                (tables, Progress { slices, frontier, passed })
+                (tables, UnionProgress { slices, frontier, passed })
             }
-            Stage::Joining(merging) => {
+            Stage::Joining(compaction) => {
                 let mut joined = Sources::default();
-                joined.add(merging.view());
+                joined.add(compaction.view());
                 let slices = joined.runs;
-                (Arc::new([]), Progress { slices, frontier: Frontier::Everything, passed })
+                (Arc::new([]), UnionProgress { slices, frontier: Frontier::Everything, passed })
             }
             Stage::Complete(run) => {
                 let slices = run.into_iter().collect();
-                (Arc::new([]), Progress { slices, frontier: Frontier::Everything, passed })
+                (Arc::new([]), UnionProgress { slices, frontier: Frontier::Everything, passed })
             }
         }
     }
 
-    /// What readers look into.
+    /// Returns the sources for readers.
     pub(crate) fn sources(&self) -> UnionSources {
         match self.stage() {
             Stage::Uniting { tables, slices, frontier } => {
                 let tables = tables.iter().map(UnionTable::sources).collect();
                 UnionSources { slices, frontier, tables }
             }
-            Stage::Joining(merging) => {
+            Stage::Joining(compaction) => {
                 let mut slices = Sources::default();
-                slices.add(merging.view());
+                slices.add(compaction.view());
                 UnionSources::complete(slices.runs)
             }
             Stage::Complete(run) => UnionSources::complete(run.into_iter().collect()),
@@ -257,7 +262,8 @@ impl Union {
         self.passed.load(Ordering::Acquire)
     }
 
-    /// Entries of the tables: until work has begun what they are now, which other holders' merges lessen.
+    /// Entries of the tables: until work has begun what they are now, which other holders' merges
+    /// lessen.
     fn total(&self, tables: &[UnionTable]) -> u64 {
         match self.total.load(Ordering::Acquire) {
             u64::MAX => tables.iter().map(UnionTable::entries).sum(),
@@ -288,7 +294,7 @@ impl Union {
                 let built = slices.iter().map(built).sum::<usize>() as u64;
                 planned.bytes(self.spec.filter, self.spec.index).saturating_sub(built)
             }
-            Stage::Joining(merging) => merging.planned_bytes(),
+            Stage::Joining(compaction) => compaction.planned_bytes(),
             Stage::Complete(_) => 0,
         }
     }
@@ -297,12 +303,12 @@ impl Union {
     pub(crate) fn built_bytes(&self) -> u64 {
         match self.stage() {
             Stage::Uniting { .. } => self.built_bytes.load(Ordering::Relaxed),
-            Stage::Joining(merging) => merging.built_bytes(),
+            Stage::Joining(compaction) => compaction.built_bytes(),
             Stage::Complete(_) => 0,
         }
     }
 
-    /// What is left to do, in entries: at least 1 until it is complete.
+    /// Work left, in entries: at least 1 until the union is complete.
     pub(crate) fn debt(&self) -> u64 {
         let now = match self.stage() {
             Stage::Uniting { ref tables, ref slices, .. } => {
@@ -310,40 +316,42 @@ impl Union {
                 let united: u64 = slices.iter().map(|run| run.meta().entries).sum();
                 united + self.slice_written.load(Ordering::Acquire) + 2 * left + 1
             }
-            Stage::Joining(merging) => {
+            Stage::Joining(compaction) => {
                 let mut slices = Sources::default();
-                slices.add(merging.view());
+                slices.add(compaction.view());
                 let entries: u64 = slices.runs.iter().map(|run| run.meta().entries).sum();
-                let left = u128::from(merging.total() - merging.done());
+                let left = u128::from(compaction.total() - compaction.done());
                 let left = u128::from(entries) * left;
-                left.div_ceil(u128::from(merging.total().max(1))) as u64 + 1
+                left.div_ceil(u128::from(compaction.total().max(1))) as u64 + 1
             }
             Stage::Complete(_) => 0,
         };
+
         self.debt.fetch_min(now, Ordering::AcqRel).min(now)
     }
 
-    /// Does so much work that the debt falls by `credits`, or all that is left; returns the credits that were
-    /// not needed.
+    /// Works until the debt has fallen by `credits` or is paid; returns the unused credits.
     ///
     /// # Errors
-    /// Any error of the disk, damaged inputs, and values that combine to one that is too large. What was
-    /// done stays, but for the slice under way.
+    /// Any error of the disk, damaged inputs, and values that combine to one that is too large.
+    /// Complete slices stay; the slice under way starts again.
     pub(crate) fn supply(&self, credits: u64) -> Result<u64> {
         let mut job = lock(&self.job);
         let before = self.debt();
         let target = before.saturating_sub(credits);
+
         while self.debt() > target {
             let result = self.step(&mut job);
             let builder = job.as_ref().and_then(|uniting| uniting.builder.as_ref());
             let built = builder.map_or(0, |builder| builder.memory_bytes());
             self.built_bytes.store(built as u64, Ordering::Relaxed);
             if result.is_err() {
-                // Nobody knows where the sources stand.
+                // The positions of the sources are unknown after an error.
                 self.begin_slice_anew(&mut job);
                 result?;
             }
         }
+
         Ok(credits.saturating_sub(before))
     }
 
@@ -358,17 +366,17 @@ impl Union {
     fn step(&self, job: &mut Option<Box<Uniting>>) -> Result<()> {
         match self.stage() {
             Stage::Complete(_) => Ok(()),
-            Stage::Joining(merging) => {
-                merging.advance_to((merging.done() + 1).min(merging.total()))?;
-                if merging.is_complete() {
-                    let run = merging.finish()?;
+            Stage::Joining(compaction) => {
+                compaction.advance_to((compaction.done() + 1).min(compaction.total()))?;
+                if compaction.is_complete() {
+                    let run = compaction.finish()?;
                     self.enter(Stage::Complete(run));
                 }
                 Ok(())
             }
             Stage::Uniting { .. } => {
                 if job.as_ref().is_none_or(|uniting| !uniting.merge.is_whole()) {
-                    // Also if a resolve function panicked in an earlier step.
+                    // Also if a merge operator panicked in an earlier step.
                     self.begin_slice_anew(job);
                     *job = Some(self.begin()?);
                 }
@@ -386,7 +394,8 @@ impl Union {
         let mut now = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *now, stage);
         drop(now);
-        // Only now: with the last holder of a run its file goes, which no reader should wait for.
+        // Dropped without the lock: the last holder of a run removes its file, and no reader should
+        // wait for that.
         drop(before);
     }
 
@@ -394,19 +403,25 @@ impl Union {
         if let Stage::Uniting { tables, .. } = self.stage() {
             self.total.store(self.total(&tables), Ordering::Release);
         }
-        let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
+
+        let order = Order::Ascending;
+        let operator = self.spec.operator.clone();
         let sources = self.sources();
         let mut runs = 0;
         sources.for_each_run(&mut |_| runs += 1);
-        let scan = Scan { order, resolve, reading: Reading::merge(&self.set, runs) };
+        let scan = Scan { order, operator, reading: Reading::merge(&self.set, runs) };
         let mut merge = scan.of_union(&sources, &KeyRange::ALL);
         merge.load()?;
         let passed_before = self.passed();
-        let (builder, last, written, merge_before) = (None, Vec::new(), 0, 0);
+        let builder = None;
+        let last = Vec::new();
+        let written = 0;
+        let merge_before = 0;
+
         Ok(Box::new(Uniting { merge, builder, passed_before, merge_before, last, written }))
     }
 
-    /// Merges some entries; says whether all are united.
+    /// Merges some entries; returns whether all are united.
     fn unite(&self, uniting: &mut Uniting) -> Result<bool> {
         let salt = self.spec.salt;
         for _ in 0..ENTRIES_PER_LOOK {
@@ -415,6 +430,7 @@ impl Union {
                 self.passed.store(self.total.load(Ordering::Acquire), Ordering::Release);
                 return Ok(true);
             };
+
             uniting.last.clear();
             uniting.last.extend_from_slice(entry.key);
             if entry.kind != Kind::Delete {
@@ -422,16 +438,19 @@ impl Union {
                     Some(builder) => builder,
                     none => none.insert(Box::new(RunBuilder::new(&self.set, &self.plan())?)),
                 };
+
                 let blob = uniting.merge.blob();
                 let kind = match entry.kind {
                     Kind::TooLarge => Kind::TooLarge,
                     _ if blob.is_some() => Kind::InsertBlob,
                     _ => Kind::Insert,
                 };
+
                 let entry = EntryRef { kind, ..entry };
                 builder.push(entry, blob.as_ref(), || key_hash(salt, entry.key))?;
                 uniting.written += 1;
             }
+
             uniting.merge.advance()?;
             if uniting.passed() - uniting.passed_before >= self.slice_entries {
                 let frontier = Frontier::UpTo(uniting.last.as_slice().into());
@@ -439,6 +458,7 @@ impl Union {
                 break;
             }
         }
+
         let passed = uniting.passed();
         self.passed.store(passed.min(self.total.load(Ordering::Acquire)), Ordering::Release);
         self.slice_written.store(uniting.written, Ordering::Release);
@@ -446,7 +466,8 @@ impl Union {
     }
 
     fn plan(&self) -> RunPlan {
-        let (mut key_pages, mut bounds) = (0, None::<(Vec<u8>, Vec<u8>)>);
+        let mut key_pages = 0;
+        let mut bounds = None::<(Vec<u8>, Vec<u8>)>;
         self.sources().for_each_run(&mut |run| {
             key_pages += u64::from(run.meta().key_pages);
             let (lower, upper) =
@@ -458,6 +479,7 @@ impl Union {
                 *upper = run.max_key().to_vec();
             }
         });
+
         let (lower, upper) = bounds.unwrap_or_default();
         RunPlan {
             purpose: self.spec.purpose,
@@ -472,29 +494,33 @@ impl Union {
         }
     }
 
-    /// Makes what has been merged a slice, and moves the frontier.
+    /// Finishes the current slice and moves the frontier.
     fn close_slice(&self, uniting: &mut Uniting, reached: Frontier) -> Result<()> {
         let run = match uniting.builder.take() {
             Some(builder) => builder.finish()?.map(Arc::new),
             None => None,
         };
+
         if let Some(run) = &run {
             run.count_written();
         }
+
         let passed = uniting.passed();
         let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         if let Stage::Uniting { slices, frontier, .. } = &mut *stage {
             slices.extend(run);
             *frontier = reached;
         }
+
         drop(stage);
         uniting.passed_before = passed;
         uniting.merge_before = uniting.merge.entries_passed();
         uniting.written = 0;
+
         Ok(())
     }
 
-    /// Goes on to the next stage when all is united.
+    /// Enters the next stage once all entries are united.
     fn join(&self) {
         let Stage::Uniting { mut slices, .. } = self.stage() else { return };
         if slices.len() <= 1 {

@@ -1,15 +1,17 @@
-//! How long the value of a key can get: a bound that upserts are held to, so that no merge makes one too long.
+//! Value room: an upper bound of the value that upserts of a key can add up to, so that no
+//! compaction makes a value that is too long.
 //!
-//! The entries of a key stand in several sources, at most one in each. So what upserts make of them is no longer than the
-//! longest values of all sources together, for every function that makes no more than it is given. As long as this sum and
-//! the bytes put since leave room below the limit, an upsert is taken without any look at its key. Otherwise the sum is worked out
-//! anew; and if there is still no room, each upsert is tried on the value that its key has.
+//! The entries of a key stand in several sources, at most one in each. So what upserts make of them
+//! is no longer than the longest values of all sources together, for every function that makes no
+//! more than it is given. As long as this sum and the bytes put since leave room below the limit,
+//! an upsert is taken without any look at its key. Otherwise the sum is worked out anew; and if
+//! there is still no room, each upsert is tried on the value that its key has.
 //!
-//! A function that makes more than it is given, and a union, get beyond it. What is too long then becomes an entry that says
-//! so ([`Kind::TooLarge`](crate::entry::entry::Kind::TooLarge)).
+//! A function that makes more than it is given, and a union, get beyond it. What is too long then
+//! becomes an entry that says so ([`Kind::TooLarge`](crate::entry::entry::Kind::TooLarge)).
 //!
-//! Invariant: the bound is never below the truth. Merges only lessen the truth, since their output takes the place of
-//! their inputs.
+//! Invariant: the bound is never below the truth. Merges only lessen the truth, since their output
+//! takes the place of their inputs.
 
 use crate::compaction::sources::Sources;
 use crate::memtable::memtable::Memtable;
@@ -25,7 +27,8 @@ pub(crate) struct ValueRoom {
 }
 
 impl ValueRoom {
-    /// Whether values of so many bytes can be put and none combines to more than `limit`, as far as is known.
+    /// Whether values of so many bytes can be put and none combines to more than `limit`, as far as
+    /// is known.
     pub(crate) fn has_room(&self, bytes: u64, limit: u64) -> bool {
         let bound = self.sum.map(|sum| sum.saturating_add(self.put).saturating_add(bytes));
         bound.is_some_and(|bound| bound <= limit)
@@ -38,15 +41,15 @@ impl ValueRoom {
 
     /// Works the bound out anew for a limit: roughly, if that is enough.
     ///
-    /// Cost: a look at each run and segment; if all values together come to half of the limit, one at each entry of
-    /// the write buffer and each large entry of runs, all in memory.
+    /// Cost: a look at each run and part; if all values together come to half of the limit, one
+    /// at each entry of the memtable and each large entry of runs, all in memory.
     pub(crate) fn measure(&mut self, buffer: &Memtable, sources: &Sources, limit: u64) {
         let of_buffer = |buffer: &Memtable| buffer.weight_bytes();
         let mut sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
         sources.for_each_run(&mut |run| sum = sum.saturating_add(run.meta().value_bytes));
         if sum > limit / 2 {
             let of_buffer = |buffer: &Memtable| -> u64 {
-                buffer.segments().iter().map(MemtablePart::longest_value_bytes).sum()
+                buffer.parts().iter().map(MemtablePart::longest_value_bytes).sum()
             };
             sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
             sources.for_each_run(&mut |run| sum = sum.saturating_add(run.longest_value_bytes()));
@@ -55,7 +58,8 @@ impl ValueRoom {
     }
 }
 
-/// The sum over all write buffers of sources. The depth of the recursion is that of unions of unions.
+/// The sum over all memtables of sources. The depth of the recursion is that of unions of
+/// unions.
 fn sum_of_buffers(sources: &Sources, of: &dyn Fn(&Memtable) -> u64) -> u64 {
     let own: u64 = sources.buffers.iter().map(of).fold(0, u64::saturating_add);
     let tables = sources.union.iter().flat_map(|union| &union.tables);
@@ -106,6 +110,7 @@ mod tests {
         let (_session, mut table) = table();
         table.upsert(b"key", &[1; 6_000]).unwrap();
         put_others(&mut table, 1);
+
         for _ in 0..2 {
             let batch: [(&[u8], _); 2] =
                 [(b"beside", Update::Insert(b"1")), (b"key", Update::Upsert(&[2; 6_000]))];
@@ -118,7 +123,8 @@ mod tests {
             assert_eq!((bytes, limit), (12_000, LIMIT));
             assert!(!table.get(b"beside").unwrap().is_found(), "all or nothing");
         }
-        // What fits is taken, up to the last byte; also in several steps of one batch.
+
+        // Upserts that fit are taken, up to the last byte; also in several steps of one batch.
         let parts: [(&[u8], _); 2] =
             [(b"key", Update::Upsert(&[3; 2_000])), (b"key", Update::Upsert(&[4; 2_000]))];
         table.write_batch(&parts).unwrap();
@@ -134,13 +140,16 @@ mod tests {
         table.upsert(b"key", &[7; 2_000]).unwrap_err();
         table.insert(b"key", b"1").unwrap();
         table.upsert(b"key", &[8; 2_000]).unwrap();
+
         for seed in 4..20 {
             put_others(&mut table, seed);
         }
+
         assert_eq!(table.get(b"key").unwrap().value().map(<[u8]>::len), Some(2_001));
     }
 
-    /// A table whose function makes values of the product of the lengths: longer than anybody looks for.
+    /// A table whose function makes values of the product of the lengths: longer than anybody looks
+    /// for.
     fn growing(session: &Session) -> Table {
         let resolve =
             MergeOperator::new("product", |newer, older| vec![7; newer.len() * older.len()]);
@@ -166,7 +175,8 @@ mod tests {
         assert!(table.get(&1_000_u32.to_le_bytes()).unwrap().is_found());
     }
 
-    /// Each attempt of a merge failed that met upserts of too long a value, so the table took no more updates.
+    /// Each attempt of a merge failed that met upserts of too long a value, so the table took no
+    /// more updates.
     #[test]
     fn merges_go_on_where_upserts_make_too_long_a_value() {
         let (session, _) = table();
@@ -175,10 +185,13 @@ mod tests {
             table.upsert(b"key", &[1; 200]).unwrap();
             put_others(&mut table, seed);
         }
+
         check_too_large(&table);
         table.compact(&mut |_, _| {}).unwrap();
         check_too_large(&table);
-        // What comes on it changes nothing; a snapshot and what is read of it say the same.
+
+        // Later upserts change nothing; a snapshot, and a table opened from it, give the same
+        // error.
         table.upsert(b"key", &[1; 2]).unwrap();
         put_others(&mut table, 6);
         check_too_large(&table);
@@ -197,10 +210,12 @@ mod tests {
         assert!(!copy.get(b"key").unwrap().is_found());
         copy.upsert(b"key", &[1; 50]).unwrap();
         table.insert(b"key", b"1").unwrap();
+
         for seed in 7..12 {
             put_others(&mut copy, seed);
             put_others(&mut table, seed);
         }
+
         assert_eq!(copy.get(b"key").unwrap().value().map(<[u8]>::len), Some(50));
         assert_eq!(table.get(b"key").unwrap().value(), Some(&b"1"[..]));
         table.compact(&mut |_, _| {}).unwrap();
@@ -220,16 +235,18 @@ mod tests {
         let all: Vec<&Table> = tables.iter().collect();
         let mut union = session.incremental_union(&all).unwrap();
         check_too_large(&union);
+
         while union.remaining_union_debt() > 0 {
             union.supply_union_credits(100).unwrap();
             check_too_large(&union);
         }
+
         union.delete(b"key").unwrap();
         union.compact(&mut |_, _| {}).unwrap();
         assert!(!union.get(b"key").unwrap().is_found());
     }
 
-    /// Parts of a write buffer that are put together have nobody to refuse an upsert to.
+    /// Parts of a memtable that are put together have nobody to refuse an upsert to.
     #[test]
     fn parts_of_a_write_buffer_are_put_together_where_upserts_make_too_long_a_value() {
         let (session, _) = table();
@@ -238,6 +255,7 @@ mod tests {
             TableConfig { write_buffer: WriteBuffer::Entries(10_000), ..table.config().clone() };
         table = session.new_table(&config).unwrap();
         table.insert(&1_000_u32.to_le_bytes(), b"other").unwrap();
+
         let mut copies = Vec::new();
         for number in 0..100_u32 {
             if number < 5 {
@@ -246,12 +264,14 @@ mod tests {
             table.insert(&number.to_le_bytes(), b"other").unwrap();
             copies.push(table.fork().unwrap());
         }
+
         check_too_large(&table);
         table.delete(b"key").unwrap();
         assert!(!table.get(b"key").unwrap().is_found());
     }
 
-    /// A function that makes no more than it is given is refused nothing, however long the values are.
+    /// A function that makes no more than it is given is refused nothing, however long the values
+    /// are.
     #[test]
     fn functions_that_do_not_grow_are_refused_nothing() {
         let (session, _) = table();
@@ -260,6 +280,7 @@ mod tests {
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };
+
         let mut table = session.new_table(&config).unwrap();
         for seed in 0..5 {
             table.upsert(b"key", &[seed as u8; 9_000]).unwrap();
@@ -267,6 +288,7 @@ mod tests {
             let mut copy = table.fork().unwrap();
             copy.upsert(b"key", &[9; LIMIT]).unwrap();
         }
+
         assert_eq!(table.get(b"key").unwrap().value(), Some(&[4; 9_000][..]));
     }
 }

@@ -1,8 +1,8 @@
 //! The digest of a state, independent of engine, history and platform.
 //!
-//! SHA-256 over the live entries in ascending order of their keys, each as
-//! `u32-LE(key length) ‖ key ‖ u32-LE(value length) ‖ value`, and for an entry with a blob
-//! `u32-LE(blob length) ‖ blob` after it. Entries stream through; nothing but the hash's state is kept.
+//! SHA-256 over the live entries in ascending order of their keys, each as `u32-LE(key length) ‖
+//! key ‖ u32-LE(value length) ‖ value`, and for an entry with a blob `u32-LE(blob length) ‖ blob`
+//! after it. Entries stream through; nothing but the hash's state is kept.
 
 use sha2::{Digest as _, Sha256};
 

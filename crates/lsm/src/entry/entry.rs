@@ -1,20 +1,21 @@
-//! Physical entries: what a table stores for a key, their limits, and how two of one key combine.
+//! Physical entries: their kinds and limits, and how two entries of one key combine.
 //!
-//! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table, with the
-//! table's resolve function *f*, whose first argument is the newer value:
+//! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table,
+//! with the table's merge operator *f*, whose first argument is the newer value:
 //!
 //! | newer      | nothing older | delete     | insert *v*, with or without blob | upsert *v*      |
 //! |------------|---------------|------------|----------------------------------|-----------------|
 //! | upsert *u* | upsert *u*    | insert *u* | insert *f*(*u*, *v*), no blob    | upsert *f*(*u*, *v*) |
 //! | any other  | itself        | itself     | itself                           | itself          |
 //!
-//! Where *f* makes a value that is too long, the entry becomes a *too large* one, which says so and hides what is
-//! older: an upsert on it leaves it as it is, and an insert or a delete takes its place.
+//! Where *f* makes a value that is too long, the entry becomes a *too large* one, which says so and
+//! hides what is older: an upsert on it leaves it as it is, and an insert or a delete takes its
+//! place.
 //!
 //! This is associative if and only if *f* is, so that merges may be made in any order.
 
-/// Longest key, in bytes: a little less than a page, so that a page holds any key whole, with what it has to
-/// say of the entry.
+/// Longest key, in bytes: a little less than a page, so that a page holds any key whole, with what
+/// it has to say of the entry.
 pub const KEY_BYTES_MAX: usize = 4000;
 
 /// Longest value, in bytes; of an insert with blob 12 bytes less.
@@ -23,10 +24,11 @@ pub const VALUE_BYTES_MAX: usize = u32::MAX as usize;
 /// Longest blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = u32::MAX as usize;
 
-/// Weight of an entry in a write buffer beside its key and value, in bytes.
+/// Weight of an entry in a memtable beside its key and value, in bytes.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 40;
 
-/// What an entry does to older entries of its key. The numbers stand in files; 0 is never valid.
+/// Kind of an entry: its effect on older entries of its key. The numbers stand in files; 0 is never
+/// valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// The key has this value.
@@ -38,7 +40,8 @@ pub(crate) enum Kind {
     /// The key has this value, and a blob.
     InsertBlob = 4,
     /// Upserts of the key made a value that is too long to be stored: what they came to, a
-    /// [`TooLarge`](crate::entry::merge_operator::TooLarge). Numbers 5 and 6 stand for deleted ranges in the log.
+    /// [`TooLarge`](crate::entry::merge_operator::TooLarge). Numbers 5 and 6 stand for deleted
+    /// ranges in the log.
     TooLarge = 7,
 }
 
@@ -77,10 +80,11 @@ pub(crate) enum Order {
     Descending,
 }
 
-/// Where a blob stands among the blobs of its run or of its write buffer.
+/// Where a blob stands among the blobs of its run or of its memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub(crate) struct BlobSpan {
-    /// In a run: its first byte in the blob stream. In a write buffer: its place in the list of blobs.
+    /// In a run: its first byte in the blob stream. In a memtable: its place in the list of
+    /// blobs.
     pub(crate) offset: u64,
     /// Its length.
     pub(crate) len: u32,
@@ -96,7 +100,7 @@ pub(crate) struct EntryRef<'a> {
     pub(crate) kind: Kind,
     /// Empty for a [`Kind::Delete`].
     pub(crate) value: &'a [u8],
-    /// Of an [`Kind::InsertBlob`], in the source that the entry was read from; otherwise zero.
+    /// Blob of a [`Kind::InsertBlob`], in the source that the entry was read from; otherwise zero.
     pub(crate) blob: BlobSpan,
 }
 
@@ -118,12 +122,12 @@ pub enum Update<'a> {
     InsertWithBlob(&'a [u8], &'a [u8]),
     /// Removes the key; no effect if it is absent.
     Delete,
-    /// Sets the value if the key is absent; otherwise replaces it by what the table's resolve function
-    /// makes of this value and the old one. Removes the key's blob.
+    /// Sets the value if the key is absent; otherwise replaces it by what the table's resolve
+    /// function makes of this value and the old one. Removes the key's blob.
     Upsert(&'a [u8]),
-    /// Removes all keys from this one on that are below the other one, or to the last one if there is no other; none if
-    /// the other one is not above it. Either bound may be a byte longer than a key. Cost: that of
-    /// [`Table::delete_range`](crate::Table::delete_range).
+    /// Removes all keys from this one on that are below the other one, or to the last one if there
+    /// is no other; none if the other one is not above it. Either bound may be a byte longer than a
+    /// key. Cost: that of [`Table::delete_range`](crate::Table::delete_range).
     DeleteRange(Option<&'a [u8]>),
 }
 
@@ -140,8 +144,8 @@ impl<'a> Update<'a> {
     }
 }
 
-/// The hash of a key that filters and write buffers use; each session has its own salt, so that nobody
-/// can choose keys that collide in a given store.
+/// The hash of a key that filters and memtables use; each session has its own salt, so that
+/// nobody can choose keys that collide in a given store.
 pub(crate) fn key_hash(salt: u64, key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(key, salt)
 }

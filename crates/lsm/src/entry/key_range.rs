@@ -1,4 +1,4 @@
-//! The keys between two bounds of any kind.
+//! Key ranges: the keys between two bounds of any kind.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -101,7 +101,8 @@ mod tests {
         assert_eq!(end(b""), Bound::Unbounded);
     }
 
-    /// All pairs of bounds over a few keys: what is left has exactly the keys that both ranges have.
+    /// All pairs of bounds over a few keys: what is left has exactly the keys that both ranges
+    /// have.
     #[test]
     fn narrowing_leaves_the_keys_that_meet_both_bounds() {
         let keys: Vec<Vec<u8>> = (0..=4).map(|n| vec![n]).collect();
@@ -109,6 +110,7 @@ mod tests {
         for key in &keys {
             bounds.extend([Bound::Included(key.clone()), Bound::Excluded(key.clone())]);
         }
+
         let holds = |range: &KeyRange, key: &[u8]| !range.is_below(key) && !range.is_above(key);
         for first in &bounds {
             for second in &bounds {
@@ -118,6 +120,7 @@ mod tests {
                 let below_both = below.to(second.clone());
                 let above_second = KeyRange { from: second.clone(), to: Bound::Unbounded };
                 let below_second = KeyRange { from: Bound::Unbounded, to: second.clone() };
+
                 for key in &keys {
                     let both = holds(&above, key) && holds(&above_second, key);
                     assert_eq!(holds(&above_both, key), both, "{first:?} {second:?} {key:?}");

@@ -1,13 +1,15 @@
 //! Masks: the ranges of keys that range deletions have removed from a source.
 //!
-//! A range deletion writes no tombstones. It gives each source that a table has at that moment, segments of the
-//! write buffer, runs, merges under way and a union, a *mask*: a view of the source in which the keys of the range are
-//! not there. Sources that come later have no such mask, so newer entries of these keys are seen. A merge reads its
-//! inputs through their masks, and jumps over what these cover; its output needs none of them.
+//! A range deletion writes no tombstones. It gives each source that a table has at that moment,
+//! segments of the memtable, runs, merges under way and a union, a *mask*: a view of the source
+//! in which the keys of the range are not there. Sources that come later have no such mask, so
+//! newer entries of these keys are seen. A merge reads its inputs through their masks, and jumps
+//! over what these cover; its output needs none of them.
 //!
-//! Invariant: the spans of a mask are in key order, and between two of them stands at least one possible key. A
-//! range deletion masks all sources of a table that are older than it. So if two tables have a source in common
-//! under the same mask, what is older than the source amounts to the same in both.
+//! Invariant: the spans of a mask are in key order, and between two of them stands at least one
+//! possible key. A range deletion masks all sources of a table that are older than it. So if two
+//! tables have a source in common under the same mask, what is older than the source amounts to the
+//! same in both.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -17,8 +19,8 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use crate::entry::entry::KEY_BYTES_MAX;
 use crate::entry::key_range::KeyRange;
 
-/// Spans that a mask has, unless each further one removes many keys. A mask is copied with each deleted range, and written
-/// with each snapshot and checkpoint.
+/// Spans that a mask has, unless each further one removes many keys. A mask is copied with each
+/// deleted range, and written with each snapshot and checkpoint.
 const MASK_SPANS_MAX: usize = 1_000;
 
 /// Longest bound of a span: the key behind the longest one.
@@ -41,11 +43,13 @@ impl Span {
             Bound::Excluded(key) => behind(key),
             Bound::Unbounded => Vec::new(),
         };
+
         let end = match &range.to {
             Bound::Included(key) => Some(behind(key)),
             Bound::Excluded(key) => Some(key.clone()),
             Bound::Unbounded => None,
         };
+
         let span = Self { from: clipped(from), end: end.map(clipped) };
         (!span.is_empty()).then_some(span)
     }
@@ -140,6 +144,7 @@ impl Mask {
         if span.is_empty() {
             return self.clone();
         }
+
         let (spans, Range { start: first, end }) = (self.spans(), self.joining(span));
         let mut joined = span.clone();
         for old in &spans[first..end] {
@@ -155,6 +160,7 @@ impl Mask {
                 joined.end.clone_from(&old.end);
             }
         }
+
         let all = [&spans[..first], std::slice::from_ref(&joined), &spans[end..]].concat();
         debug_assert!(is_in_order(&all));
         Self { spans: Some(Arc::new(all)) }
@@ -198,12 +204,14 @@ impl Mask {
             };
             spans.push(Span { from, end });
         }
+
         let is_short = |span: &Span| {
             span.from.len().max(span.end.as_ref().map_or(0, Vec::len)) <= SPAN_KEY_BYTES_MAX
         };
         if !is_in_order(&spans) || !spans.iter().all(is_short) {
             return Ok(None);
         }
+
         Ok(Some(Self { spans: (!spans.is_empty()).then(|| Arc::new(spans)) }))
     }
 }
@@ -249,7 +257,8 @@ mod tests {
         Span { from: vec![from], end: (end < 16).then(|| vec![end]) }
     }
 
-    /// All pairs of spans on top of a third: the mask covers what any of them covers, in as few spans as can be.
+    /// All pairs of spans on top of a third: the mask covers what any of them covers, in as few
+    /// spans as can be.
     #[test]
     fn a_mask_covers_what_its_spans_cover() {
         for first in 0..256_u32 {
@@ -260,11 +269,13 @@ mod tests {
                 for span in &spans {
                     mask = mask.with(span);
                 }
+
                 assert!(is_in_order(mask.spans()), "{spans:?}: {mask:?}");
                 for key in 0..17 {
                     let expected = spans.iter().any(|span| span.covers(&[key]));
                     assert_eq!(mask.covers(&[key]), expected, "{spans:?}, key {key}: {mask:?}");
                 }
+
                 let halves = [&spans[..1], &spans[1..]];
                 let [one, other] = halves
                     .map(|spans| spans.iter().fold(Mask::default(), |mask, span| mask.with(span)));
@@ -295,10 +306,12 @@ mod tests {
         let above = of(Bound::Excluded(long.clone()), Bound::Unbounded).unwrap();
         let longest = &long[..KEY_BYTES_MAX];
         assert!(below.covers(longest) && !above.covers(longest));
+
         assert!(above.covers(&[2]) && !below.covers(&[2]));
     }
 
-    /// Spans out of order, empty, touching, too long, or of an unknown tag are refused, and bytes that end too early.
+    /// Spans out of order, empty, touching, too long, or of an unknown tag are refused, and bytes
+    /// that end too early.
     #[test]
     fn what_is_no_mask_is_refused() {
         let decode = |spans: &[Span]| {
@@ -307,9 +320,11 @@ mod tests {
             mask.encode(&mut out);
             Mask::decode(&mut Reader::new(out.bytes())).unwrap()
         };
+
         let long = Span { from: vec![1; SPAN_KEY_BYTES_MAX], end: None };
         assert!(decode(&[span(1, 2), span(3, 16)]).is_some() && decode(&[long]).is_some());
         let too_long = Span { from: vec![1; SPAN_KEY_BYTES_MAX + 1], end: None };
+
         for refused in [
             &[span(3, 4), span(1, 2)][..],
             &[span(1, 2), span(2, 3)],
@@ -319,12 +334,14 @@ mod tests {
         ] {
             assert_eq!(decode(refused), None, "{refused:?}");
         }
+
         let mut out = Writer::new();
         Mask::default().with(&span(1, 2)).encode(&mut out);
         let mut bytes = out.bytes().to_vec();
         (0..bytes.len()).for_each(|end| {
             Mask::decode(&mut Reader::new(&bytes[..end])).unwrap_err();
         });
+
         bytes[9] = 2;
         assert_eq!(Mask::decode(&mut Reader::new(&bytes)), Ok(None));
     }

@@ -1,11 +1,12 @@
-//! MergeOperator functions: what an upsert makes of the new value and the old one.
+//! Merge operators: the functions that combine the value of an upsert with the older value.
 //!
-//! A table has one, chosen when it is made; its name is stored in snapshots and checked when they are
-//! opened. The function gets the newer value first.
+//! A table has one, chosen when it is made; its name is stored in snapshots and checked when they
+//! are opened. The function gets the newer value first.
 //!
-//! Invariant, up to whoever writes one: it is associative, `f(a, f(b, c)) == f(f(a, b), c)`, and always
-//! gives the same for the same. Merges combine values in any grouping and at any time, so otherwise the
-//! content of a table would depend on when it was merged. [`MergeOperator::check_laws`] tries that on samples.
+//! Invariant, which the author of a function must keep: it is associative, `f(a, f(b, c)) == f(f(a,
+//! b), c)`, and always gives the same for the same. Merges combine values in any grouping and at
+//! any time, so otherwise the content of a table would depend on when it was merged.
+//! [`MergeOperator::check_laws`] tries that on samples.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +14,17 @@ use std::sync::Arc;
 use crate::entry::entry::{BLOB_SPAN_SIZE, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
-/// Longest name of a resolve function, in bytes.
+/// Longest name of a merge operator, in bytes.
 pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
 
-/// What names of ready-made functions begin with.
+/// Prefix of the names of built-in functions.
 const READY_MADE: &str = "terrane.";
 
 /// Writes `f(newer, older)` into an empty vector.
 type Combine = dyn Fn(&[u8], &[u8], &mut Vec<u8>) + Send + Sync;
 
-/// A resolve function with its name. Clones are the same function; two are equal if their names are.
+/// A merge operator with its name. Clones are the same function; two are equal if their names
+/// are.
 #[derive(Clone)]
 pub struct MergeOperator {
     name: Arc<str>,
@@ -31,7 +33,8 @@ pub struct MergeOperator {
     value_bytes_max: usize,
 }
 
-/// The value of an entry of [`Kind::TooLarge`]: lengths of what was combined, and of what came of that.
+/// The value of an entry of [`Kind::TooLarge`]: lengths of what was combined, and of what came of
+/// that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLarge {
     stored: u64,
@@ -75,15 +78,17 @@ fn i128_of(bytes: &[u8]) -> i128 {
 impl MergeOperator {
     /// A function of one's own.
     ///
-    /// `combine(newer, older)` must be associative and must depend on its arguments alone. It is called in
-    /// updates, lookups, cursors and merges, possibly on several threads at once. What it makes should be no longer than
-    /// both arguments together and a few bytes: an upsert that makes a value longer than
-    /// [`VALUE_BYTES_MAX`] is refused by that measure. What grows faster can get beyond
-    /// it where nobody looked; reading such a key is [`Error::UpsertTooLarge`] then, until somebody inserts or deletes it.
+    /// `combine(newer, older)` must be associative and must depend on its arguments alone. It is
+    /// called in updates, lookups, cursors and merges, possibly on several threads at once. What it
+    /// makes should be no longer than both arguments together and a few bytes: an upsert that makes
+    /// a value longer than [`VALUE_BYTES_MAX`] is refused by that measure. What grows faster can
+    /// get beyond it where nobody looked; reading such a key is [`Error::UpsertTooLarge`] then,
+    /// until somebody inserts or deletes it.
     ///
     /// # Errors
-    /// [`Error::InvalidResolveName`] for an empty name, one of more than [`OPERATOR_NAME_BYTES_MAX`] bytes,
-    /// and one that begins with `terrane.`, as those of the ready-made functions do.
+    /// [`Error::InvalidResolveName`] for an empty name, one of more than
+    /// [`OPERATOR_NAME_BYTES_MAX`] bytes, and one that begins with `terrane.`, as those of the
+    /// ready-made functions do.
     pub fn new(
         name: &str,
         combine: impl Fn(&[u8], &[u8]) -> Vec<u8> + Send + Sync + 'static,
@@ -108,7 +113,7 @@ impl MergeOperator {
         Self { name: name.into(), combine, value_bytes_max: VALUE_BYTES_MAX }
     }
 
-    /// The same function with another limit, within reach of a test.
+    /// Returns the function with another limit, within reach of a test.
     #[cfg(test)]
     pub(crate) fn with_value_bytes_max(self, value_bytes_max: usize) -> Self {
         Self { value_bytes_max, ..self }
@@ -131,8 +136,8 @@ impl MergeOperator {
         Self::ready_made("oldest", |_, older, out| out.extend_from_slice(older))
     }
 
-    /// Adds little-endian numbers of 8 bytes, modulo 2⁶⁴. Shorter values count as if filled up with zeros,
-    /// of longer ones the first 8 bytes count; the sum has 8 bytes.
+    /// Adds little-endian numbers of 8 bytes, modulo 2⁶⁴. Shorter values count as if filled up with
+    /// zeros, of longer ones the first 8 bytes count; the sum has 8 bytes.
     #[must_use]
     pub fn add_u64_wrapping() -> Self {
         Self::ready_made("add-u64-wrapping", |newer, older, out| {
@@ -140,7 +145,8 @@ impl MergeOperator {
         })
     }
 
-    /// Adds as [`add_u64_wrapping`](Self::add_u64_wrapping), but stays at 2⁶⁴ - 1 once it is reached.
+    /// Adds as [`add_u64_wrapping`](Self::add_u64_wrapping), but stays at 2⁶⁴ - 1 once it is
+    /// reached.
     #[must_use]
     pub fn add_u64_saturating() -> Self {
         Self::ready_made("add-u64-saturating", |newer, older, out| {
@@ -149,8 +155,8 @@ impl MergeOperator {
     }
 
     /// Adds little-endian two's complement numbers of 16 bytes, modulo 2¹²⁸. Shorter values are
-    /// sign-extended (an `i64` is fine), of longer ones the first 16 bytes count; the sum has 16 bytes.
-    /// There is no saturating form: on signed numbers it is not associative.
+    /// sign-extended (an `i64` is fine), of longer ones the first 16 bytes count; the sum has 16
+    /// bytes. There is no saturating form: on signed numbers it is not associative.
     #[must_use]
     pub fn add_i128_wrapping() -> Self {
         Self::ready_made("add-i128-wrapping", |newer, older, out| {
@@ -158,13 +164,15 @@ impl MergeOperator {
         })
     }
 
-    /// Keeps the value that is greater in the order of bytes; of big-endian numbers the greater one.
+    /// Keeps the value that is greater in the order of bytes; of big-endian numbers the greater
+    /// one.
     #[must_use]
     pub fn max() -> Self {
         Self::ready_made("max", |newer, older, out| out.extend_from_slice(newer.max(older)))
     }
 
-    /// Keeps the value that is smaller in the order of bytes; of big-endian numbers the smaller one.
+    /// Keeps the value that is smaller in the order of bytes; of big-endian numbers the smaller
+    /// one.
     #[must_use]
     pub fn min() -> Self {
         Self::ready_made("min", |newer, older, out| out.extend_from_slice(newer.min(older)))
@@ -206,7 +214,7 @@ impl MergeOperator {
         &self.name
     }
 
-    /// What the function makes of two values.
+    /// Combines two values.
     #[must_use]
     pub fn apply(&self, newer: &[u8], older: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -223,7 +231,7 @@ impl MergeOperator {
         self.try_combine(newer, older, limit).map_err(|bytes| Error::ValueTooLarge { bytes, limit })
     }
 
-    /// As [`combine`](Self::combine), but fails with the length of what is longer than `limit`.
+    /// Combines two values; fails with the length of a result that is longer than `limit`.
     fn try_combine(
         &self,
         newer: &mut Vec<u8>,
@@ -239,9 +247,10 @@ impl MergeOperator {
         Ok(())
     }
 
-    /// Replaces the value of an entry by what comes of it and an older entry, which is no deletion, where
-    /// nobody can refuse the entry any more. `has_blob` says that the entry keeps a blob, whose place takes room
-    /// of the value. True if what comes of it is a [`TooLarge`]: the value is one then.
+    /// Replaces the value of an entry by what comes of it and an older entry, which is no deletion,
+    /// where nobody can refuse the entry any more. `has_blob` says that the entry keeps a blob,
+    /// whose place takes room of the value. True if what comes of it is a [`TooLarge`]: the value
+    /// is one then.
     #[must_use]
     pub(crate) fn combine_stored(
         &self,
@@ -262,8 +271,8 @@ impl MergeOperator {
         true
     }
 
-    /// Tries associativity, and that the same arguments give the same, on all triples of `samples`; returns
-    /// the first triple that breaks the law. Cost: the cube of the number of samples.
+    /// Tries associativity, and that the same arguments give the same, on all triples of `samples`;
+    /// returns the first triple that breaks the law. Cost: the cube of the number of samples.
     #[must_use]
     pub fn check_laws<'a>(&self, samples: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
         let breaks = |[a, b, c]: &[&[u8]; 3]| {
@@ -316,7 +325,8 @@ mod tests {
 
     #[test]
     fn ready_made_functions_give_what_their_names_say() {
-        let (one, max) = (1u64.to_le_bytes(), u64::MAX.to_le_bytes());
+        let one = 1u64.to_le_bytes();
+        let max = u64::MAX.to_le_bytes();
         assert_eq!(MergeOperator::add_u64_wrapping().apply(&one, &max), [0; 8]);
         assert_eq!(MergeOperator::add_u64_saturating().apply(&one, &max), [0xFF; 8]);
         let minus_one = (-1i64).to_le_bytes();

@@ -1,15 +1,17 @@
 //! The run files of a session: their numbers, who uses them, and when they go.
 //!
-//! A run is the file `<number>.run` in the directory `active`, and, if it has blobs, `<number>.blobs`
-//! beside it, which goes with it. It is *held* by handles in memory (a run
-//! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
+//! A run is the file `<number>.run` in the directory `active`, and, if it has blobs,
+//! `<number>.blobs` beside it, which goes with it. It is *held* by handles in memory (a run shared
+//! by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
 //! goes and nothing pins it, the file is removed, a large one while nobody waits for it
-//! ([`sweeper`](crate::files::reclaim)); what a crash leaves behind is removed when the session is opened again.
+//! ([`reclaimer`](crate::files::reclaim)); what a crash leaves behind is removed when the session
+//! is opened again.
 //!
-//! Snapshots also pin the files of runs that are still being written. What such a file holds is known from
-//! what was noted of it: pages that a snapshot relies on are never written again, and a file is written by
-//! one run builder at a time, which [takes it over](FileSet::take_over) if it did not create it. Bytes that
-//! nobody vouches for mean nothing: after a loss of power a file may look whole and not be.
+//! Snapshots also pin the files of runs that are still being written. What such a file holds is
+//! known from what was noted of it: pages that a snapshot relies on are never written again, and a
+//! file is written by one run builder at a time, which [takes it over](FileSet::take_over) if it
+//! did not create it. Bytes that nobody vouches for mean nothing: after a loss of power a file may
+//! look whole and not be.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,8 +26,8 @@ use crate::files::write_queue::WriteQueue;
 use crate::stats::RunSums;
 use crate::trace::event;
 
-/// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
-/// point where code can panic.
+/// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at
+/// every point where code can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -52,7 +54,7 @@ pub(crate) struct RunRef {
     pub(crate) data_pages: u32,
 }
 
-/// What a run's files are known to hold.
+/// State of a run's files, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Content {
     /// Nothing is known: nobody goes on with it.
@@ -70,12 +72,12 @@ struct Usage {
     pins: u32,
     /// Whether there is a file of blobs.
     has_blobs: bool,
-    /// Of all its files, as far as known.
+    /// Bytes of all files of the run, as far as known.
     bytes: u64,
     content: Content,
     /// Whether some of the content may not be durable.
     is_unsynced: bool,
-    /// What of it is durable all the same, if it is a run that was unfinished when it was saved.
+    /// Durable part of a run that was unfinished when a snapshot saved it.
     durable: Option<Partial>,
 }
 
@@ -88,7 +90,8 @@ impl Usage {
     }
 }
 
-/// Files of fewer bytes are removed at once by whoever used them last, which takes a millisecond at the most.
+/// Files of fewer bytes are removed at once by whoever used them last, which takes a millisecond at
+/// the most.
 const SWEPT_FILE_BYTES_MIN: u64 = 4 << 20;
 
 /// The files of a run that nobody uses any more.
@@ -99,7 +102,7 @@ struct Unused {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FileSetState {
     usage: BTreeMap<u64, Usage>,
     /// Greater than every number in use.
     next_number: u64,
@@ -120,7 +123,7 @@ pub(crate) struct FileSet {
     behind: Arc<WriteQueue>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
-    state: Mutex<State>,
+    state: Mutex<FileSetState>,
     /// Told when `calls` falls.
     idle: Condvar,
     sums: RunSums,
@@ -154,17 +157,18 @@ pub(crate) fn blobs_number(name: &str) -> Option<u64> {
 impl FileSet {
     /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
     pub(crate) fn new(open: Arc<FileHandles>, dir: PathBuf, next_number: u64) -> Self {
-        Self::with_state(open, dir, State { next_number, ..State::default() })
+        Self::with_state(open, dir, FileSetState { next_number, ..FileSetState::default() })
     }
 
     /// The files in `dir`, which are another process's or nobody's, to be read.
     pub(crate) fn read_only(open: Arc<FileHandles>, dir: PathBuf) -> Self {
         open.only_read();
-        Self::with_state(open, dir, State { is_read_only: true, ..State::default() })
+        Self::with_state(open, dir, FileSetState { is_read_only: true, ..FileSetState::default() })
     }
 
-    fn with_state(open: Arc<FileHandles>, dir: PathBuf, state: State) -> Self {
-        let (behind, state) = (WriteQueue::new(&open), Mutex::new(state));
+    fn with_state(open: Arc<FileHandles>, dir: PathBuf, state: FileSetState) -> Self {
+        let behind = WriteQueue::new(&open);
+        let state = Mutex::new(state);
         Self { open, behind, dir, state, idle: Condvar::new(), sums: RunSums::default() }
     }
 
@@ -187,17 +191,17 @@ impl FileSet {
     }
 
     /// The files of the session that are open.
-    pub(crate) fn open_files(&self) -> &Arc<FileHandles> {
+    pub(crate) fn handles(&self) -> &Arc<FileHandles> {
         &self.open
     }
 
     /// Where what is out of use goes.
-    pub(crate) fn sweeper(&self) -> &Reclaimer {
-        self.open.sweeper()
+    pub(crate) fn reclaimer(&self) -> &Reclaimer {
+        self.open.reclaimer()
     }
 
-    /// The writes that nobody waits for yet.
-    pub(crate) fn write_behind(&self) -> &Arc<WriteQueue> {
+    /// Returns the queue of writes that compactions do not wait for.
+    pub(crate) fn write_queue(&self) -> &Arc<WriteQueue> {
         &self.behind
     }
 
@@ -206,7 +210,7 @@ impl FileSet {
         self.dir.parent().unwrap_or(&self.dir)
     }
 
-    /// What is known of all open runs, and what was written.
+    /// Returns the sums over all open runs, and over everything written.
     pub(crate) fn sums(&self) -> &RunSums {
         &self.sums
     }
@@ -255,6 +259,7 @@ impl FileSet {
             if state.closed || state.is_read_only {
                 return Err(Error::SessionClosed);
             }
+
             let number = state.next_number;
             state.next_number += 1;
             let usage = state.usage.entry(number).or_default();
@@ -264,17 +269,19 @@ impl FileSet {
             state.calls += 1;
             number
         };
+
         let created = self.open.create(self.path(number), access);
         let mut state = self.end_call();
         if created.is_err() {
             state.usage.remove(&number);
         }
+
         drop(state);
         let file = created?;
         Ok((FileHandle { set: Arc::clone(self), number, is_writer: true }, file))
     }
 
-    fn end_call(&self) -> MutexGuard<'_, State> {
+    fn end_call(&self) -> MutexGuard<'_, FileSetState> {
         let mut state = lock(&self.state);
         state.calls -= 1;
         self.idle.notify_all();
@@ -303,7 +310,7 @@ impl FileSet {
         lock(&self.state).usage.entry(number).or_default().content = Content::Whole;
     }
 
-    /// Whether it is known to be.
+    /// Whether the file of a run is known to be whole.
     pub(crate) fn is_whole(&self, number: u64) -> bool {
         let state = lock(&self.state);
         state.usage.get(&number).is_some_and(|usage| usage.content == Content::Whole)
@@ -328,22 +335,26 @@ impl FileSet {
         durable.is_some_and(|known| known.data_pages >= partial.data_pages)
     }
 
-    /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at least
-    /// what is wanted.
+    /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at
+    /// least what is wanted.
     pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
         let mut state = lock(&self.state);
         if state.closed || state.is_read_only {
             return None;
         }
+
         let usage = state.usage.get_mut(&wanted.number)?;
         let durable = usage.durable.filter(|durable| durable.identity == wanted.identity)?;
         if usage.content != (Content::Unfinished { has_writer: false }) {
             return None;
         }
+
         usage.content = Content::Unfinished { has_writer: true };
         usage.is_unsynced = true;
         usage.handles += 1;
-        let (set, number) = (Arc::clone(self), wanted.number);
+        let set = Arc::clone(self);
+        let number = wanted.number;
+
         Some((FileHandle { set, number, is_writer: true }, durable))
     }
 
@@ -354,8 +365,8 @@ impl FileSet {
         }
     }
 
-    /// The files of an unfinished run, for its writer: that of the entries and, if there is one, that of the
-    /// blobs.
+    /// The files of an unfinished run, for its writer: that of the entries and, if there is one,
+    /// that of the blobs.
     pub(crate) fn files_to_write(
         &self,
         handle: &FileHandle,
@@ -366,8 +377,8 @@ impl FileSet {
         (open(self.path(handle.number)), blobs)
     }
 
-    /// Makes the bytes of a whole run durable that somebody has written in this session, unless they are. Once
-    /// a sync has failed nothing happens: nobody relies on it then.
+    /// Makes the bytes of a whole run durable that somebody has written in this session, unless
+    /// they are. Once a sync has failed nothing happens: nobody relies on it then.
     pub(crate) fn sync_whole(&self, number: u64) -> Result<()> {
         let usage = lock(&self.state).usage.get(&number).copied().unwrap_or_default();
         if !usage.is_unsynced || self.check_poisoned().is_err() {
@@ -400,8 +411,8 @@ impl FileSet {
         }
     }
 
-    /// Takes a pin off each of the files and removes those that nobody uses any more. Goes on after a
-    /// failure and returns the first one; closing tries again.
+    /// Takes a pin off each of the files and removes those that nobody uses any more. Goes on after
+    /// a failure and returns the first one; closing tries again.
     pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         let mut first = Ok(());
         for number in numbers {
@@ -429,11 +440,13 @@ impl FileSet {
         if usage.handles > 0 || usage.pins > 0 || is_closed {
             return None;
         }
+
         let unused = Unused { has_blobs: usage.has_blobs, bytes: usage.bytes };
         state.usage.remove(&number);
         if state.is_read_only {
             return None;
         }
+
         state.calls += 1;
         Some(unused)
     }
@@ -464,29 +477,33 @@ impl FileSet {
         lock(&self.state).usage.get(&number).is_some_and(|usage| usage.pins > 0)
     }
 
-    /// Removes every file that no snapshot pins; handles still around lose the right to write and to remove
-    /// any.
-    /// Returns the first failure of this or of an earlier removal.
+    /// Removes every file that no snapshot pins; handles still around lose the right to write and
+    /// to remove any. Returns the first failure of this or of an earlier removal.
     pub(crate) fn close(&self) -> Result<()> {
         if std::mem::replace(&mut lock(&self.state).closed, true) || self.is_read_only() {
             return Ok(());
         }
+
         // A merge of another thread may be between two of its writes.
         self.open.end_writing();
         self.behind.end();
-        self.sweeper().settle();
+        self.reclaimer().wait();
+
         let mut state = lock(&self.state);
         while state.calls > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+
         let mut first = state.failed.take().map_or(Ok(()), Err);
         let unpinned = state.usage.iter().filter(|(_, usage)| usage.pins == 0);
         let unpinned: Vec<(u64, bool)> =
             unpinned.map(|(&number, usage)| (number, usage.has_blobs)).collect();
         drop(state);
+
         for (number, has_blobs) in unpinned {
             first = first.and(self.remove(number, has_blobs));
         }
+
         Ok(first?)
     }
 }
@@ -539,6 +556,7 @@ impl Drop for FileHandle {
                 *has_writer &= !is_writer;
             }
         };
+
         let number = self.number;
         let Some(unused) = self.set.release(number, give_up) else { return };
         let set = Arc::clone(&self.set);
@@ -548,10 +566,11 @@ impl Drop for FileHandle {
                 lock(&set.state).failed.get_or_insert(error);
             }
         };
+
         if unused.bytes < SWEPT_FILE_BYTES_MIN {
             remove();
         } else {
-            self.set.sweeper().sweep(remove);
+            self.set.reclaimer().sweep(remove);
         }
     }
 }

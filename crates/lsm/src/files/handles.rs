@@ -1,34 +1,37 @@
 //! The files of a session that are open at the moment: no more of them than its options allow.
 //!
-//! A [`PooledFile`] stands for a file that is opened when somebody first uses it and stays open until the
-//! room is needed for another one. Which one is closed is found as the hand of a clock finds it: it passes
-//! over files that were used since it came by last, and closes the first that was not. A use of a file that
-//! is open touches nothing but that file.
+//! A [`PooledFile`] stands for a file that is opened when somebody first uses it and stays open
+//! until the room is needed for another one. Which one is closed is found as the hand of a clock
+//! finds it: it passes over files that were used since it came by last, and closes the first that
+//! was not. A use of a file that is open touches nothing but that file.
 //!
-//! **In use.** Who reads or writes holds the file (`Arc<dyn DiskFile>`) for as long as that takes, and no
-//! file is closed under them. If all files that may be open are in use, [`PooledFile::get`] opens one more,
-//! so the limit can be passed by one file for each call that runs at that moment, and no call waits for
-//! another. A caller that has several files in use at once asks with [`PooledFile::get_if_room`].
+//! **In use.** A reader or writer holds the file (`Arc<dyn DiskFile>`) for as long as that takes,
+//! and no file is closed under them. If all files that may be open are in use, [`PooledFile::get`]
+//! opens one more, so the limit can be passed by one file for each call that runs at that moment,
+//! and no call waits for another. A caller that has several files in use at once asks with
+//! [`PooledFile::get_if_room`].
 //!
-//! **Not yet durable.** The system reports a failed write-back to a later sync only as long as somebody has
-//! the file open. So a file whose bytes are not durable is synced before it is closed; the hand passes over
-//! such files more often.
+//! **Not yet durable.** The system reports a failed write-back to a later sync only as long as
+//! somebody has the file open. So a file whose bytes are not durable is synced before it is closed;
+//! the hand passes over such files more often.
 //!
-//! **No descriptors left.** A call that the system refuses because the process (or the machine) has too many
-//! open files is made once more after all files that nobody uses have been closed.
+//! **No descriptors left.** A call that the system refuses because the process (or the machine) has
+//! too many open files is made once more after all files that nobody uses have been closed.
 //!
-//! **No room left.** A write that fails because the disk is full is made once more after all files have gone that are
-//! on their way out ([`Reclaimer`]), and then after the [`Reserve`] has been let go.
+//! **No room left.** A write that fails because the disk is full is made once more after all files
+//! have gone that are on their way out ([`Reclaimer`]), and then after the [`Reserve`] has been let
+//! go.
 //!
-//! **Descriptors of others.** The queue of a cursor or a merge that reads ahead may take one, and so may that of the
-//! writes of all merges; each takes a [`Place`].
+//! **Descriptors of others.** The queue of a cursor or a merge that reads ahead may take one, and
+//! so may that of the writes of all merges; each takes a [`OpenFilePermit`].
 //!
-//! **The end of the session.** [`FileHandles::end_writing`] waits for the writes under way and refuses all that
-//! come later, even where the file is still open: by then another session may have the directory, and a
-//! file of the same name may be its own.
+//! **The end of the session.** [`FileHandles::end_writing`] waits for the writes under way and
+//! refuses all that come later, even where the file is still open: by then another session may have
+//! the directory, and a file of the same name may be its own.
 //!
-//! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order slot,
-//! clock; who holds the clock only tries the lock of a slot. Whoever changes the reserve holds neither.
+//! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order
+//! slot, clock. A thread that holds the clock only tries the lock of a slot. A thread that changes
+//! the reserve holds neither.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -48,18 +51,18 @@ use crate::trace::event;
 /// Files that a session keeps open if its options do not say.
 pub(crate) const OPEN_FILES_DEFAULT: usize = 128;
 
-/// What a session's options may say instead.
+/// Range of values that a session's options may choose.
 pub(crate) const OPEN_FILES_MAX: RangeInclusive<usize> = 4..=65_536;
 
 /// How often the hand passes over a file after a use.
 const CHANCES: u8 = 1;
 
-/// The same for a file whose closing would cost a sync.
+/// Number of passes for a file whose closing costs a sync.
 const CHANCES_UNSYNCED: u8 = 4;
 
 /// A file that may be open.
 #[derive(Debug)]
-struct Slot {
+struct HandleSlot {
     path: PathBuf,
     mode: OpenMode,
     access: Access,
@@ -71,7 +74,7 @@ struct Slot {
     durable: AtomicBool,
 }
 
-impl Slot {
+impl HandleSlot {
     fn write(&self) -> RwLockWriteGuard<'_, Option<Arc<dyn DiskFile>>> {
         self.file.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,53 +115,56 @@ impl Slot {
 /// Which files are open.
 #[derive(Debug, Default)]
 struct Clock {
-    open: Vec<Arc<Slot>>,
+    open: Vec<Arc<HandleSlot>>,
     hand: usize,
     /// Files that are being opened.
     opening: usize,
-    /// Descriptors of others, see [`Place`].
-    places: usize,
+    /// Descriptors of others, see [`OpenFilePermit`].
+    permits: usize,
 }
 
 impl Clock {
     fn count(&self) -> usize {
-        self.open.len() + self.opening + self.places
+        self.open.len() + self.opening + self.permits
     }
 
     /// The file to close next; `None` if all are in use.
-    fn victim(&mut self) -> Option<Arc<Slot>> {
+    fn victim(&mut self) -> Option<Arc<HandleSlot>> {
         let count = self.open.len();
         let mut any_idle = false;
         for step in 0..count * (usize::from(CHANCES_UNSYNCED) + 1) {
             if step == count && !any_idle {
                 break;
             }
+
             self.hand = (self.hand + 1) % count;
             let slot = &self.open[self.hand];
             if slot.idle().is_none() {
                 continue;
             }
+
             any_idle = true;
             match slot.chances.load(Ordering::Relaxed) {
                 0 => return Some(Arc::clone(slot)),
                 chances => slot.chances.store(chances - 1, Ordering::Relaxed),
             }
         }
+
         None
     }
 
-    fn remove(&mut self, slot: &Arc<Slot>) {
+    fn remove(&mut self, slot: &Arc<HandleSlot>) {
         let at = self.open.iter().position(|open| Arc::ptr_eq(open, slot));
         self.open.swap_remove(at.expect("an open file is in the clock"));
     }
 }
 
-/// What has made it unknown what is on disk, or what is to go there.
+/// Reason why the session may not write any more.
 #[derive(Debug)]
 enum Poison {
     /// A failed sync of this file or directory.
     Sync(PathBuf),
-    /// A panic in the middle of a commit to this store, such as of a resolve function.
+    /// A panic in the middle of a commit to this store, such as of a merge operator.
     Panic(PathBuf),
 }
 
@@ -168,7 +174,7 @@ pub(crate) struct FileHandles {
     disk: Arc<dyn Disk>,
     files_max: usize,
     reserve: Reserve,
-    sweeper: Reclaimer,
+    reclaimer: Reclaimer,
     clock: Mutex<Clock>,
     /// Why nothing new is promised to be durable any more.
     poisoned: OnceLock<Poison>,
@@ -186,21 +192,25 @@ impl FileHandles {
         Self::with_reserve(disk, files_max, Reserve::none())
     }
 
-    /// The same with a reserve.
+    /// Opens the handles of a session with a reserve.
     pub(crate) fn with_reserve(
         disk: Arc<dyn Disk>,
         files_max: usize,
         reserve: Reserve,
     ) -> Arc<Self> {
         assert!(files_max > 0);
-        let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
-        let sweeper = Reclaimer::new(disk.queue_kind() == QueueKind::Simulated);
-        let (is_read_only, dispensable) = (AtomicBool::new(false), Mutex::default());
+        let clock = Mutex::default();
+        let poisoned = OnceLock::new();
+        let ended = RwLock::default();
+        let reclaimer = Reclaimer::new(disk.queue_kind() == QueueKind::Simulated);
+        let is_read_only = AtomicBool::new(false);
+        let dispensable = Mutex::default();
+
         Arc::new(Self {
             disk,
             files_max,
             reserve,
-            sweeper,
+            reclaimer,
             clock,
             poisoned,
             ended,
@@ -214,8 +224,8 @@ impl FileHandles {
     }
 
     /// Where what is out of use goes.
-    pub(crate) fn sweeper(&self) -> &Reclaimer {
-        &self.sweeper
+    pub(crate) fn reclaimer(&self) -> &Reclaimer {
+        &self.reclaimer
     }
 
     /// Files that may be open.
@@ -255,7 +265,7 @@ impl FileHandles {
         *self.ended.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// The same for files that are another process's or nobody's, and are only read.
+    /// Refuses all writing: the files belong to another process or to nobody, and are only read.
     pub(crate) fn only_read(&self) {
         self.is_read_only.store(true, Ordering::Relaxed);
         self.end_writing();
@@ -287,7 +297,8 @@ impl FileHandles {
         if *ended { Err(Error::SessionClosed) } else { Ok(ended) }
     }
 
-    /// Makes a call that takes a descriptor; if there is none left, once more with idle files closed.
+    /// Makes a call that takes a descriptor; if there is none left, once more with idle files
+    /// closed.
     pub(crate) fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             Err(error) if error.is_too_many_files() => {
@@ -298,23 +309,27 @@ impl FileHandles {
         }
     }
 
-    /// Makes a call that may need room on the disk; if there is none, once more when the files that were on their
-    /// way out have gone, once more without the files in `lost+found`, and once more with the reserve let go. For whoever [may write](Self::may_write), and a call
-    /// that may be made several times.
+    /// Makes a call that may need room on the disk; if there is none, once more when the files that
+    /// were on their way out have gone, once more without the files in `lost+found`, and once more
+    /// with the reserve let go. For whoever [may write](Self::may_write), and a call that may be
+    /// made several times.
     pub(crate) fn with_space<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let was_full = self.reserve.is_full();
         let mut result = call();
         let steps: [fn(&Self) -> bool; 2] =
-            [|open| open.sweeper.settle(), Self::give_up_dispensable];
+            [|open| open.reclaimer.wait(), Self::give_up_dispensable];
+
         for make_room in steps {
             if result.as_ref().is_err_and(io::Error::is_no_space) && make_room(self) {
                 result = call();
             }
         }
+
         let error = match result {
             Err(error) if error.is_no_space() && self.reserve.bytes() > 0 => error,
             result => return result,
         };
+
         let _changing = self.reserve.changing();
         if !self.reserve.is_full() {
             if let Err(failed) = self.with_room(|| self.reserve.release(self.disk.as_ref())) {
@@ -324,6 +339,7 @@ impl FileHandles {
         } else if was_full {
             return Err(error);
         }
+
         call()
     }
 
@@ -337,7 +353,7 @@ impl FileHandles {
     /// # Errors
     /// [`Error::OutOfSpace`], [`Error::Disk`].
     pub(crate) fn take_reserve_back(&self) -> Result<()> {
-        self.sweeper.settle();
+        self.reclaimer.wait();
         let _changing = self.reserve.changing();
         if self.with_room(|| self.reserve.take_back(self.disk.as_ref()))? {
             return Ok(());
@@ -351,13 +367,13 @@ impl FileHandles {
         self.closed(path, OpenMode::Read, access)
     }
 
-    /// The same, for writing too.
+    /// Returns a file for reading and writing.
     pub(crate) fn file_to_write(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
         self.closed(path, OpenMode::ReadWrite, access)
     }
 
     fn closed(self: &Arc<Self>, path: PathBuf, mode: OpenMode, access: Access) -> PooledFile {
-        let slot = Slot {
+        let slot = HandleSlot {
             path,
             mode,
             access,
@@ -374,7 +390,7 @@ impl FileHandles {
         self.reserve(true)?;
         let open = || self.disk.open(&path, OpenMode::CreateNew, access);
         let opened = self.with_space(|| self.with_room(open));
-        let slot = Slot {
+        let slot = HandleSlot {
             path,
             mode: OpenMode::ReadWrite,
             access,
@@ -382,33 +398,38 @@ impl FileHandles {
             chances: AtomicU8::new(CHANCES_UNSYNCED),
             durable: AtomicBool::new(false),
         };
+
         let file = PooledFile { pool: Arc::clone(self), slot: Arc::new(slot) };
         let mut open = file.slot.write();
         *open = self.entered(&file.slot, opened).map(Some)?;
         drop(open);
+
         Ok(file)
     }
 
-    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use, or if
-    /// `places_max` are given away already.
-    pub(crate) fn place(self: &Arc<Self>, places_max: usize) -> io::Result<Option<Place>> {
+    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use,
+    /// or if `permits_max` are given away already.
+    pub(crate) fn permit(
+        self: &Arc<Self>,
+        permits_max: usize,
+    ) -> io::Result<Option<OpenFilePermit>> {
         if !self.reserve(false)? {
             return Ok(None);
         }
         let mut clock = self.clock();
         clock.opening -= 1;
-        let is_free = clock.places < places_max;
-        clock.places += usize::from(is_free);
+        let is_free = clock.permits < permits_max;
+        clock.permits += usize::from(is_free);
         drop(clock);
-        Ok(is_free.then(|| Place { pool: Arc::clone(self) }))
+        Ok(is_free.then(|| OpenFilePermit { pool: Arc::clone(self) }))
     }
 
     fn clock(&self) -> MutexGuard<'_, Clock> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for one more open file. If all are in use there is none, and it depends on `beyond`
-    /// whether it is taken all the same.
+    /// Makes room for one more open file. If all are in use there is none, and it depends on
+    /// `beyond` whether it is taken all the same.
     fn reserve(&self, beyond: bool) -> io::Result<bool> {
         loop {
             let victim = {
@@ -424,6 +445,7 @@ impl FileHandles {
                 }
                 victim
             };
+
             if let Some(slot) = victim {
                 self.close(&slot)?;
             }
@@ -431,7 +453,7 @@ impl FileHandles {
     }
 
     /// Notes the outcome of an opening for which room was reserved.
-    fn entered<T>(&self, slot: &Arc<Slot>, opened: io::Result<T>) -> io::Result<T> {
+    fn entered<T>(&self, slot: &Arc<HandleSlot>, opened: io::Result<T>) -> io::Result<T> {
         let mut clock = self.clock();
         clock.opening -= 1;
         if opened.is_ok() {
@@ -441,7 +463,7 @@ impl FileHandles {
     }
 
     /// Closes a file, unless somebody uses it.
-    fn close(&self, slot: &Arc<Slot>) -> io::Result<()> {
+    fn close(&self, slot: &Arc<HandleSlot>) -> io::Result<()> {
         let Some(mut open) = slot.idle() else { return Ok(()) };
         if let Some(file) = open.as_ref()
             && !slot.is_durable()
@@ -450,6 +472,7 @@ impl FileHandles {
             self.synced(&slot.path, file.sync())?;
             slot.durable.store(true, Ordering::Release);
         }
+
         let mut clock = self.clock();
         clock.remove(slot);
         *open = None;
@@ -462,20 +485,23 @@ impl FileHandles {
         let (durable, unsynced): (Vec<_>, Vec<_>) =
             open.into_iter().partition(|slot| slot.is_durable());
         let before = self.clock().open.len();
+
         for slot in &durable {
             self.close(slot)?;
         }
+
         if self.clock().open.len() == before {
             for slot in &unsynced {
                 self.close(slot)?;
             }
         }
+
         Ok(())
     }
 
     fn open(
         &self,
-        slot: &Arc<Slot>,
+        slot: &Arc<HandleSlot>,
         open: &mut Option<Arc<dyn DiskFile>>,
     ) -> io::Result<Arc<dyn DiskFile>> {
         let opened = self.with_room(|| self.disk.open(&slot.path, slot.mode, slot.access));
@@ -488,13 +514,13 @@ impl FileHandles {
 
 /// The right to one more descriptor, which counts as an open file for as long as this is held.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OpenFilePermit {
     pool: Arc<FileHandles>,
 }
 
-impl Drop for Place {
+impl Drop for OpenFilePermit {
     fn drop(&mut self) {
-        self.pool.clock().places -= 1;
+        self.pool.clock().permits -= 1;
     }
 }
 
@@ -502,7 +528,7 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(crate) struct PooledFile {
     pool: Arc<FileHandles>,
-    slot: Arc<Slot>,
+    slot: Arc<HandleSlot>,
 }
 
 impl PooledFile {
@@ -513,8 +539,8 @@ impl PooledFile {
     /// The file, opened if need be. To be held for no longer than a call.
     ///
     /// # Errors
-    /// [`Error::SessionClosed`] if it is gone since the session was closed, [`Error::FileMissing`] if it is gone
-    /// otherwise; [`Error::Disk`].
+    /// [`Error::SessionClosed`] if it is gone since the session was closed, [`Error::FileMissing`]
+    /// if it is gone otherwise; [`Error::Disk`].
     pub(crate) fn get(&self) -> Result<Arc<dyn DiskFile>> {
         let file = self.get_or_open(true)?;
         Ok(file.expect("opened beyond the limit if need be"))
@@ -523,7 +549,7 @@ impl PooledFile {
     /// The file, opened if need be; `None` if all files that may be open are in use.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub(crate) fn get_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         self.get_or_open(false)
     }
@@ -532,6 +558,7 @@ impl PooledFile {
         if let Some(file) = self.slot.use_open() {
             return Ok(Some(file));
         }
+
         let mut open = self.slot.write();
         if let Some(file) = open.as_ref() {
             return Ok(Some(Arc::clone(file)));
@@ -539,6 +566,7 @@ impl PooledFile {
         if !self.pool.reserve(beyond)? {
             return Ok(None);
         }
+
         match self.pool.open(&self.slot, &mut open) {
             Err(error) if error.is_not_found() => {
                 if !self.pool.is_read_only.load(Ordering::Relaxed) {
@@ -572,7 +600,8 @@ impl PooledFile {
         Ok(self.pool.with_space(|| file.set_len(len))?)
     }
 
-    /// Makes the bytes durable that were written before this call, while others may be being written.
+    /// Makes the bytes durable that were written before this call, while others may be being
+    /// written.
     pub(crate) fn sync_so_far(&self) -> Result<()> {
         self.pool.check_poisoned()?;
         let file = self.get()?;
@@ -633,7 +662,9 @@ mod tests {
             assert_eq!((read(&files[0]), read(&files[at])), (0, at));
             assert!(disk.open_files() <= 4, "{} are open", disk.open_files());
         }
-        // Once at first, and never again although the others came and went; these once for each turn.
+
+        // Once at first, and never again although the others came and went; these once for each
+        // turn.
         let opens = disk.counts().opens;
         assert_eq!(opens, 1 + 50);
         drop(files);
@@ -645,15 +676,18 @@ mod tests {
         let (disk, _pool, files) = pool(4, 8);
         let held: Vec<_> = (0..4).map(|at| files[at].get_if_room().unwrap().unwrap()).collect();
         assert!(files[4].get_if_room().unwrap().is_none(), "all four are in use");
+
         // One of these is open, so it takes no room.
         assert!(files[2].get_if_room().unwrap().is_some());
         assert_eq!((read(&files[4]), read(&files[5])), (4, 5), "whoever must goes on");
+
         // The fifth file was closed for the sixth.
         assert_eq!(disk.open_files(), 5);
         let mut bytes = [0; 8];
         held[0].read_at(&mut bytes, 0).unwrap();
         drop(held);
         assert_eq!(read(&files[7]), 7);
+
         assert_eq!(disk.open_files(), 4);
     }
 
@@ -670,10 +704,12 @@ mod tests {
             assert!(disk.open_files() <= 4);
             assert!(written.slot.is_durable());
         }
+
         assert_eq!(disk.counts().syncs, 100);
         disk.sync_dir(Path::new("/")).unwrap();
         let survived = disk.after_crash(Survival::Nothing).read_raw("/new").unwrap();
         assert_eq!(survived.len(), 51_200);
+
         // Nothing is left to do.
         written.sync().unwrap();
         assert_eq!(disk.counts().syncs, 100);
@@ -699,16 +735,19 @@ mod tests {
         let written = pool.create("/new".into(), Access::Buffered).unwrap();
         written.write_at(&[7; 8], 0).unwrap();
         disk.set_plan(FaultPlan::fail(disk.calls(), FaultKind::FailedSync, Repeat::Forever));
+
         let mut failed = 0;
         for round in 0..100 {
             failed += usize::from(files[round % 8].get().is_err());
             assert_eq!(failed > 0, pool.check_poisoned().is_err());
         }
+
         // Reported once; after that nothing is promised, and nothing is in the way of reading.
         assert_eq!(failed, 1);
         assert!(disk.open_files() <= 4);
         assert_eq!(read(&written), usize::from_le_bytes([7; 8]));
         let refused = written.sync();
+
         assert!(matches!(&refused, Err(Error::Poisoned { path }) if path == Path::new("/new")));
     }
 
@@ -719,12 +758,14 @@ mod tests {
         written.write_at(&[7; 8], 0).unwrap();
         pool.end_writing();
         let closed = |result: Result<()>| assert!(matches!(result, Err(Error::SessionClosed)));
+
         // The file is open, and then it is not.
         for _ in 0..2 {
             closed(written.write_at(&[8; 8], 0));
             closed(written.set_len(0));
             (0..100).for_each(|round| assert_eq!(read(&files[round % 8]), round % 8));
         }
+
         closed(pool.create("/newer".into(), Access::Buffered).map(drop));
         assert!(disk.read_raw("/newer").is_none());
         assert_eq!(read(&written), usize::from_le_bytes([7; 8]));
@@ -735,20 +776,25 @@ mod tests {
         let (disk, pool, files) = pool(100, 12);
         disk.set_plan(FaultPlan { open_files_max: Some(3), ..FaultPlan::default() });
         let written = pool.create("/new".into(), Access::Buffered).unwrap();
+
         for at in (0..12).chain(0..12) {
             assert_eq!(read(&files[at]), at);
         }
+
         assert_eq!(disk.counts().syncs, 0, "the others were enough");
         let held: Vec<_> = files[..2].iter().map(|file| file.get().unwrap()).collect();
+
         // These and the new file: it is closed, too.
         assert_eq!(read(&files[5]), 5);
         assert_eq!(disk.counts().syncs, 1);
+
         // And with three in use there is nothing to close.
         let more = written.get().unwrap();
         let refused = files[8].get().unwrap_err();
         let is_meant = matches!(&refused, Error::Disk(error) if error.is_too_many_files());
         assert!(is_meant, "{refused}");
         drop((held, more));
+
         assert_eq!(read(&files[8]), 8);
     }
 }

@@ -1,14 +1,17 @@
 //! The directory `lost+found` of a session: files that nothing names any more, kept for a while.
 //!
-//! A process that died leaves runs that no snapshot and no table refers to. So does somebody who lost the file of a
-//! snapshot, or a manifest, and puts it back later. Opening a session cannot tell these apart, and removes neither:
-//! the files move here, and back to their place when a snapshot or a table names them again.
+//! A process that died leaves runs that no snapshot and no table refers to. So does somebody who
+//! lost the file of a snapshot, or a manifest, and puts it back later. Opening a session cannot
+//! tell these apart, and removes neither: the files move here, and back to their place when a
+//! snapshot or a table names them again.
 //!
-//! **How long.** The files that one opening has found stay until a later opening finds others, so that a store whose
-//! process is killed again and again holds the remains of one crash. They also go when the disk is full. Where there is
-//! no snapshot and no table at all, or one that cannot be read, nothing goes.
+//! **How long.** The files that one opening has found stay until a later opening finds others, so
+//! that a store whose process is killed again and again holds the remains of one crash. They also
+//! go when the disk is full. Where there is no snapshot and no table at all, or one that cannot be
+//! read, nothing goes.
 //!
-//! Invariant: a file has a durable name, here or in its old place, at every moment; no file here is ever overwritten.
+//! Invariant: a file has a durable name, here or in its old place, at every moment; no file here is
+//! ever overwritten.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -46,7 +49,8 @@ pub(crate) fn names(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
     Ok(files.map(|entry| entry.name).collect())
 }
 
-/// Gives a file a second name, or, where the file system has none, another one. False if the name is taken.
+/// Gives a file a second name, or, where the file system has none, another one. False if the name
+/// is taken.
 fn link(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<bool> {
     match disk.hard_link(from, to) {
         Ok(()) => Ok(true),
@@ -89,7 +93,8 @@ fn make(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
     Ok(lost)
 }
 
-/// Gives a file a second, durable name here; its old one stays. Does nothing on a file system without second names.
+/// Gives a file a second, durable name here; its old one stays. Does nothing on a file system
+/// without second names.
 ///
 /// # Errors
 /// Those of the disk.
@@ -107,6 +112,7 @@ pub(crate) fn keep_copy(disk: &dyn Disk, dir: &Path, path: &Path) -> io::Result<
             Err(_) => return Ok(()),
         }
     }
+
     Ok(())
 }
 
@@ -118,6 +124,7 @@ pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -
     if names.is_empty() {
         return Ok(());
     }
+
     let lost = make(disk, dir)?;
     for name in names {
         let source = from.join(name);
@@ -128,15 +135,18 @@ pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -
             }
             is_linked = link(disk, &source, &lost.join(format!("{name}.{count}")))?;
         }
+
         if !is_linked {
             let taken = std::io::Error::from(ErrorKind::AlreadyExists);
             return Err(io::Error::io("link", &lost.join(name), taken));
         }
     }
+
     disk.sync_dir(&lost)?;
     for name in names {
         unlink(disk, &from.join(name))?;
     }
+
     disk.sync_dir(from)
 }
 
@@ -186,7 +196,8 @@ mod tests {
     /// Whatever a crash leaves, no file is gone, and none has taken the place of another.
     #[test]
     fn a_crash_at_any_call_loses_no_file_on_its_way_here_or_back() {
-        let (dir, active) = (Path::new("/s"), Path::new("/s/active"));
+        let dir = Path::new("/s");
+        let active = Path::new("/s/active");
         let name = "00000001.run".to_owned();
         let write = |disk: &SimDisk, path: &Path, bytes: &[u8]| -> io::Result<()> {
             let file = disk.open(path, OpenMode::CreateNew, Access::Buffered)?;
@@ -200,6 +211,7 @@ mod tests {
             keep(disk, dir, active, std::slice::from_ref(&name))?;
             take_back(disk, dir, active, std::slice::from_ref(&name))
         };
+
         let fresh = || {
             let disk = SimDisk::new(1);
             disk.create_dir(dir).unwrap();
@@ -210,6 +222,7 @@ mod tests {
             disk.sync_dir(active).unwrap();
             disk
         };
+
         let disk = fresh();
         script(&disk).unwrap();
         let calls = disk.calls();

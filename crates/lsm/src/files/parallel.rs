@@ -1,4 +1,4 @@
-//! The same work for many things, on a few threads.
+//! Parallel work: one function applied to many items by a few threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +9,8 @@ use terrane_io::{Disk, QueueKind};
 use crate::error::Result;
 use crate::files::file_set::lock;
 
-/// Threads worth having for reads of which at most `queue_depth` are in flight. One on a simulated disk,
-/// whose calls are to come in the same order each time.
+/// Threads worth having for reads of which at most `queue_depth` are in flight. One on a simulated
+/// disk, whose calls are to come in the same order each time.
 pub(crate) fn threads(disk: &dyn Disk, queue_depth: usize) -> usize {
     if disk.queue_kind() == QueueKind::Simulated {
         return 1;
@@ -18,9 +18,10 @@ pub(crate) fn threads(disk: &dyn Disk, queue_depth: usize) -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(queue_depth)
 }
 
-/// Does `work` for each number below `count` and returns the results in their order, or the error of the
-/// lowest number that failed: the same whatever the number of threads. No thread is left when this returns.
-/// With one thread, or if the system refuses others, all is done on the caller's.
+/// Does `work` for each number below `count` and returns the results in their order, or the error
+/// of the lowest number that failed: the same whatever the number of threads. No thread is left
+/// when this returns. With one thread, or if the system refuses others, all is done on the
+/// caller's.
 pub(crate) fn map<T: Send>(
     count: usize,
     threads: usize,
@@ -42,6 +43,7 @@ pub(crate) fn map<T: Send>(
             lock(&results).push((number, result));
         }
     };
+
     thread::scope(|scope| {
         for _ in 1..threads.min(count) {
             let named = thread::Builder::new().name("terrane-read".into());
@@ -51,6 +53,7 @@ pub(crate) fn map<T: Send>(
         }
         take_turns();
     });
+
     let mut results = lock(&results);
     results.sort_unstable_by_key(|(number, _)| *number);
     results.drain(..).map(|(_, result)| result).collect()
@@ -82,10 +85,12 @@ mod tests {
                 }
                 Err(Error::corrupt("file".as_ref(), Corrupt::rule("rule", 0, number as u64)))
             });
+
             let found = match error {
                 Err(Error::Corrupt { what, .. }) => what.found,
                 other => panic!("{other:?}"),
             };
+
             assert_eq!(found, 7);
             if threads == 1 {
                 assert_eq!(done.into_inner(), 8, "nothing is begun after an error");

@@ -1,14 +1,15 @@
-//! Giving back what nobody needs any more, where no caller waits for it: large files, and large pieces of memory.
+//! Reclaims large files and large pieces of memory, on a thread that no caller waits for.
 //!
-//! To remove a file of gigabytes, or to return a filter of a hundred megabytes to the system, takes tens of
-//! milliseconds. What asks for it is as a rule an update that happened to be the last user, so it is handed to one
-//! thread, which is started when it is first needed. Without it (the disk is simulated, whose calls are to come in one
-//! order; the system refused a thread; too much waits already) it is done at once by whoever asks.
+//! Removing a file of gigabytes, or returning a filter of a hundred megabytes to the system, takes
+//! tens of milliseconds. The caller is usually an update that happened to be the last user. It
+//! hands the task to one thread, which the first task starts. The caller does the task itself if
+//! there is no thread: on a simulated disk, whose calls must come in one order; if the system
+//! refused a thread; or if too many tasks wait.
 //!
-//! What is handed over is out of use, and nobody is told how it went but by what was handed over itself. Who needs the
-//! room that it takes, or an empty directory, [waits](Reclaimer::settle) for it.
+//! Nothing uses what is handed over, and a task reports its own failure. A caller that needs the
+//! disk space, or an empty directory, [waits](Reclaimer::wait) for the tasks.
 //!
-//! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they came.
+//! Invariant: at most [`WAITING_MAX`] tasks wait; the thread does them in their order of arrival.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,16 +17,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Tasks that wait, at the most: whoever makes more of them does them, so that files do not come faster than they go.
+/// Tasks that wait, at the most: whoever makes more of them does them, so that files do not come
+/// faster than they go.
 const WAITING_MAX: usize = 64;
 
-/// Smaller pieces of memory than this go at once: they mostly stay with the process, and cost microseconds.
+/// Smaller pieces of memory than this go at once: they mostly stay with the process, and cost
+/// microseconds.
 pub(crate) const SWEPT_BYTES_MIN: usize = 256 << 10;
 
 type Task = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct ReclaimState {
     waiting: VecDeque<Task>,
     /// Whether the thread is at a task.
     is_busy: bool,
@@ -34,7 +37,7 @@ struct State {
     thread: Option<JoinHandle<()>>,
 }
 
-impl State {
+impl ReclaimState {
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && !self.is_busy
     }
@@ -42,17 +45,17 @@ impl State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ReclaimState>,
     /// Told whenever a task comes or ends, and at the end.
     changed: Condvar,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReclaimState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, ReclaimState>) -> MutexGuard<'a, ReclaimState> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,16 +108,18 @@ impl Reclaimer {
             state.thread = thread.spawn(move || shared.run()).ok();
             state.has_ended = state.thread.is_none();
         }
+
         if state.has_ended || state.waiting.len() >= WAITING_MAX {
             drop(state);
             return task();
         }
+
         state.waiting.push_back(Box::new(task));
         self.shared.changed.notify_all();
     }
 
     /// Drops what holds so many bytes of memory.
-    pub(crate) fn let_go<T: Send + 'static>(&self, memory: T, bytes: usize) {
+    pub(crate) fn reclaim<T: Send + 'static>(&self, memory: T, bytes: usize) {
         if bytes < SWEPT_BYTES_MIN {
             drop(memory);
         } else {
@@ -123,7 +128,7 @@ impl Reclaimer {
     }
 
     /// Waits until all that has been handed over is done; whether there was anything to wait for.
-    pub(crate) fn settle(&self) -> bool {
+    pub(crate) fn wait(&self) -> bool {
         let mut state = self.shared.state();
         let had_work = !state.is_idle();
         // A task must not wait for itself.
@@ -157,35 +162,39 @@ mod tests {
 
     use super::*;
 
-    /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which task.
-    struct Held {
-        sweeper: Reclaimer,
+    /// A reclaimer whose thread waits for the barrier in its first task, and a list of who did
+    /// which task.
+    struct BlockedReclaimer {
+        reclaimer: Reclaimer,
         barrier: Arc<Barrier>,
         done: Arc<Mutex<Vec<(usize, ThreadId)>>>,
     }
 
-    fn held() -> Held {
-        let (sweeper, barrier) = (Reclaimer::new(false), Arc::new(Barrier::new(2)));
+    fn blocked() -> BlockedReclaimer {
+        let reclaimer = Reclaimer::new(false);
+        let barrier = Arc::new(Barrier::new(2));
         let waiting = Arc::clone(&barrier);
-        sweeper.sweep(move || {
+        reclaimer.sweep(move || {
             waiting.wait();
         });
+
         // Until the thread has it, it waits like others.
-        let mut state = sweeper.shared.state();
+        let mut state = reclaimer.shared.state();
         while !state.is_busy {
             drop(state);
             thread::yield_now();
-            state = sweeper.shared.state();
+            state = reclaimer.shared.state();
         }
+
         drop(state);
-        Held { sweeper, barrier, done: Arc::default() }
+        BlockedReclaimer { reclaimer, barrier, done: Arc::default() }
     }
 
-    impl Held {
+    impl BlockedReclaimer {
         fn sweep(&self, number: usize) {
             let done = Arc::clone(&self.done);
             let note = move || done.lock().unwrap().push((number, thread::current().id()));
-            self.sweeper.sweep(note);
+            self.reclaimer.sweep(note);
         }
 
         fn numbers(&self) -> Vec<usize> {
@@ -195,52 +204,55 @@ mod tests {
 
     #[test]
     fn tasks_are_done_by_another_thread_in_their_order_and_can_be_waited_for() {
-        let held = held();
-        (0..10).for_each(|number| held.sweep(number));
-        assert_eq!(held.numbers(), []);
-        held.barrier.wait();
-        held.sweeper.settle();
-        assert_eq!(held.numbers(), (0..10).collect::<Vec<_>>());
+        let blocked = blocked();
+        (0..10).for_each(|number| blocked.sweep(number));
+        assert_eq!(blocked.numbers(), []);
+        blocked.barrier.wait();
+        blocked.reclaimer.wait();
+        assert_eq!(blocked.numbers(), (0..10).collect::<Vec<_>>());
         let own = thread::current().id();
-        assert!(held.done.lock().unwrap().iter().all(|(_, thread)| *thread != own));
-        assert!(!held.sweeper.settle(), "nothing is left");
+        assert!(blocked.done.lock().unwrap().iter().all(|(_, thread)| *thread != own));
+        assert!(!blocked.reclaimer.wait(), "nothing is left");
     }
 
     #[test]
     fn what_is_too_much_to_wait_is_done_at_once() {
-        let held = held();
-        (0..=WAITING_MAX).for_each(|number| held.sweep(number));
-        assert_eq!(held.numbers(), [WAITING_MAX]);
-        held.barrier.wait();
-        assert!(held.done.lock().unwrap()[0].1 == thread::current().id());
+        let blocked = blocked();
+        (0..=WAITING_MAX).for_each(|number| blocked.sweep(number));
+        assert_eq!(blocked.numbers(), [WAITING_MAX]);
+        blocked.barrier.wait();
+        assert!(blocked.done.lock().unwrap()[0].1 == thread::current().id());
     }
 
     #[test]
     fn without_a_thread_all_is_done_at_once() {
-        let (sweeper, barrier) = (Reclaimer::new(true), Arc::new(Barrier::new(1)));
-        let held = Held { sweeper, barrier, done: Arc::default() };
-        held.sweep(7);
-        assert_eq!(*held.done.lock().unwrap(), [(7, thread::current().id())]);
-        assert!(!held.sweeper.settle());
+        let reclaimer = Reclaimer::new(true);
+        let barrier = Arc::new(Barrier::new(1));
+        let blocked = BlockedReclaimer { reclaimer, barrier, done: Arc::default() };
+        blocked.sweep(7);
+        assert_eq!(*blocked.done.lock().unwrap(), [(7, thread::current().id())]);
+        assert!(!blocked.reclaimer.wait());
     }
 
     #[test]
     fn dropping_waits_and_a_task_may_hold_the_last_reference() {
-        let held = held();
-        held.sweep(0);
-        let Held { sweeper, barrier, done } = held;
-        let sweeper = Arc::new(sweeper);
-        let last = Arc::clone(&sweeper);
+        let blocked = blocked();
+        blocked.sweep(0);
+        let BlockedReclaimer { reclaimer, barrier, done } = blocked;
+        let reclaimer = Arc::new(reclaimer);
+        let last = Arc::clone(&reclaimer);
         let noted = Arc::clone(&done);
+
         // It neither waits for itself nor joins itself.
-        sweeper.sweep(move || {
-            last.settle();
+        reclaimer.sweep(move || {
+            last.wait();
             drop(last);
             noted.lock().unwrap().push((1, thread::current().id()));
         });
+
         barrier.wait();
-        sweeper.settle();
-        drop(sweeper);
+        reclaimer.wait();
+        drop(reclaimer);
         assert_eq!(
             done.lock().unwrap().iter().map(|(number, _)| *number).collect::<Vec<_>>(),
             [0, 1]
@@ -249,23 +261,24 @@ mod tests {
 
     #[test]
     fn a_task_that_panics_keeps_nobody_waiting() {
-        let held = held();
-        held.sweeper.sweep(|| panic!("for the test"));
-        held.sweep(1);
-        held.barrier.wait();
-        held.sweeper.settle();
-        assert_eq!(held.numbers(), [1]);
+        let blocked = blocked();
+        blocked.reclaimer.sweep(|| panic!("for the test"));
+        blocked.sweep(1);
+        blocked.barrier.wait();
+        blocked.reclaimer.wait();
+        assert_eq!(blocked.numbers(), [1]);
     }
 
     #[test]
     fn small_memory_goes_at_once() {
-        let held = held();
-        let (small, large) = (Arc::new(()), Arc::new(()));
-        held.sweeper.let_go(Arc::clone(&small), SWEPT_BYTES_MIN - 1);
-        held.sweeper.let_go(Arc::clone(&large), SWEPT_BYTES_MIN);
+        let blocked = blocked();
+        let small = Arc::new(());
+        let large = Arc::new(());
+        blocked.reclaimer.reclaim(Arc::clone(&small), SWEPT_BYTES_MIN - 1);
+        blocked.reclaimer.reclaim(Arc::clone(&large), SWEPT_BYTES_MIN);
         assert_eq!((Arc::strong_count(&small), Arc::strong_count(&large)), (1, 2));
-        held.barrier.wait();
-        held.sweeper.settle();
+        blocked.barrier.wait();
+        blocked.reclaimer.wait();
         assert_eq!(Arc::strong_count(&large), 1);
     }
 }

@@ -1,18 +1,21 @@
-//! The reserve of a session: room on the disk that is given up when there is no other left.
+//! The reserve of a session: disk space that the session frees when the disk is full.
 //!
-//! A session that has a reserve keeps a file, `reserve`, whose bytes are allocated and hold nothing. When a write
-//! fails because the disk is full, the file is cut to its header, the write is made once more, and the
-//! session is *full*: deletions, merges, checkpoints and whatever else makes room in the end go on with what was
-//! freed; insertions and upserts are refused, until the whole of the reserve can be allocated again. The first
-//! of them after room was made does that; nothing needs to be reopened.
+//! A session that has a reserve keeps a file, `reserve`, whose bytes are allocated and hold
+//! nothing. When a write fails because the disk is full, the file is cut to its header, the write
+//! is made once more, and the session is *full*: deletions, merges, checkpoints and whatever else
+//! makes room in the end go on with what was freed; insertions and upserts are refused, until the
+//! whole of the reserve can be allocated again. The first of them after room was made does that;
+//! nothing needs to be reopened.
 //!
-//! How large it is to be stands in its header, so a session keeps its reserve whoever opens it. Of the bytes
-//! behind the header any state is as good as another: if they are not there when the session is opened, they
-//! were in use when the process ended, and are allocated, or the session begins full. A file whose header is
-//! not whole is one whose making was cut short, and counts as none.
+//! How large it is to be stands in its header, so a session keeps its reserve whoever opens it. Of
+//! the bytes behind the header any state is as good as another: if they are not there when the
+//! session is opened, they were in use when the process ended, and are allocated, or the session
+//! begins full. A file whose header is not whole is one whose making was cut short, and counts as
+//! none.
 //!
-//! Invariant: whoever calls [`Reserve::release`] or [`Reserve::take_back`] holds [`Reserve::changing`]; so does
-//! the write that the room was freed for, lest an insertion take it first.
+//! Invariant: callers of [`Reserve::release`] and [`Reserve::take_back`] hold
+//! [`Reserve::changing`]. The write that needs the space holds it too, so that no insertion takes
+//! the space first.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +102,8 @@ fn decode(header: &[u8]) -> Option<(u32, u64)> {
     let mut input = Reader::new(header);
     let content = input.clone().take(20).ok()?;
     let is_ours = input.take(8).ok()? == RESERVE_MAGIC;
-    let (version, bytes) = (input.u32().ok()?, input.u64().ok()?);
+    let version = input.u32().ok()?;
+    let bytes = input.u64().ok()?;
     let is_whole = input.u32().ok()? == crc32c(content);
     (is_ours && is_whole).then_some((version, bytes))
 }
@@ -112,6 +116,7 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> Result<Option<u64>> {
     if file.len()? < RESERVE_HEADER_SIZE {
         return Ok(None);
     }
+
     let mut header = [0; RESERVE_HEADER_SIZE as usize];
     file.read_at(&mut header, 0)?;
     match decode(&header) {
@@ -119,14 +124,15 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> Result<Option<u64>> {
             Ok((RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX).contains(&bytes).then_some(bytes))
         }
         Some((found, _)) => {
-            let (path, newest) = (file.path().to_owned(), RESERVE_VERSION);
+            let path = file.path().to_owned();
+            let newest = RESERVE_VERSION;
             Err(Error::UnknownVersion { path, found, newest })
         }
         None => Ok(None),
     }
 }
 
-/// The same of the file at a path; `None` also if there is no file.
+/// Reads the size of the reserve in the file at a path; `None` also if there is no file.
 fn read_if_there(disk: &dyn Disk, path: &Path) -> Result<Option<u64>> {
     match disk.open(path, OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => Ok(None),
@@ -134,7 +140,8 @@ fn read_if_there(disk: &dyn Disk, path: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// Whether the device or the system does not give the file. A link or a device in its place is something else.
+/// Whether the device or the system does not give the file. A link or a device in its place is
+/// something else.
 pub(crate) fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Disk(io::Error::WrongKind { .. }) => false,
@@ -148,7 +155,8 @@ pub(crate) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Disk(error) if error.is_permission())
 }
 
-/// Refuses a reserve that the disk has no room for, before anything is changed. `dir` may be missing.
+/// Refuses a reserve that the disk has no room for, before anything is changed. `dir` may be
+/// missing.
 ///
 /// # Errors
 /// [`Error::ReserveTooLarge`], [`Error::UnknownVersion`], [`Error::Disk`].
@@ -176,23 +184,28 @@ pub(crate) fn check_room_for(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -
             }
         }
     };
+
     let free = disk.free_bytes(place)?.saturating_add(held);
     if free < bytes {
         return Err(Error::ReserveTooLarge { path: dir.to_owned(), bytes, free });
     }
+
     Ok(())
 }
 
 impl Reserve {
     /// No reserve.
     pub(crate) fn none() -> Self {
-        let (path, is_full, changing) = (PathBuf::new(), AtomicBool::new(false), Mutex::default());
+        let path = PathBuf::new();
+        let is_full = AtomicBool::new(false);
+        let changing = Mutex::default();
         Self { path, bytes: 0, is_full, changing }
     }
 
-    /// The reserve of the session in `dir`: as it was told to be, or as `wanted`, where 0 means none any more.
-    /// A file that the medium does not give is made anew; one that this user may not read is left alone, and
-    /// the session has none, unless `wanted` says how large another is to be.
+    /// The reserve of the session in `dir`: as it was told to be, or as `wanted`, where 0 means
+    /// none any more. A file that the medium does not give is made anew; one that this user may not
+    /// read is left alone, and the session has none, unless `wanted` says how large another is to
+    /// be.
     ///
     /// # Errors
     /// [`Error::UnknownVersion`], [`Error::Disk`]; but if the disk is full, so is the session.
@@ -214,6 +227,7 @@ impl Reserve {
             }
             stored => stored?,
         };
+
         let bytes = wanted.or(stored).unwrap_or(0);
         if bytes == 0 {
             if wanted.is_some() && is_there {
@@ -222,6 +236,7 @@ impl Reserve {
             }
             return Ok(Self::none());
         }
+
         let reserve = Self { path, bytes, ..Self::none() };
         match reserve.hold(disk) {
             Err(error) if error.is_no_space() => {
@@ -230,6 +245,7 @@ impl Reserve {
             }
             held => held?,
         }
+
         Ok(reserve)
     }
 
@@ -261,11 +277,13 @@ impl Reserve {
             Err(error) if error.is_not_found() => (open(OpenMode::CreateNew)?, true),
             opened => (opened?, false),
         };
+
         let header = encode(self.bytes);
         let mut found = vec![0; header.len()];
         if file.len()? >= RESERVE_HEADER_SIZE {
             file.read_at(&mut found, 0)?;
         }
+
         if found != header {
             file.set_len(0)?;
             file.write_at(&header, 0)?;
@@ -275,9 +293,11 @@ impl Reserve {
                 Err(error)
             })?;
         }
+
         if is_new {
             disk.sync_dir(self.dir())?;
         }
+
         file.allocate(self.bytes).and_then(|()| file.set_len(self.bytes)).or_else(|error| {
             // A part may have been allocated, which others need.
             file.set_len(RESERVE_HEADER_SIZE)?;
@@ -300,6 +320,7 @@ impl Reserve {
                 file.sync()?;
             }
         }
+
         event!(WARN, "reserve.let_go", self.dir(), bytes = self.bytes);
         self.is_full.store(true, Ordering::Relaxed);
         Ok(())
@@ -317,6 +338,7 @@ impl Reserve {
         if disk.free_bytes(self.dir())? < self.bytes {
             return Ok(false);
         }
+
         match self.hold(disk) {
             Err(error) if error.is_no_space() => Ok(false),
             held => {

@@ -1,16 +1,19 @@
-//! Chunks of runs on their way to their files, while the merges that made them go on.
+//! Write queue: writes chunks of runs while the compactions that made them go on.
 //!
-//! All merges of a session share one queue, which is there while anything is under way. As it may take a
-//! descriptor, it counts as an open file of the session. No more chunks are under way than [`IN_FLIGHT_MAX`], nor
-//! than a quarter of the files that may be open, nor than an eighth of the reserve of disk space has room for; what
-//! cannot be begun is for the caller to write at once. Nor is anything begun while another thread waits for a write
-//! of its own, which takes the queue that long.
+//! All merges of a session share one queue, which is there while anything is under way. As it may
+//! take a descriptor, it counts as an open file of the session. No more chunks are under way than
+//! [`IN_FLIGHT_MAX`], nor than a quarter of the files that may be open, nor than an eighth of the
+//! reserve of disk space has room for; what cannot be begun is for the caller to write at once. Nor
+//! is anything begun while another thread waits for a write of its own, which takes the queue that
+//! long.
 //!
-//! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made again. Who began it
-//! must ask what became of it ([`InFlight::land`]); until then nothing may rely on it. Dropping an [`InFlight`]
-//! waits for the write, so that nothing is written to the file of a run that is gone.
+//! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made
+//! again. Who began it must ask what became of it ([`InFlight::land`]); until then nothing may rely
+//! on it. Dropping an [`InFlight`] waits for the write, so that nothing is written to the file of a
+//! run that is gone.
 //!
-//! Invariant: once [`WriteQueue::end`] has returned, after writing was ended in the session, nothing is in flight.
+//! Invariant: once [`WriteQueue::end`] has returned, after writing was ended in the session,
+//! nothing is in flight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use terrane_io::{AlignedBuf, Completion, Direction, IoQueue, Request};
 
 use crate::error::Result;
-use crate::files::handles::{FileHandles, Place, PooledFile};
+use crate::files::handles::{FileHandles, OpenFilePermit, PooledFile};
 
 /// Most chunks in flight.
 const IN_FLIGHT_MAX: usize = 32;
@@ -28,16 +31,16 @@ const IN_FLIGHT_MAX: usize = 32;
 const SPARE_MAX: usize = 8;
 
 #[derive(Default)]
-struct State {
+struct WriteQueueState {
     /// `None` while nothing is in flight.
-    queue: Option<(Box<dyn IoQueue>, Place)>,
+    queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
-    /// What became of writes that nobody has asked about yet; one that failed, with what was to be written.
+    /// Results of writes that nobody has asked about yet; a failed write with its bytes.
     landed: BTreeMap<u64, Option<(terrane_io::Error, AlignedBuf)>>,
     spare: Vec<AlignedBuf>,
 }
 
-impl State {
+impl WriteQueueState {
     /// Takes note of a write that has ended, and lets go of the queue after the last one.
     fn note(&mut self, done: Completion) {
         let Completion { tag, buffer, result } = done;
@@ -77,8 +80,8 @@ impl State {
 
 /// The writes of a session that nobody waits for yet.
 pub(crate) struct WriteQueue {
-    open_files: Arc<FileHandles>,
-    state: Mutex<State>,
+    handles: Arc<FileHandles>,
+    state: Mutex<WriteQueueState>,
 }
 
 impl fmt::Debug for WriteQueue {
@@ -89,16 +92,16 @@ impl fmt::Debug for WriteQueue {
 
 impl WriteQueue {
     /// Nothing in flight yet.
-    pub(crate) fn new(open_files: &Arc<FileHandles>) -> Arc<Self> {
-        Arc::new(Self { open_files: Arc::clone(open_files), state: Mutex::default() })
+    pub(crate) fn new(handles: &Arc<FileHandles>) -> Arc<Self> {
+        Arc::new(Self { handles: Arc::clone(handles), state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WriteQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, unless somebody waits for a write.
-    fn state_unless_busy(&self) -> Option<MutexGuard<'_, State>> {
+    /// Locks the state, unless another thread waits for a write.
+    fn state_unless_busy(&self) -> Option<MutexGuard<'_, WriteQueueState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -106,20 +109,21 @@ impl WriteQueue {
         }
     }
 
-    /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full all that is in flight
-    /// is still written, and much is left for what must go on.
+    /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full
+    /// all that is in flight is still written, and much is left for what must go on.
     fn in_reserve(&self, chunk_bytes: usize) -> usize {
-        match self.open_files.disk_reserve().bytes() as usize {
+        match self.handles.disk_reserve().bytes() as usize {
             0 => usize::MAX,
             bytes => bytes / 8 / chunk_bytes,
         }
     }
 
-    /// Begins to write all of `chunk`, which is another buffer of the same length then; `None`, and nothing
-    /// has happened, if it cannot be begun now.
+    /// Begins to write all of `chunk`, which is another buffer of the same length then; `None`, and
+    /// nothing has happened, if it cannot be begun now.
     ///
     /// # Errors
-    /// As [`PooledFile::to_change`], and that of a file that had to be closed; nothing has been begun then.
+    /// Errors of [`PooledFile::to_change`], and of a file that had to be closed. No write has begun
+    /// then.
     pub(crate) fn begin(
         self: &Arc<Self>,
         file: &PooledFile,
@@ -128,23 +132,25 @@ impl WriteQueue {
     ) -> Result<Option<InFlight>> {
         // The right is held until the request is in the queue, where `end` waits for it.
         let (_right, file) = file.to_change()?;
-        let files_max = self.open_files.files_max();
+        let files_max = self.handles.files_max();
         let Some(mut state) = self.state_unless_busy() else { return Ok(None) };
         state.reap();
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
         if in_flight >= IN_FLIGHT_MAX.min(files_max / 4).min(self.in_reserve(chunk.len())) {
             return Ok(None);
         }
-        let State { queue, next_tag, spare, .. } = &mut *state;
+
+        let WriteQueueState { queue, next_tag, spare, .. } = &mut *state;
         let (queue, _) = match queue {
             Some(queue) => queue,
             None => {
-                let Some(place) = self.open_files.place(files_max / 4)? else { return Ok(None) };
-                let queued = self.open_files.disk().queue(IN_FLIGHT_MAX);
+                let Some(permit) = self.handles.permit(files_max / 4)? else { return Ok(None) };
+                let queued = self.handles.disk().queue(IN_FLIGHT_MAX);
                 let Ok(queued) = queued else { return Ok(None) };
-                queue.insert((queued, place))
+                queue.insert((queued, permit))
             }
         };
+
         let fits = spare.iter().position(|buffer| buffer.len() == chunk.len());
         let next = fits.map_or_else(|| AlignedBuf::zeroed(chunk.len()), |at| spare.swap_remove(at));
         let tag = *next_tag;
@@ -152,6 +158,7 @@ impl WriteQueue {
         let buffer = std::mem::replace(chunk, next);
         queue.push(Request { tag, file, offset, buffer, direction: Direction::Write });
         queue.submit();
+
         Ok(Some(InFlight { behind: Arc::clone(self), tag: Some(tag), offset }))
     }
 
@@ -248,7 +255,7 @@ mod tests {
         disk.read_raw(format!("/{n}")).unwrap()
     }
 
-    /// What is left of a queue: nothing in flight, nothing kept, no place taken.
+    /// Whether a queue is empty: nothing in flight, nothing kept, no permit taken.
     fn is_idle(behind: &WriteQueue) -> bool {
         let state = behind.state();
         state.queue.is_none() && state.landed.is_empty()
@@ -265,14 +272,17 @@ mod tests {
             assert_eq!(bytes.len(), CHUNK, "another buffer to fill");
             in_flight.push(begun);
         }
+
         while let Some(last) = in_flight.pop() {
             last.land().unwrap();
         }
+
         for n in 0..8 {
             let content = content(&disk, n);
             assert_eq!(content.len(), 2 * CHUNK);
             assert!(content[CHUNK..].iter().all(|&byte| byte == n));
         }
+
         assert!(is_idle(&behind));
         assert!(behind.state().spare.len() <= SPARE_MAX);
     }
@@ -297,7 +307,9 @@ mod tests {
         for (files_max, most) in [(4, 1), (16, 4), (1024, IN_FLIGHT_MAX)] {
             let (_, pool, behind) = behind(files_max);
             let file = file(&pool, 1);
-            let (mut begun, mut seen) = (Vec::new(), 0);
+            let mut begun = Vec::new();
+
+            let mut seen = 0;
             for at in 0..100 {
                 begun.extend(behind.begin(&file, &mut chunk(1), at * CHUNK as u64).unwrap());
                 let state = behind.state();
@@ -305,6 +317,7 @@ mod tests {
                 assert!(now <= most, "{now} of {most}");
                 seen = seen.max(now);
             }
+
             assert!(seen > 0 && !begun.is_empty());
         }
     }
@@ -333,6 +346,7 @@ mod tests {
         assert!(begun.iter().all(InFlight::has_ended));
         assert!(matches!(begin(8), Err(Error::SessionClosed)));
         assert!(begun.into_iter().all(|begun| begun.land().is_ok()));
+
         assert!(is_idle(&behind));
     }
 }

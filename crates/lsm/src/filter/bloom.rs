@@ -9,16 +9,18 @@
 //!
 //! Blocks fill unevenly, so a blocked filter needs more bits than a plain one: 15.5 bits per entry
 //! for a false-positive rate (FPR) of 1e-3, where a plain one needs 14.4. The tables below come
-//! from the model in the tests, which takes the load of a block as Poisson-distributed and counts the bits set.
+//! from the model in the tests, which takes the load of a block as Poisson-distributed and counts
+//! the bits set.
 //!
 //! # Folding
 //!
-//! In memory a filter may have any part of its stored blocks: `d` neighbours are put into one, which then has the
-//! bits of all of them. As blocks are numbered in the order of hashes, that is the filter that would have been
-//! built with a `d`-th of the blocks. A [`Fold`] puts one number of neighbours together in the first blocks, and
-//! another in the others, so that any size can be had. What is folded has as many probes as before, more than is
-//! best for so few bits; so filters that are to be folded get six at most, which costs little unfolded: 0.0886
-//! instead of 0.0729 at a third of 16.5 bits per entry, where eleven probes would give 0.27.
+//! In memory a filter may have any part of its stored blocks: `d` neighbours are put into one,
+//! which then has the bits of all of them. As blocks are numbered in the order of hashes, that is
+//! the filter that would have been built with a `d`-th of the blocks. A [`Fold`] puts one number of
+//! neighbours together in the first blocks, and another in the others, so that any size can be had.
+//! A folded filter has as many probes as before, more than is best for so few bits. So a filter
+//! that will be folded gets six probes at most, which costs little unfolded: 0.0886 instead of
+//! 0.0729 at a third of 16.5 bits per entry, where eleven probes would give 0.27.
 
 use std::ops::Range;
 
@@ -51,7 +53,7 @@ const WAITING: usize = 8;
 pub(crate) enum BloomSize {
     /// Bits per entry; held to `1.0..=32.0`.
     BitsPerEntry(f64),
-    /// As many bits as this false-positive rate takes; held to `1e-5..=1e-1`.
+    /// Bits for this false-positive rate, which is clamped to `1e-5..=1e-1`.
     Fpr(f64),
     /// Bits per entry, of a filter that will be folded; held to `1.0..=32.0`.
     Folding(f64),
@@ -73,12 +75,14 @@ impl BloomSize {
         14, 14, 14, 14, 15,
     ];
 
-    /// So many bits per entry, where they are enough to be of use, of a filter that will be folded.
+    /// Returns this many bits per entry of a filter that will be folded, if they are enough to be
+    /// of use.
     pub(crate) fn for_bits(bits: f64) -> Self {
         if bits >= 1.0 { Self::Folding(bits) } else { Self::Least }
     }
 
-    /// About as many bits as a false-positive rate takes, which may be up to 1, in a filter that will be folded.
+    /// About as many bits as a false-positive rate takes, which may be up to 1, in a filter that
+    /// will be folded.
     pub(crate) fn for_rate(rate: f64) -> Self {
         let table = &Self::FOLDING_BITS_BY_HALF_DECADE;
         if rate <= 0.1 {
@@ -90,7 +94,7 @@ impl BloomSize {
     /// Bits per entry to allocate.
     fn bits_per_entry(self) -> f64 {
         match self {
-            // As little as can be told from nothing: rounded up, it is a block.
+            // The least number above zero: rounded up, it is one block.
             Self::Least => f64::MIN_POSITIVE,
             Self::BitsPerEntry(bits) | Self::Folding(bits) => bits.clamp(1.0, 32.0),
             Self::Fpr(fpr) => bits_between(&Self::BITS_BY_HALF_DECADE, fpr),
@@ -124,18 +128,20 @@ fn floor_index(number: f64) -> usize {
 /// The number of blocks is a multiple of one of these, so that a filter can be folded.
 const BLOCKS_MULTIPLES: [usize; 7] = [48, 24, 12, 6, 4, 2, 1];
 
-/// Number of blocks for `entries` at `bits_per_entry`. It is rounded up so that it can be folded: by a
-/// thirty-second at the most.
+/// Number of blocks for `entries` at `bits_per_entry`. It is rounded up so that it can be folded:
+/// by a thirty-second at the most.
 fn block_count(entries: u64, bits_per_entry: f64) -> usize {
     let count = (entries as f64 * bits_per_entry / BLOCK_BITS).ceil() as usize;
     let fits = |multiple: &&usize| **multiple <= (count / 32).max(1);
     BLOCKS_MULTIPLES.iter().find(fits).map_or(count, |&multiple| count.next_multiple_of(multiple))
 }
 
-/// The FPR to expect of a filter of so many entries, blocks and probes: within 6 % up to 24 bits per entry.
+/// The FPR to expect of a filter of so many entries, blocks and probes: within 6 % up to 24 bits
+/// per entry.
 ///
-/// The number of a block's entries is Poisson-distributed; of its mean and of √3 standard deviations to both
-/// sides, weighted as four to one and one, any smooth function has about the same mean.
+/// The number of a block's entries is Poisson-distributed; of its mean and of √3 standard
+/// deviations to both sides, weighted as four to one and one, any smooth function has about the
+/// same mean.
 pub(crate) fn expected_rate(entries: u64, blocks: u64, probes: u8) -> f64 {
     let mean = entries as f64 / blocks.max(1) as f64;
     let claimed = |entries: f64| {
@@ -146,8 +152,8 @@ pub(crate) fn expected_rate(entries: u64, blocks: u64, probes: u8) -> f64 {
     (4.0 * claimed(mean) + claimed((mean - aside).max(0.0)) + claimed(mean + aside)) / 6.0
 }
 
-/// How many neighbours among a filter's stored blocks are one block in memory: `coarse` of those below `until`,
-/// `fine` of the others.
+/// How many neighbours among a filter's stored blocks are one block in memory: `coarse` of those
+/// below `until`, `fine` of the others.
 ///
 /// Invariant: both divide `until`, and of a filter in memory the number of stored blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,22 +164,23 @@ pub(crate) struct Fold {
 }
 
 impl Fold {
-    /// What is stored.
+    /// The whole filter, as it is stored.
     pub(crate) const WHOLE: Self = Self::uniform(1);
     /// Nothing of it: the filter says of every key that it may be there.
     pub(crate) const NOTHING: Self = Self::uniform(0);
     /// Numbers of neighbours that are put together.
     pub(crate) const FACTORS: [u64; 10] = [48, 24, 16, 12, 8, 6, 4, 3, 2, 1];
 
-    /// So many neighbours in each block.
+    /// Returns the fold of `neighbours` stored blocks into each block.
     pub(crate) const fn uniform(neighbours: u64) -> Self {
         Self { coarse: neighbours, fine: neighbours, until: 0 }
     }
 
-    /// The finest mixture of two uniform folds, one coarser than the other, that has `blocks_max` blocks of
-    /// `stored` at the most. These must be enough for the coarser one.
+    /// The finest mixture of two uniform folds, one coarser than the other, that has `blocks_max`
+    /// blocks of `stored` at the most. These must be enough for the coarser one.
     pub(crate) fn between(coarse: Self, fine: Self, stored: u64, blocks_max: u64) -> Self {
-        let (coarse, fine) = (coarse.fine, fine.fine);
+        let coarse = coarse.fine;
+        let fine = fine.fine;
         let unit = coarse * fine;
         let excess = (stored / fine).saturating_sub(blocks_max);
         // Each unit that is folded coarsely saves so many blocks.
@@ -224,8 +231,8 @@ impl Fold {
 struct Split {
     /// The first hash of the finer part; 0 without a coarser one.
     hash: u64,
-    /// Blocks that the filter would have if all of it were as coarse, or as fine, and by how much the numbers of
-    /// the finer ones are smaller than they would be then.
+    /// Blocks that the filter would have if all of it were as coarse, or as fine, and by how much
+    /// the numbers of the finer ones are smaller than they would be then.
     coarse_count: u64,
     fine_count: u64,
     fewer: u64,
@@ -237,7 +244,8 @@ impl Split {
             return Self::default();
         }
         let hash = (u128::from(until) << 64).div_ceil(u128::from(stored)) as u64;
-        let (coarse_count, fine_count) = (stored / coarse, stored / fine);
+        let coarse_count = stored / coarse;
+        let fine_count = stored / fine;
         Self { hash, coarse_count, fine_count, fewer: until / fine - until / coarse }
     }
 
@@ -278,7 +286,8 @@ impl Blocks {
         let mut folded = 0;
         for block in 0..words.len() / BLOCK_WORDS {
             let target = to.place(from.first_stored(block as u64)) as usize;
-            let (at, target) = (block * BLOCK_WORDS, target * BLOCK_WORDS);
+            let at = block * BLOCK_WORDS;
+            let target = target * BLOCK_WORDS;
             if target == folded * BLOCK_WORDS {
                 words.copy_within(at..at + BLOCK_WORDS, target);
                 folded += 1;
@@ -288,9 +297,12 @@ impl Blocks {
                 }
             }
         }
+
         self.count = folded;
         self.words.truncate(self.start + self.count * BLOCK_WORDS);
-        // In place as a rule; else blocks may no longer begin with a cache line, which costs speed only.
+
+        // In place as a rule; else blocks may no longer begin with a cache line, which costs speed
+        // only.
         self.words.shrink_to_fit();
     }
 
@@ -322,7 +334,7 @@ impl Blocks {
         self.words.get(self.start + index * BLOCK_WORDS..)?.first_chunk()
     }
 
-    /// The same to be changed.
+    /// Returns the words for changing them.
     #[inline]
     fn at_mut(&mut self, index: usize) -> Option<&mut [u64; BLOCK_WORDS]> {
         self.words.get_mut(self.start + index * BLOCK_WORDS..)?.first_chunk_mut()
@@ -385,7 +397,8 @@ pub(crate) fn fold(number: u64) -> u64 {
 pub(crate) struct BloomBuilder {
     blocks: Blocks,
     probes: u8,
-    /// The last hashes, whose blocks have been asked for but not written yet; 0 where there is none.
+    /// The last hashes, whose blocks have been asked for but not written yet; 0 where there is
+    /// none.
     waiting: [u64; WAITING],
     next: usize,
 }
@@ -400,8 +413,10 @@ impl BloomBuilder {
         if let Some(block) = self.blocks.block(hash) {
             prefetch(block);
         }
+
         let due = std::mem::replace(&mut self.waiting[self.next], hash);
         self.next = (self.next + 1) % WAITING;
+
         // A hash of 0 has to be told from no hash, so it does not wait.
         if due != 0 {
             self.set(due);
@@ -442,7 +457,7 @@ pub(crate) struct Bloom {
     probes: u8,
     /// Blocks that are stored.
     stored: u64,
-    /// What of them is in memory, and where.
+    /// Part of the stored blocks that is in memory, and where.
     fold: Fold,
     split: Split,
 }
@@ -454,7 +469,7 @@ impl Bloom {
         Self { blocks, probes, stored, fold: Fold::WHOLE, split: Split::default() }
     }
 
-    /// What stands for a filter of which nothing is in memory.
+    /// Returns a filter of which nothing is in memory: it claims every key.
     pub(crate) fn nothing() -> Self {
         let split = Split::default();
         Self { blocks: Blocks::full(), probes: 1, stored: 0, fold: Fold::NOTHING, split }
@@ -516,7 +531,7 @@ impl Bloom {
         }
     }
 
-    /// What of the stored filter is in memory.
+    /// Returns the part of the stored filter that is in memory.
     pub(crate) fn fold(&self) -> Fold {
         self.fold
     }
@@ -529,8 +544,8 @@ impl Bloom {
         Fold::FACTORS.iter().rev().map(|&factor| Fold::uniform(factor)).find(coarser)
     }
 
-    /// Folds the filter in memory, to what it [leads to](Fold::leads_to). It goes on to say yes to all of its
-    /// hashes, and to more others.
+    /// Folds the filter in memory, to what it [leads to](Fold::leads_to). It goes on to say yes to
+    /// all of its hashes, and to more others.
     pub(crate) fn fold_to(&mut self, fold: Fold) {
         assert!(self.fold.leads_to(fold) && fold.divides(self.stored));
         if fold != self.fold {
@@ -550,7 +565,8 @@ impl Bloom {
         self.probes
     }
 
-    /// The words of a range, cut off at the last one, eight per block; stored in little-endian order.
+    /// The words of a range, cut off at the last one, eight per block; stored in little-endian
+    /// order.
     pub(crate) fn words(&self, range: Range<usize>) -> &[u64] {
         let words = self.blocks.words();
         let end = range.end.min(words.len());
@@ -610,17 +626,21 @@ impl BloomDecoder {
         if !rest.is_empty() {
             return Err(broken("filter: whole words", 0, rest.len() as u64));
         }
+
         let left = self.stored * BLOCK_WORDS as u64 - self.words_taken;
         if words.len() as u64 > left {
             return Err(broken("filter: word count", left, words.len() as u64));
         }
+
         let fold = self.fold;
         let (blocks, _) = self.blocks.words_mut().as_chunks_mut::<BLOCK_WORDS>();
         for (number, word) in (self.words_taken..).zip(words) {
-            let (block, place) = (number / BLOCK_WORDS as u64, number as usize % BLOCK_WORDS);
+            let block = number / BLOCK_WORDS as u64;
+            let place = number as usize % BLOCK_WORDS;
             let block = if fold == Fold::WHOLE { block } else { fold.place(block) };
             blocks[block as usize][place] |= u64::from_le_bytes(*word);
         }
+
         self.words_taken += words.len() as u64;
         Ok(())
     }
@@ -651,8 +671,8 @@ fn broken(rule: &'static str, expected: u64, found: u64) -> Corrupt {
     reason = "small numbers of the tests' own"
 )]
 pub(crate) mod tests {
-    //! Goal: no false negatives, the false-positive rate that was asked for, and decoding that takes
-    //! exactly what was stored. Method: hashes from SplitMix64 with fixed seeds, so that each
+    //! Goal: no false negatives, the false-positive rate that was asked for, and decoding that
+    //! takes exactly what was stored. Method: hashes from SplitMix64 with fixed seeds, so that each
     //! measured rate is one number and its tolerance can be tight.
 
     use super::*;
@@ -692,6 +712,7 @@ pub(crate) mod tests {
         let mut weight = (-load).exp();
         let mut set = vec![0.0; 513];
         set[0] = 1.0;
+
         let mut fpr = 0.0;
         for entries in 0..(load + 10.0 * load.sqrt() + 10.0) as usize {
             let claimed = |(bits, share): (usize, &f64)| {
@@ -699,6 +720,7 @@ pub(crate) mod tests {
             };
             fpr += weight * set.iter().enumerate().map(claimed).sum::<f64>();
             weight *= load / (entries + 1) as f64;
+
             for _ in 0..probes {
                 for bits in (1..=512).rev() {
                     set[bits] = set[bits] * bits as f64 / BLOCK_BITS
@@ -707,6 +729,7 @@ pub(crate) mod tests {
                 set[0] = 0.0;
             }
         }
+
         fpr
     }
 
@@ -771,24 +794,29 @@ pub(crate) mod tests {
         Bloom { blocks, ..folded.clone() }
     }
 
-    /// Folding and building with so many blocks give the same words, so nothing is lost and the rate is the
-    /// model's: whether it is folded in memory or when it is read, at once or by and by.
+    /// Folding and building with so many blocks give the same words, so nothing is lost and the
+    /// rate is the model's: whether it is folded in memory or when it is read, at once or by and
+    /// by.
     #[test]
     fn a_folded_filter_is_the_one_built_with_the_blocks_that_are_left() {
         let entries = 60_000;
         let whole = filled(entries, BloomSize::Folding(16.5));
         let (stored, bytes) = (whole.blocks(), stored(&whole));
         assert!(stored.is_multiple_of(48), "{stored}");
-        let (two, three, four) = (Fold::uniform(2), Fold::uniform(3), Fold::uniform(4));
+        let two = Fold::uniform(2);
+        let three = Fold::uniform(3);
+        let four = Fold::uniform(4);
         let folds = [
             vec![two, four, Fold::uniform(48)],
             vec![Fold::between(three, two, stored, stored * 5 / 12), Fold::uniform(6)],
             vec![Fold::between(four, two, stored, stored / 3), four, Fold::uniform(12)],
             vec![Fold::between(three, Fold::WHOLE, stored, stored / 2), three],
         ];
+
         for fold in folds.concat() {
             assert!(fold.blocks(stored) < stored && whole.fold().leads_to(fold), "{fold:?}");
         }
+
         for steps in folds {
             let mut filter = whole.clone();
             for fold in steps {
@@ -810,6 +838,7 @@ pub(crate) mod tests {
                     let block = filter.block::<true>(*hash).unwrap();
                     Pattern::new(*hash, filter.probes()).is_in(block)
                 };
+
                 assert!(hashes.iter().all(found), "{fold:?}");
             }
         }
@@ -820,11 +849,13 @@ pub(crate) mod tests {
     fn an_uneven_fold_has_as_many_blocks_as_are_given() {
         let stored = 48 * 40;
         for (coarse, fine) in [(2, 1), (3, 2), (4, 3), (48, 1)] {
-            let (coarse, fine) = (Fold::uniform(coarse), Fold::uniform(fine));
+            let coarse = Fold::uniform(coarse);
+            let fine = Fold::uniform(fine);
             for blocks_max in coarse.blocks(stored)..=fine.blocks(stored) {
                 let fold = Fold::between(coarse, fine, stored, blocks_max);
                 let blocks = fold.blocks(stored);
                 assert!(blocks <= blocks_max && blocks + 48 > blocks_max, "{fold:?} {blocks_max}");
+
                 for block in 0..stored {
                     let place = fold.place(block);
                     let first = fold.first_stored(place);
@@ -851,6 +882,7 @@ pub(crate) mod tests {
                 let model = model_fpr(bits, probes);
                 assert!((expected / model - 1.0).abs() < 0.06, "{bits}: {expected}, {model}");
             }
+
             let mut filter = filled(entries as usize, BloomSize::Folding(bits));
             loop {
                 let expected = expected_rate(entries.into(), filter.blocks(), filter.probes());
@@ -883,6 +915,7 @@ pub(crate) mod tests {
         assert_eq!(BloomSize::for_bits(0.9), BloomSize::Least);
         assert_eq!(BloomSize::for_bits(3.5), BloomSize::Folding(3.5));
         assert_eq!(BloomSize::for_rate(0.01), BloomSize::Folding(9.9));
+
         // Without a jump where one rule ends and the other begins.
         for half_decades in 0..7 {
             let rate = 10f64.powf(-1.0 - f64::from(half_decades) / 2.0);
@@ -890,6 +923,7 @@ pub(crate) mod tests {
             let got = model_fpr(folding.bits_per_entry(), folding.probes());
             assert!(folding.probes() <= 6 && (got / rate - 1.0).abs() < 0.03, "{rate}: {got}");
         }
+
         let bits = BloomSize::for_rate(0.1001).bits_per_entry();
         assert!((bits - BloomSize::for_rate(0.1).bits_per_entry()).abs() < 0.01, "{bits}");
     }
@@ -902,6 +936,7 @@ pub(crate) mod tests {
                 assert!(fpr <= model_fpr(bits.into(), other), "{bits} bits, {other} probes");
             }
         }
+
         for half_decades in 0..=16 {
             let fpr = 10f64.powf(-1.0 - f64::from(half_decades) / 4.0);
             let bits = BloomSize::Fpr(fpr).bits_per_entry();
@@ -990,6 +1025,7 @@ pub(crate) mod tests {
         assert_eq!((filter.blocks(), filter.probes()), (34, 10));
         let mut words = vec![0u64; word_count(&filter)];
         let block = ((u128::from(hash) * 34) >> 64) as usize;
+
         for probe in 0..10u32 {
             let seed = [0x243F_6A88_85A3_08D3_u64, 0x1319_8A2E_0370_7344][probe as usize / 7];
             let product = u128::from(hash ^ seed) * 0x9E37_79B9_7F4A_7C15;
@@ -997,6 +1033,7 @@ pub(crate) mod tests {
             let bit = (draw >> (9 * (probe % 7)) & 511) as usize;
             words[8 * block + bit / 64] |= 1 << (bit % 64);
         }
+
         assert_eq!(filter.words(0..usize::MAX), words);
     }
 }

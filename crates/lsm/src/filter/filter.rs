@@ -1,8 +1,8 @@
-//! Filter of a run: whether it may hold a key, of either kind, whole or in part.
+//! Filter of a run: a Bloom or a ribbon filter, in memory whole or in part.
 //!
-//! A [blocked Bloom filter](crate::filter::bloom) is fast to build and to ask; a [ribbon filter](crate::filter::ribbon) is a third
-//! smaller. What of a filter is in memory may be less than what is stored ([`Kept`]); a filter of which nothing is in
-//! memory claims every key.
+//! A [blocked Bloom filter](crate::filter::bloom) is fast to build and to ask; a [ribbon
+//! filter](crate::filter::ribbon) is a third smaller. Less of a filter may be in memory than is
+//! stored ([`FilterPortion`]). A filter with nothing in memory claims every key.
 
 #![doc = include_str!("../../../../docs/format/filter.md")]
 
@@ -13,12 +13,12 @@ use crate::filter::bloom::{
     Bloom, BloomBuilder, BloomDecoder, BloomSize, Fold, Pattern, expected_rate,
 };
 use crate::filter::ribbon::{
-    Columns, Question, Ribbon, RibbonBuilder, RibbonDecoder, RibbonShape, bytes_for,
+    Columns, Ribbon, RibbonBuilder, RibbonDecoder, RibbonProbe, RibbonShape, bytes_for,
 };
 
-/// Pairs of key and filter whose memory [`probe_batch`] asks for before it tests the first of them. Measured with 1,
-/// 8 and 40 filters far larger than the second-level cache: 64 and 128 are alike, 256 costs 5 to 20 %
-/// more; without asking, a probe takes twice as long.
+/// Pairs of key and filter whose memory [`probe_batch`] asks for before it tests the first of them.
+/// Measured with 1, 8 and 40 filters far larger than the second-level cache: 64 and 128 are alike,
+/// 256 costs 5 to 20 % more; without asking, a probe takes twice as long.
 const PREFETCH_PAIRS: usize = 64;
 
 /// The kind of a filter and how much memory it gets.
@@ -47,7 +47,7 @@ impl FilterAllocation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilterShape {
     Bloom {
-        /// Of 64 bytes.
+        /// Number of blocks of 64 bytes.
         blocks: u64,
         probes: u32,
     },
@@ -64,56 +64,64 @@ impl FilterShape {
     }
 
     /// All that is stored.
-    pub(crate) fn whole(self) -> Kept {
+    pub(crate) fn whole(self) -> FilterPortion {
         match self {
-            Self::Bloom { .. } => Kept::Blocks(Fold::WHOLE),
-            Self::Ribbon(shape) => Kept::Columns(Columns::uniform(shape.columns)),
+            Self::Bloom { .. } => FilterPortion::Blocks(Fold::WHOLE),
+            Self::Ribbon(shape) => FilterPortion::Columns(Columns::uniform(shape.columns)),
         }
     }
 
-    /// Parts that can be kept, from the smallest to all of it, but none in which some places have more than others.
-    pub(crate) fn uniform_parts(self) -> Vec<Kept> {
+    /// Parts that can be kept, from the smallest to all of it, but none in which some places have
+    /// more than others.
+    pub(crate) fn uniform_parts(self) -> Vec<FilterPortion> {
         match self {
             Self::Bloom { blocks, .. } => {
                 let folds = Fold::FACTORS.into_iter().map(Fold::uniform);
-                folds.filter(|fold| fold.divides(blocks)).map(Kept::Blocks).collect()
+                folds.filter(|fold| fold.divides(blocks)).map(FilterPortion::Blocks).collect()
             }
-            Self::Ribbon(shape) => {
-                (1..=shape.columns).map(|each| Kept::Columns(Columns::uniform(each))).collect()
-            }
+            Self::Ribbon(shape) => (1..=shape.columns)
+                .map(|each| FilterPortion::Columns(Columns::uniform(each)))
+                .collect(),
         }
     }
 
     /// The memory that a part takes, in bytes, beside what every filter takes.
-    pub(crate) fn memory_bytes(self, kept: Kept) -> u64 {
+    pub(crate) fn memory_bytes(self, kept: FilterPortion) -> u64 {
         match (self, kept) {
-            (Self::Bloom { blocks, .. }, Kept::Blocks(fold)) => fold.blocks(blocks) * 64,
-            (Self::Ribbon(shape), Kept::Columns(columns)) => shape.memory_bytes(columns),
+            (Self::Bloom { blocks, .. }, FilterPortion::Blocks(fold)) => fold.blocks(blocks) * 64,
+            (Self::Ribbon(shape), FilterPortion::Columns(columns)) => shape.memory_bytes(columns),
             _ => 64,
         }
     }
 
     /// The false-positive rate to expect of a part of the filter of so many entries.
-    pub(crate) fn rate(self, kept: Kept, entries: u64) -> f64 {
+    pub(crate) fn rate(self, kept: FilterPortion, entries: u64) -> f64 {
         match (self, kept) {
-            (Self::Bloom { blocks, probes }, Kept::Blocks(fold)) => {
+            (Self::Bloom { blocks, probes }, FilterPortion::Blocks(fold)) => {
                 let probes = u8::try_from(probes).unwrap_or(u8::MAX);
                 expected_rate(entries, fold.blocks(blocks), probes)
             }
-            (Self::Ribbon(shape), Kept::Columns(columns)) => shape.rate(columns),
+            (Self::Ribbon(shape), FilterPortion::Columns(columns)) => shape.rate(columns),
             _ => 1.0,
         }
     }
 
-    /// The largest part that is no smaller than one of two uniform ones, no larger than the other, and takes no more
-    /// than `bytes`. These must be enough for the smaller one.
-    pub(crate) fn between(self, less: Kept, more: Kept, bytes: u64) -> Kept {
+    /// The largest part that is no smaller than one of two uniform ones, no larger than the other,
+    /// and takes no more than `bytes`. These must be enough for the smaller one.
+    pub(crate) fn between(
+        self,
+        less: FilterPortion,
+        more: FilterPortion,
+        bytes: u64,
+    ) -> FilterPortion {
         match (self, less, more) {
-            (Self::Bloom { blocks, .. }, Kept::Blocks(coarse), Kept::Blocks(fine)) => {
-                Kept::Blocks(Fold::between(coarse, fine, blocks, bytes / 64))
-            }
-            (Self::Ribbon(shape), Kept::Columns(less), Kept::Columns(_)) => {
-                Kept::Columns(shape.between(less.each(), bytes))
+            (
+                Self::Bloom { blocks, .. },
+                FilterPortion::Blocks(coarse),
+                FilterPortion::Blocks(fine),
+            ) => FilterPortion::Blocks(Fold::between(coarse, fine, blocks, bytes / 64)),
+            (Self::Ribbon(shape), FilterPortion::Columns(less), FilterPortion::Columns(_)) => {
+                FilterPortion::Columns(shape.between(less.each(), bytes))
             }
             _ => less,
         }
@@ -122,16 +130,16 @@ impl FilterShape {
 
 /// How much of a stored filter is in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum FilterPortion {
     /// Nothing of it: it says of every key that it may be there.
     Nothing,
-    /// Of a Bloom filter, blocks put together.
+    /// Folded blocks of a Bloom filter.
     Blocks(Fold),
-    /// Of a ribbon filter, some columns.
+    /// Some columns of a ribbon filter.
     Columns(Columns),
 }
 
-impl Kept {
+impl FilterPortion {
     /// Whether a filter of which this is in memory can be reduced to that.
     pub(crate) fn leads_to(self, less: Self) -> bool {
         match (self, less) {
@@ -199,8 +207,8 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
-    /// A filter with room for `entries`. More may be inserted, at the price of the rate of false positives; into a
-    /// filter for 0 entries, none.
+    /// A filter with room for `entries`. More may be inserted, at the price of the rate of false
+    /// positives; into a filter for 0 entries, none.
     ///
     /// # Panics
     /// If the allocation is not one that a checked configuration has.
@@ -218,7 +226,7 @@ impl Filter {
         Self::Bloom(Bloom::empty())
     }
 
-    /// What stands for a filter of which nothing is in memory.
+    /// Returns a filter of which nothing is in memory: it claims every key.
     pub(crate) fn nothing() -> Self {
         Self::Bloom(Bloom::nothing())
     }
@@ -231,33 +239,33 @@ impl Filter {
         }
     }
 
-    /// What of the stored filter is in memory.
-    pub(crate) fn kept(&self) -> Kept {
+    /// Returns the part of the stored filter that is in memory.
+    pub(crate) fn kept(&self) -> FilterPortion {
         match self {
             Self::Bloom(bloom) => match bloom.fold() {
-                Fold::NOTHING => Kept::Nothing,
-                fold => Kept::Blocks(fold),
+                Fold::NOTHING => FilterPortion::Nothing,
+                fold => FilterPortion::Blocks(fold),
             },
-            Self::Ribbon(ribbon) => Kept::Columns(ribbon.kept()),
+            Self::Ribbon(ribbon) => FilterPortion::Columns(ribbon.kept()),
         }
     }
 
     /// The next smaller part of it, if there is one that is uniform.
-    pub(crate) fn smaller(&self) -> Option<Kept> {
+    pub(crate) fn smaller(&self) -> Option<FilterPortion> {
         match self {
-            Self::Bloom(bloom) => bloom.coarser().map(Kept::Blocks),
-            Self::Ribbon(ribbon) => ribbon.kept().narrower().map(Kept::Columns),
+            Self::Bloom(bloom) => bloom.coarser().map(FilterPortion::Blocks),
+            Self::Ribbon(ribbon) => ribbon.kept().narrower().map(FilterPortion::Columns),
         }
     }
 
-    /// Gives up what is in memory but for a part that it [leads to](Kept::leads_to). It goes on to say yes to all of
-    /// its keys, and to more others.
-    pub(crate) fn keep(&mut self, part: Kept) {
+    /// Gives up what is in memory but for a part that it [leads to](FilterPortion::leads_to). It
+    /// goes on to say yes to all of its keys, and to more others.
+    pub(crate) fn keep(&mut self, part: FilterPortion) {
         match (&mut *self, part) {
-            (Self::Bloom(bloom), Kept::Blocks(fold)) => bloom.fold_to(fold),
-            (Self::Ribbon(ribbon), Kept::Columns(columns)) => ribbon.keep(columns),
+            (Self::Bloom(bloom), FilterPortion::Blocks(fold)) => bloom.fold_to(fold),
+            (Self::Ribbon(ribbon), FilterPortion::Columns(columns)) => ribbon.keep(columns),
             (_, part) => {
-                assert!(part == Kept::Nothing);
+                assert!(part == FilterPortion::Nothing);
                 *self = Self::nothing();
             }
         }
@@ -273,8 +281,8 @@ impl Filter {
         }
     }
 
-    /// Puts the words of a range, cut off at the last one, to the end of `out`, as they are stored; of a filter that
-    /// is whole.
+    /// Puts the words of a range, cut off at the last one, to the end of `out`, as they are stored;
+    /// of a filter that is whole.
     pub(crate) fn put_words(&self, range: Range<u64>, out: &mut Vec<u8>) {
         match self {
             Self::Bloom(bloom) => {
@@ -313,15 +321,15 @@ impl FilterDecoder {
     pub(crate) fn new(
         shape: FilterShape,
         memory_bytes_max: u64,
-        kept: Kept,
+        kept: FilterPortion,
     ) -> Result<Self, Corrupt> {
         match (shape, kept) {
-            (FilterShape::Bloom { blocks, probes }, Kept::Blocks(fold)) => {
+            (FilterShape::Bloom { blocks, probes }, FilterPortion::Blocks(fold)) => {
                 // More than there can be, which the decoder refuses, stays more.
                 let probes = u8::try_from(probes).unwrap_or(u8::MAX);
                 Ok(Self::Bloom(BloomDecoder::new(blocks, probes, memory_bytes_max, fold)?))
             }
-            (FilterShape::Ribbon(shape), Kept::Columns(columns)) => {
+            (FilterShape::Ribbon(shape), FilterPortion::Columns(columns)) => {
                 Ok(Self::Ribbon(RibbonDecoder::new(shape, memory_bytes_max, columns)?))
             }
             _ => panic!("a part of a filter of another kind, or nothing"),
@@ -331,7 +339,8 @@ impl FilterDecoder {
     /// Takes the next words, in order and in pieces of any number of whole words.
     ///
     /// # Errors
-    /// [`Corrupt`] if `bytes` ends within a word, or after the last word of the filter, or its directory is broken.
+    /// [`Corrupt`] if `bytes` ends within a word, or after the last word of the filter, or its
+    /// directory is broken.
     pub(crate) fn push_words(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
         match self {
             Self::Bloom(decoder) => decoder.push_words(bytes),
@@ -365,8 +374,8 @@ pub(crate) struct Hit {
 /// Appends to `hits` every pair of key and filter for which [`Filter::contains`] holds, by rising
 /// key and then by rising filter. `key_at` gives the key of a hash.
 ///
-/// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once; allocates what
-/// `hits` needs, and a few kilobytes at most.
+/// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once;
+/// allocates what `hits` needs, and a few kilobytes at most.
 #[inline(never)] // so that `cargo xtask counts` sees it apart
 pub(crate) fn probe_batch<'k>(
     filters: &[&Filter],
@@ -376,7 +385,9 @@ pub(crate) fn probe_batch<'k>(
 ) {
     assert!(u32::try_from(filters.len()).is_ok());
     assert!(u32::try_from(hashes.len()).is_ok());
-    // Few tables have filters that are folded unevenly, or ribbons, so the others do not pay for it.
+
+    // Few tables have filters that are folded unevenly, or ribbons, so the others do not pay for
+    // it.
     let plain = filters.iter().map(|filter| match filter {
         Filter::Bloom(bloom) if !bloom.is_split() => Some(bloom),
         Filter::Bloom(_) | Filter::Ribbon(_) => None,
@@ -392,8 +403,8 @@ fn keys_per_group(filter_count: usize) -> usize {
     (PREFETCH_PAIRS / filter_count.max(1)).max(1)
 }
 
-/// Bloom filters that are not folded unevenly. The pattern of a key is the same for all that have as many probes, as
-/// the filters of one table do, so it is drawn once.
+/// Bloom filters that are not folded unevenly. The pattern of a key is the same for all that have
+/// as many probes, as the filters of one table do, so it is drawn once.
 fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
     let mut key = 0;
     for group in hashes.chunks(keys_per_group(filters.len())) {
@@ -402,8 +413,9 @@ fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
                 filter.prefetch::<false>(hash);
             }
         }
+
         for &hash in group {
-            let mut pattern = Drawn::default();
+            let mut pattern = CachedPattern::default();
             for (index, filter) in (0u32..).zip(filters) {
                 if pattern.is_in::<false>(filter, hash) {
                     hits.push(Hit { key, filter: index });
@@ -422,7 +434,7 @@ fn probe_mixed<'k>(
     hits: &mut Vec<Hit>,
 ) {
     // To the ribbons, in the order in which they are answered.
-    let mut questions: Vec<Question<'_>> = Vec::new();
+    let mut questions: Vec<RibbonProbe<'_>> = Vec::new();
     let mut key = 0;
     for group in hashes.chunks(keys_per_group(filters.len())) {
         questions.clear();
@@ -434,13 +446,14 @@ fn probe_mixed<'k>(
                 }
             }
         }
+
         let mut questions = questions.iter();
         for &hash in group {
-            let mut pattern = Drawn::default();
+            let mut pattern = CachedPattern::default();
             for (index, filter) in (0u32..).zip(filters) {
                 let is_hit = match filter {
                     Filter::Bloom(bloom) => pattern.is_in::<true>(bloom, hash),
-                    Filter::Ribbon(_) => questions.next().is_some_and(Question::is_answered_yes),
+                    Filter::Ribbon(_) => questions.next().is_some_and(RibbonProbe::is_answered_yes),
                 };
                 if is_hit {
                     hits.push(Hit { key, filter: index });
@@ -453,12 +466,12 @@ fn probe_mixed<'k>(
 
 /// The pattern of one key that was drawn last.
 #[derive(Default)]
-struct Drawn {
+struct CachedPattern {
     probes: u8,
     pattern: Pattern,
 }
 
-impl Drawn {
+impl CachedPattern {
     #[inline]
     fn is_in<const SPLIT: bool>(&mut self, filter: &Bloom, hash: u64) -> bool {
         let Some(block) = filter.block::<SPLIT>(hash) else { return false };
@@ -472,8 +485,9 @@ impl Drawn {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: whatever the kinds of the filters and the parts of them in memory, a batch says what single questions
-    //! say. Method: hashes from SplitMix64 with fixed seeds; keys are the hashes as bytes, which need not be so.
+    //! Goal: whatever the kinds of the filters and the parts of them in memory, a batch says what
+    //! single questions say. Method: hashes from SplitMix64 with fixed seeds; keys are the hashes
+    //! as bytes, which need not be so.
 
     use super::*;
     use crate::filter::bloom::tests::SplitMix64;
@@ -525,6 +539,7 @@ mod tests {
                         expected.push(Hit { key, filter });
                     }
                 }
+
                 let mut hits = vec![Hit { key: 7, filter: 8 }];
                 probe(&filters, &hashes, &mut hits);
                 assert_eq!(hits, expected, "{filter_count} filters, {hash_count} hashes");
@@ -562,8 +577,8 @@ mod tests {
             probe(&[&filter], &questions, &mut hits);
             assert!(hits.len() < 50, "{}", hits.len());
             hits.clear();
-            filter.keep(Kept::Nothing);
-            assert!(filter.memory_bytes() < 400 && filter.kept() == Kept::Nothing);
+            filter.keep(FilterPortion::Nothing);
+            assert!(filter.memory_bytes() < 400 && filter.kept() == FilterPortion::Nothing);
             assert!(questions.iter().all(|&hash| filter.contains(hash, &hash.to_le_bytes())));
             probe(&[&filter], &questions, &mut hits);
             assert_eq!(hits.len(), 1_000);
@@ -571,7 +586,8 @@ mod tests {
         }
     }
 
-    /// What memory is shared out by is what is then held, and what is wrong is about as often wrong.
+    /// The sizes that memory is shared out by are those that filters then take, and the rates come
+    /// true.
     #[test]
     fn parts_have_the_memory_and_the_rate_that_their_shape_foretells() {
         let entries = 60_000;
@@ -579,11 +595,13 @@ mod tests {
             let whole = filled(entries, allocation);
             let shape = whole.shape();
             assert!(allocation.memory_bytes(entries as u64) >= shape.memory_bytes(shape.whole()));
+
             for part in shape.uniform_parts() {
                 assert!(whole.kept().leads_to(part));
                 let mut filter = whole.clone();
                 filter.keep(part);
-                let (foretold, held) = (shape.memory_bytes(part), filter.memory_bytes() as u64);
+                let foretold = shape.memory_bytes(part);
+                let held = filter.memory_bytes() as u64;
                 assert!(held <= foretold + 300, "{part:?}: {held}, {foretold}");
                 assert!(foretold <= held + held / 50 + 100, "{part:?}: {held}, {foretold}");
                 let questions = hashes(1 << 60, 100_000);

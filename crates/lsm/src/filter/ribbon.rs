@@ -1,26 +1,31 @@
-//! Ribbon filter: as small as a filter gets, for runs that stay. It needs 1.05 bits of memory for each halving of
-//! the false-positive rate (FPR), where a blocked Bloom filter needs 1.5 and more; to ask it takes three times the
-//! instructions (`bench/counts.txt`), and to build it linear equations are solved.
+//! Ribbon filter: as small as a filter gets, for runs that stay. It needs 1.05 bits of memory for
+//! each halving of the false-positive rate (FPR), where a blocked Bloom filter needs 1.5 and more;
+//! a question takes three times the instructions (`bench/counts.txt`), and building it solves
+//! linear equations.
 //!
-//! From P. C. Dillinger and S. Walzer, *Ribbon filter: practically smaller than Bloom and Xor*, 2021. A filter is
-//! the solution of linear equations over bits, one for each key and column: in a sequence of slots, the bits at those
-//! of the 64 slots from `start` on that the key's `coefficients` select add up to a bit of the key's `result`; all
-//! three follow from its hash. A key may be there if that is so in all columns, which half of the other keys pass
-//! in each. Equations that touch 64 neighbouring slots are solved by elimination in one pass, like a band matrix.
+//! From P. C. Dillinger and S. Walzer, *Ribbon filter: practically smaller than Bloom and Xor*,
+//! 2021. A filter is the solution of linear equations over bits, one for each key and column: in a
+//! sequence of slots, the bits at those of the 64 slots from `start` on that the key's
+//! `coefficients` select add up to a bit of the key's `result`; all three follow from its hash. A
+//! key may be there if that is so in all columns, which half of the other keys pass in each.
+//! Equations that touch 64 neighbouring slots are solved by elimination in one pass, like a band
+//! matrix.
 //!
 //! # Segments
 //!
-//! Equations of all keys of a run would take nine bytes a key until they are solved. So each [`SEGMENT_ENTRIES`] keys
-//! in their order are a filter of their own, solved when the last of them has come; a question finds its segment by
-//! the *separators*: strings that are above all keys of one segment and at most the first of the next.
+//! Equations of all keys of a run would take nine bytes a key until they are solved. So each
+//! [`SEGMENT_ENTRIES`] keys in their order are a filter of their own, solved when the last of them
+//! has come; a question finds its segment by the *separators*: strings that are above all keys of
+//! one segment and at most the first of the next.
 //!
 //! # Columns
 //!
-//! In memory a filter may have any number of its stored columns ([`Columns`]), and so any size: with one less it
-//! is half as selective. As each segment stands alone, some can have one more than the others.
+//! In memory a filter may have any number of its stored columns ([`Columns`]), and so any size:
+//! with one less it is half as selective. As each segment stands alone, some can have one more than
+//! the others.
 //!
-//! Invariant: a key that was inserted is found, whatever columns are in memory. A segment that could not be solved,
-//! which no set of keys is known for, has no slots and claims every key.
+//! Invariant: a key that was inserted is found, whatever columns are in memory. A segment that
+//! could not be solved, which no set of keys is known for, has no slots and claims every key.
 
 use std::ops::Range;
 
@@ -29,14 +34,15 @@ use terrane_io::prefetch::prefetch;
 use crate::corrupt::Corrupt;
 use crate::filter::bloom::fold;
 
-/// Keys of a segment, but of the last one. More need more slots each, as the band is as narrow as before; with
-/// fewer, what is known of each segment weighs more: 8 % of a bit per key.
+/// Keys of a segment, but of the last one. More need more slots each, as the band is as narrow as
+/// before; with fewer, what is known of each segment weighs more: 8 % of a bit per key.
 const SEGMENT_ENTRIES: usize = 8192;
 
 /// Slots in a block, and slots that an equation touches: the bits of a word.
 const BLOCK_SLOTS: usize = 64;
 
-/// Slots for each thousand keys, rounded up to blocks: of 8192 keys, at the first try, six in ten sets are solved.
+/// Slots for each thousand keys, rounded up to blocks: of 8192 keys, at the first try, six in ten
+/// sets are solved.
 const SLOTS_PER_MILLE: usize = 1035;
 
 /// The most columns of a filter.
@@ -48,12 +54,13 @@ const SEEDS_PER_SIZE: u32 = 16;
 /// Seeds that are tried in all; with the last ones there are half as many slots again.
 const SEEDS_MAX: u32 = 256;
 
-/// What the hash is mixed with for start, coefficients and result: digits of pi, and a step for seeds.
+/// Constants that are mixed into the hash for start, coefficients and result: digits of pi, and a
+/// step for seeds.
 const COEFFICIENTS_SEED: u64 = 0x4528_21E6_38D0_1377;
 const RESULT_SEED: u64 = 0xBE54_66CF_34E9_0C6C;
 const SEED_STEP: u64 = 0xC0AC_29B7_C97C_50DD;
 
-/// What keys are asked about at once, before the first column is looked at.
+/// Columns that a question looks at before it first decides.
 const COLUMNS_AT_ONCE: usize = 4;
 
 /// How a filter is stored.
@@ -78,7 +85,8 @@ impl RibbonShape {
 
     /// The most memory that such a part of it takes, in bytes.
     ///
-    /// All segments but the last have as many blocks, unless one of them needed more than sixteen tries.
+    /// All segments but the last have as many blocks, unless one of them needed more than sixteen
+    /// tries.
     pub(crate) fn memory_bytes(self, part: Columns) -> u64 {
         let segments = u64::from(self.segments);
         let directory = segments * SEGMENT_BYTES + u64::from(self.directory_words) * 8;
@@ -92,8 +100,8 @@ impl RibbonShape {
         (1.0 - wide / 2.0) * f64::powi(0.5, part.each.into())
     }
 
-    /// The largest part with `each` columns and perhaps one more that takes no more than `bytes`, which must be
-    /// enough for those.
+    /// The largest part with `each` columns and perhaps one more that takes no more than `bytes`,
+    /// which must be enough for those.
     pub(crate) fn between(self, each: u8, bytes: u64) -> Columns {
         let left = bytes.saturating_sub(self.memory_bytes(Columns::uniform(each)));
         let wide = left / 8 / block_count(SEGMENT_ENTRIES) as u64;
@@ -103,15 +111,16 @@ impl RibbonShape {
     }
 }
 
-/// Memory of a segment beside its words and separators: its fields and those of its separator, and what an
-/// allocation costs.
+/// Memory of a segment beside its words and separators: its fields and those of its separator, and
+/// what an allocation costs.
 const SEGMENT_BYTES: u64 =
-    (size_of::<Segment>() + size_of::<u64>() + size_of::<u32>() + ALLOCATION_BYTES) as u64;
+    (size_of::<RibbonSegment>() + size_of::<u64>() + size_of::<u32>() + ALLOCATION_BYTES) as u64;
 
-/// What the words of a segment cost beside themselves, being allocated apart.
+/// Overhead of the allocation of a segment's words.
 const ALLOCATION_BYTES: usize = 16;
 
-/// About the memory that a filter of so many entries takes, and what it takes besides while it is built.
+/// About the memory that a filter of so many entries takes, and what it takes besides while it is
+/// built.
 pub(crate) fn bytes_for(entries: u64, columns: u8) -> u64 {
     const SEPARATOR_BYTES: u64 = 16;
     let per_segment = block_count(SEGMENT_ENTRIES) as u64 * u64::from(columns) * 8;
@@ -120,7 +129,8 @@ pub(crate) fn bytes_for(entries: u64, columns: u8) -> u64 {
     segments * (per_segment + SEGMENT_BYTES + SEPARATOR_BYTES) + building as u64
 }
 
-/// How many of a filter's columns are in memory: `each` of every segment, and one more of the first `wide` ones.
+/// How many of a filter's columns are in memory: `each` of every segment, and one more of the first
+/// `wide` ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Columns {
     /// At least 1.
@@ -129,7 +139,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// As many of every segment.
+    /// Returns the same number of columns of every segment.
     pub(crate) const fn uniform(each: u8) -> Self {
         Self { each, wide: 0 }
     }
@@ -169,7 +179,7 @@ fn block_count(entries: usize) -> usize {
     (entries * SLOTS_PER_MILLE).div_ceil(1000 * BLOCK_SLOTS)
 }
 
-/// What a key asks of the slots.
+/// Equation that a key poses to the slots.
 #[derive(Debug, Clone, Copy)]
 struct Equation {
     /// The first slot.
@@ -181,7 +191,7 @@ struct Equation {
 }
 
 impl Equation {
-    /// Of a hash, in a segment of so many blocks, at least one.
+    /// Returns the equation of a hash in a segment of `blocks` blocks, at least one.
     #[inline]
     fn new(hash: u64, seed: u32, blocks: usize) -> Self {
         let mixed = fold(hash ^ u64::from(seed).wrapping_mul(SEED_STEP));
@@ -196,9 +206,9 @@ impl Equation {
 
 /// The solution of a segment's equations.
 #[derive(Debug, Clone, Default)]
-struct Segment {
-    /// By block, and within a block by column: bit `i` is that of slot `i` of the block. Empty if all keys are
-    /// claimed.
+struct RibbonSegment {
+    /// By block, and within a block by column: bit `i` is that of slot `i` of the block. Empty if
+    /// all keys are claimed.
     words: Box<[u64]>,
     /// Blocks of the segments before.
     first_block: u64,
@@ -207,7 +217,7 @@ struct Segment {
     columns: u8,
 }
 
-impl Segment {
+impl RibbonSegment {
     fn blocks(&self) -> usize {
         self.words.len() / usize::from(self.columns.max(1))
     }
@@ -215,15 +225,16 @@ impl Segment {
 
 /// Where one segment ends and the next one begins.
 #[derive(Debug, Clone, Default)]
-struct Separators {
-    /// Their first eight bytes, filled up with zeros, as big-endian numbers: they decide most comparisons.
+struct RibbonSeparators {
+    /// Their first eight bytes, filled up with zeros, as big-endian numbers: they decide most
+    /// comparisons.
     heads: Vec<u64>,
     /// Where each one ends in `bytes`.
     ends: Vec<u32>,
     bytes: Vec<u8>,
 }
 
-impl Separators {
+impl RibbonSeparators {
     /// Adds one, above all earlier ones.
     fn push(&mut self, separator: &[u8]) {
         self.heads.push(head(separator));
@@ -244,8 +255,10 @@ impl Separators {
         if after == 0 || self.heads[after - 1] < wanted {
             return after;
         }
+
         // Some begin as the key does.
-        let (mut low, mut high) = (self.heads.partition_point(|&head| head < wanted), after);
+        let mut low = self.heads.partition_point(|&head| head < wanted);
+        let mut high = after;
         while low < high {
             let middle = usize::midpoint(low, high);
             if self.get(middle) <= key {
@@ -254,6 +267,7 @@ impl Separators {
                 high = middle;
             }
         }
+
         low
     }
 
@@ -293,7 +307,7 @@ fn separator<'a>(before: &[u8], key: &'a [u8]) -> &'a [u8] {
 struct Band {
     /// Coefficients of the equation that begins at each slot, from that slot on; 0 where none does.
     rows: Vec<u64>,
-    /// What these add up to.
+    /// Sums that the coefficients must give.
     results: Vec<u16>,
 }
 
@@ -315,12 +329,14 @@ impl Band {
                 (self.rows[at], self.results[at]) = (coefficients, result);
                 return true;
             }
+
             coefficients ^= self.rows[at];
             result ^= self.results[at];
             if coefficients == 0 {
                 // The sum of others: of two keys with one hash, say.
                 return result == 0;
             }
+
             // The first coefficients of both were set, so this one is behind.
             let distance = coefficients.trailing_zeros();
             coefficients >>= distance;
@@ -328,14 +344,17 @@ impl Band {
         }
     }
 
-    /// The slots of so many columns that fulfil all equations, from the last slot on; free ones are 0.
+    /// The slots of so many columns that fulfil all equations, from the last slot on; free ones are
+    /// 0.
     fn solution(&self, columns: u8) -> Box<[u64]> {
         let columns = usize::from(columns);
         let mut words = vec![0; self.rows.len() / BLOCK_SLOTS * columns].into_boxed_slice();
-        // Of each column, the slots from the present one on.
+
+        // The slots of each column from the present one on.
         let mut window = [0u64; COLUMNS_MAX as usize];
         for slot in (0..self.rows.len()).rev() {
-            let (row, result) = (self.rows[slot], self.results[slot]);
+            let row = self.rows[slot];
+            let result = self.results[slot];
             for (column, bits) in window[..columns].iter_mut().enumerate() {
                 *bits <<= 1;
                 *bits |= (parity(row & *bits) ^ u64::from(result >> column)) & 1;
@@ -345,6 +364,7 @@ impl Band {
                 words[at..at + columns].copy_from_slice(&window[..columns]);
             }
         }
+
         words
     }
 
@@ -362,13 +382,13 @@ fn parity(bits: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct RibbonBuilder {
     columns: u8,
-    /// Of the segment that is being filled.
+    /// Hashes of the segment that is being filled.
     hashes: Vec<u64>,
     /// The last key of the segment before.
     last_key: Vec<u8>,
     band: Band,
-    segments: Vec<Segment>,
-    separators: Separators,
+    segments: Vec<RibbonSegment>,
+    separators: RibbonSeparators,
 }
 
 impl RibbonBuilder {
@@ -381,7 +401,7 @@ impl RibbonBuilder {
             last_key: Vec::new(),
             band: Band::default(),
             segments: Vec::new(),
-            separators: Separators::default(),
+            separators: RibbonSeparators::default(),
         }
     }
 
@@ -393,6 +413,7 @@ impl RibbonBuilder {
         if self.hashes.capacity() == 0 {
             self.hashes.reserve_exact(SEGMENT_ENTRIES);
         }
+
         self.hashes.push(hash);
         if self.hashes.len() == SEGMENT_ENTRIES {
             self.last_key.clear();
@@ -404,12 +425,12 @@ impl RibbonBuilder {
     fn end_segment(&mut self) {
         let before = self.segments.last();
         let first_block = before.map_or(0, |last| last.first_block + last.blocks() as u64);
-        let segment = Segment { first_block, ..self.solve() };
+        let segment = RibbonSegment { first_block, ..self.solve() };
         self.segments.push(segment);
         self.hashes.clear();
     }
 
-    fn solve(&mut self) -> Segment {
+    fn solve(&mut self) -> RibbonSegment {
         let mut blocks = block_count(self.hashes.len());
         for seed in 0..SEEDS_MAX {
             if seed > 0 && seed % SEEDS_PER_SIZE == 0 {
@@ -417,10 +438,10 @@ impl RibbonBuilder {
             }
             if self.band.fill(&self.hashes, seed, blocks) {
                 let words = self.band.solution(self.columns);
-                return Segment { words, seed, columns: self.columns, first_block: 0 };
+                return RibbonSegment { words, seed, columns: self.columns, first_block: 0 };
             }
         }
-        Segment::default()
+        RibbonSegment::default()
     }
 
     /// Memory held, in bytes.
@@ -430,7 +451,8 @@ impl RibbonBuilder {
             + self.last_key.capacity()
             + self.band.memory_bytes()
             + segment_bytes(&self.segments)
-            + self.segments.capacity().saturating_sub(self.segments.len()) * size_of::<Segment>()
+            + self.segments.capacity().saturating_sub(self.segments.len())
+                * size_of::<RibbonSegment>()
             + self.separators.memory_bytes()
     }
 
@@ -449,12 +471,13 @@ impl RibbonBuilder {
     }
 }
 
-fn segment_bytes(segments: &[Segment]) -> usize {
+fn segment_bytes(segments: &[RibbonSegment]) -> usize {
     let words: usize = segments.iter().map(|segment| size_of_val::<[u64]>(&segment.words)).sum();
-    words + segments.len() * (size_of::<Segment>() + ALLOCATION_BYTES)
+    words + segments.len() * (size_of::<RibbonSegment>() + ALLOCATION_BYTES)
 }
 
-/// What stands in front of the slots: a word for each segment, then where separators end, then these.
+/// Directory in front of the slots: a word for each segment, then the ends of the separators, then
+/// the separators.
 #[derive(Debug, Clone, Copy)]
 struct Directory {
     ends_first: usize,
@@ -469,20 +492,22 @@ impl Directory {
         }
     }
 
-    fn word_count(self, separators: &Separators) -> usize {
+    fn word_count(self, separators: &RibbonSeparators) -> usize {
         self.bytes_first + separators.bytes.len().div_ceil(8)
     }
 
     /// A word of it.
-    fn word(self, at: usize, segments: &[Segment], separators: &Separators) -> u64 {
+    fn word(self, at: usize, segments: &[RibbonSegment], separators: &RibbonSeparators) -> u64 {
         if let Some(segment) = segments.get(at) {
             return segment.blocks() as u64 | u64::from(segment.seed) << 32;
         }
+
         if at < self.bytes_first {
             let first = 2 * (at - self.ends_first);
             let end = |at: usize| separators.ends.get(at).copied().map_or(0, u64::from);
             return end(first) | end(first + 1) << 32;
         }
+
         let bytes = separators.bytes.chunks(8).nth(at - self.bytes_first).unwrap_or_default();
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
@@ -492,17 +517,22 @@ impl Directory {
     /// Segments without their slots, the number of blocks of each, and separators.
     fn decode(self, shape: RibbonShape, words: &[u64]) -> Result<Decoded, Corrupt> {
         let (known, rest) = words.split_at(self.ends_first);
-        let (mut segments, mut blocks) = (Vec::with_capacity(known.len()), Vec::new());
+        let mut segments = Vec::with_capacity(known.len());
+        let mut blocks = Vec::new();
+
         let mut first_block: u64 = 0;
         for word in known {
-            let (count, seed) = (word & u64::from(u32::MAX), (word >> 32) as u32);
-            segments.push(Segment { first_block, seed, ..Segment::default() });
+            let count = word & u64::from(u32::MAX);
+            let seed = (word >> 32) as u32;
+            segments.push(RibbonSegment { first_block, seed, ..RibbonSegment::default() });
             blocks.push(count as usize);
             first_block += count;
         }
+
         if first_block != shape.blocks {
             return Err(Corrupt::rule("filter: blocks of all segments", shape.blocks, first_block));
         }
+
         let count = segments.len().saturating_sub(1);
         let (ends, bytes) = rest.split_at(self.bytes_first - self.ends_first);
         let ends: Vec<u32> =
@@ -513,20 +543,22 @@ impl Directory {
             0,
             0,
         ))?;
+
         Ok((segments, blocks, separators))
     }
 }
 
-/// What a directory says.
-type Decoded = (Vec<Segment>, Vec<usize>, Separators);
+/// Decoded directory: segments, first words and separators.
+type Decoded = (Vec<RibbonSegment>, Vec<usize>, RibbonSeparators);
 
-fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<Separators> {
+fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<RibbonSeparators> {
     let (ends, filling) = ends.split_at_checked(count)?;
-    let mut separators = Separators {
+    let mut separators = RibbonSeparators {
         heads: Vec::with_capacity(count),
         ends: Vec::with_capacity(count),
         bytes: Vec::with_capacity(ends.last().map_or(0, |&end| end as usize).min(bytes.len())),
     };
+
     let mut start = 0;
     for &end in ends {
         let separator = bytes.get(start..end as usize)?;
@@ -537,6 +569,7 @@ fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<Separat
         separators.push(separator);
         start = end as usize;
     }
+
     let rest = bytes.get(start..)?;
     let is_filled = filling.iter().all(|&end| end == 0) && rest.iter().all(|&byte| byte == 0);
     (rest.len() < 8 && is_filled).then_some(separators)
@@ -546,10 +579,10 @@ fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<Separat
 #[derive(Debug, Clone)]
 pub(crate) struct Ribbon {
     shape: RibbonShape,
-    /// What of the stored columns is in memory.
+    /// Stored columns that are in memory.
     kept: Columns,
-    segments: Box<[Segment]>,
-    separators: Separators,
+    segments: Box<[RibbonSegment]>,
+    separators: RibbonSeparators,
 }
 
 impl Ribbon {
@@ -558,7 +591,7 @@ impl Ribbon {
         self.shape
     }
 
-    /// What of it is in memory.
+    /// Returns the columns that are in memory.
     pub(crate) fn kept(&self) -> Columns {
         self.kept
     }
@@ -570,19 +603,21 @@ impl Ribbon {
 
     /// The question about a key, whose slots are asked for.
     #[inline]
-    pub(crate) fn question(&self, hash: u64, key: &[u8]) -> Question<'_> {
+    pub(crate) fn question(&self, hash: u64, key: &[u8]) -> RibbonProbe<'_> {
         let segment = self.segments.get(self.separators.segment_of(key));
-        segment.map_or(Question::NOTHING, |segment| Question::new(segment, hash))
+        segment.map_or(RibbonProbe::NOTHING, |segment| RibbonProbe::new(segment, hash))
     }
 
-    /// Gives up all columns but those. It goes on to say yes to all of its keys, and to more others.
+    /// Gives up all columns but those. It goes on to say yes to all of its keys, and to more
+    /// others.
     ///
     /// # Panics
     /// If that would be more than there is.
     pub(crate) fn keep(&mut self, columns: Columns) {
         assert!(columns.is_within(self.kept));
         for (at, segment) in self.segments.iter_mut().enumerate() {
-            let (now, then) = (usize::from(segment.columns), columns.of_segment(at));
+            let now = usize::from(segment.columns);
+            let then = columns.of_segment(at);
             if usize::from(then) < now {
                 let blocks = segment.words.chunks_exact(now);
                 let mut words = Vec::with_capacity(blocks.len() * usize::from(then));
@@ -590,26 +625,31 @@ impl Ribbon {
                 (segment.words, segment.columns) = (words.into_boxed_slice(), then);
             }
         }
+
         self.kept = columns;
     }
 
-    /// Puts the stored words of a range, cut off at the last one, to the end of `out`, in little-endian order. All
-    /// columns must be in memory.
+    /// Puts the stored words of a range, cut off at the last one, to the end of `out`, in
+    /// little-endian order. All columns must be in memory.
     pub(crate) fn put_words(&self, range: Range<u64>, out: &mut Vec<u8>) {
         assert!(self.kept == Columns::uniform(self.shape.columns));
         let directory_end = u64::from(self.shape.directory_words);
         let directory = Directory::new(self.segments.len());
+
         for at in range.start..range.end.min(directory_end) {
             let word = directory.word(at as usize, &self.segments, &self.separators);
             put(&[word], out);
         }
+
         let at = range.start.max(directory_end);
         let columns = u64::from(self.shape.columns);
-        let first_word = |segment: &Segment| directory_end + segment.first_block * columns;
+        let first_word = |segment: &RibbonSegment| directory_end + segment.first_block * columns;
+
         // Segments without slots begin where the next one does.
         let first = self.segments.partition_point(|segment| first_word(segment) <= at);
         for segment in &self.segments[first.saturating_sub(1)..] {
-            let (start, len) = (first_word(segment), segment.words.len() as u64);
+            let start = first_word(segment);
+            let len = segment.words.len() as u64;
             let from = at.max(start) - start;
             let until = range.end.max(start).min(start + len) - start;
             if start >= range.end {
@@ -633,7 +673,7 @@ fn put(words: &[u64], out: &mut Vec<u8>) {
 
 /// Whether a key may be in a filter, on its way: what is looked at has been asked for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct RibbonProbe<'a> {
     /// From the block of the first slot on; none if the answer is known.
     words: &'a [u64],
     columns: usize,
@@ -645,23 +685,26 @@ pub(crate) struct Question<'a> {
     claims_all: bool,
 }
 
-impl<'a> Question<'a> {
+impl<'a> RibbonProbe<'a> {
     /// A filter of no keys.
     const NOTHING: Self =
         Self { words: &[], columns: 0, coefficients: 0, result: 0, shift: 0, claims_all: false };
 
     #[inline]
-    fn new(segment: &'a Segment, hash: u64) -> Self {
+    fn new(segment: &'a RibbonSegment, hash: u64) -> Self {
         let columns = usize::from(segment.columns);
         if segment.words.is_empty() {
             return Self { claims_all: true, ..Self::NOTHING };
         }
+
         let equation = Equation::new(hash, segment.seed, segment.words.len() / columns);
         let words = segment.words.get(equation.start / BLOCK_SLOTS * columns..);
         let words = words.unwrap_or_default();
+
         for block in [0, columns] {
             words.get(block).into_iter().for_each(prefetch);
         }
+
         Self {
             words,
             columns,
@@ -676,10 +719,11 @@ impl<'a> Question<'a> {
     #[inline]
     pub(crate) fn is_answered_yes(&self) -> bool {
         let Some((block, rest)) = self.words.split_at_checked(self.columns) else { return false };
-        // Who begins with its block's first slot ends with its last.
+        // A key that begins with its block's first slot ends with the block's last slot.
         let next = rest.get(..self.columns).unwrap_or(block);
         let mut result = self.result;
         let columns = block.chunks(COLUMNS_AT_ONCE).zip(next.chunks(COLUMNS_AT_ONCE));
+
         for (words, next) in columns {
             let mut wrong = 0;
             for (word, next) in words.iter().zip(next) {
@@ -691,6 +735,7 @@ impl<'a> Question<'a> {
                 return false;
             }
         }
+
         self.columns > 0 || self.claims_all
     }
 }
@@ -702,8 +747,8 @@ pub(crate) struct RibbonDecoder {
     kept: Columns,
     directory: Vec<u64>,
     /// From the end of the directory on.
-    segments: Vec<Segment>,
-    separators: Separators,
+    segments: Vec<RibbonSegment>,
+    separators: RibbonSeparators,
     /// Blocks of each segment.
     blocks: Vec<usize>,
     /// The segment that is being filled, its words so far, and what of it has passed.
@@ -717,7 +762,8 @@ pub(crate) struct RibbonDecoder {
 
 impl RibbonDecoder {
     /// Begins a filter of which such a part is to be kept; what is allocated is known to be at most
-    /// `memory_bytes_max`, which the caller takes from the size of the file, and what is known of segments.
+    /// `memory_bytes_max`, which the caller takes from the size of the file, and what is known of
+    /// segments.
     ///
     /// # Errors
     /// [`Corrupt`] if it is longer than that, or has an impossible number of columns or segments.
@@ -734,18 +780,20 @@ impl RibbonDecoder {
         if shape.words() > words_max {
             return Err(Corrupt::rule("filter: words fit into the file", words_max, shape.words()));
         }
+
         let least = Directory::new(shape.segments as usize).bytes_first as u64;
         if shape.segments == 0 || least > shape.directory_words.into() {
             let found = shape.directory_words.into();
             return Err(Corrupt::rule("filter: segments fit into the directory", least, found));
         }
+
         assert!(kept.is_within(Columns::uniform(shape.columns)));
         Ok(Self {
             shape,
             kept,
             directory: Vec::with_capacity(shape.directory_words as usize),
             segments: Vec::new(),
-            separators: Separators::default(),
+            separators: RibbonSeparators::default(),
             blocks: Vec::new(),
             segment: 0,
             words: Vec::new(),
@@ -758,16 +806,19 @@ impl RibbonDecoder {
     /// Takes the next words, in order and in pieces of any number of whole words.
     ///
     /// # Errors
-    /// [`Corrupt`] if `bytes` ends within a word, or after the last word of the filter, or the directory is broken.
+    /// [`Corrupt`] if `bytes` ends within a word, or after the last word of the filter, or the
+    /// directory is broken.
     pub(crate) fn push_words(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
         let (words, rest) = bytes.as_chunks::<8>();
         if !rest.is_empty() {
             return Err(Corrupt::rule("filter: whole words", 0, rest.len() as u64));
         }
+
         let left = self.shape.words() - self.words_taken;
         if words.len() as u64 > left {
             return Err(Corrupt::rule("filter: word count", left, words.len() as u64));
         }
+
         for word in words {
             let word = u64::from_le_bytes(*word);
             if self.segments.is_empty() {
@@ -776,6 +827,7 @@ impl RibbonDecoder {
                 self.push_slots(word);
             }
         }
+
         self.words_taken += words.len() as u64;
         Ok(())
     }
@@ -809,10 +861,12 @@ impl RibbonDecoder {
         if self.column < columns {
             self.words.push(word);
         }
+
         self.column += 1;
         if self.column < self.shape.columns {
             return;
         }
+
         self.column = 0;
         self.blocks_passed += 1;
         if self.blocks_passed == self.blocks[self.segment] {
@@ -857,9 +911,10 @@ pub(crate) fn check_columns(columns: u32) -> Result<(), Corrupt> {
     reason = "small numbers of the tests' own"
 )]
 mod tests {
-    //! Goal: no false negatives for any keys and any part of the columns, the rate of false positives that the columns
-    //! have, memory that is bounded, and decoding that takes exactly what was stored. Method: hashes from
-    //! SplitMix64 with fixed seeds, so that each measured rate is one number and cannot change.
+    //! Goal: no false negatives for any keys and any part of the columns, the rate of false
+    //! positives that the columns have, memory that is bounded, and decoding that takes exactly
+    //! what was stored. Method: hashes from SplitMix64 with fixed seeds, so that each measured rate
+    //! is one number and cannot change.
 
     use super::*;
     use crate::filter::bloom::tests::SplitMix64;
@@ -885,7 +940,8 @@ mod tests {
         keys
     }
 
-    /// In order: of one beginning longer than a head; each the beginning of the next; of zeros; next to each other.
+    /// In order: of one beginning longer than a head; each the beginning of the next; of zeros;
+    /// next to each other.
     fn awkward_keys() -> Vec<Vec<Vec<u8>>> {
         let numbered = |prefix: &str, numbers: Range<u32>| {
             numbers.map(|n| format!("{prefix}{n:08}").into_bytes()).collect::<Vec<_>>()
@@ -937,7 +993,8 @@ mod tests {
         }
     }
 
-    /// Keys of one hash give one equation twice, which contradicts nothing; more of them than there are slots too.
+    /// Keys of one hash give one equation twice, which contradicts nothing; more of them than there
+    /// are slots too.
     #[test]
     fn keys_of_one_hash_are_found() {
         let keys = even_keys(20_000);
@@ -957,30 +1014,38 @@ mod tests {
         let keys = even_keys(3 * SEGMENT_ENTRIES);
         let mut ribbon = built(12, &keys);
         let lost = ribbon.segments[1].blocks() as u64;
-        ribbon.segments[1] =
-            Segment { first_block: ribbon.segments[1].first_block, ..Segment::default() };
+        ribbon.segments[1] = RibbonSegment {
+            first_block: ribbon.segments[1].first_block,
+            ..RibbonSegment::default()
+        };
+
         ribbon.segments[2].first_block -= lost;
         ribbon.shape.blocks -= lost;
         let again = decoded(&ribbon, &stored(&ribbon), 800, Columns::uniform(12));
         assert_eq!(stored(&again), stored(&ribbon));
         assert!(keys.iter().all(|key| again.contains(hash(key), key)));
         let rate = measured_rate(&again, 10_000);
+
         assert!((0.3..0.37).contains(&rate), "{rate}");
     }
 
-    /// Half of the keys for each column less, in as much memory as is foretold; and never is a key lost.
+    /// Half of the keys for each column less, in as much memory as is foretold; and never is a key
+    /// lost.
     #[test]
     fn rates_halve_with_each_column_and_memory_grows_by_no_more() {
         let keys = even_keys(50_000);
         let whole = built(16, &keys);
-        let (shape, bytes) = (whole.shape(), stored(&whole));
+        let shape = whole.shape();
+        let bytes = stored(&whole);
         assert!(shape.blocks * 64 * 100 <= 50_000 * 106, "{shape:?}");
         let parts = [(1, 0), (2, 3), (4, 0), (4, 6), (5, 1), (8, 0), (11, 5), (16, 0)];
+
         for (each, wide) in parts {
             let part = Columns { each, wide };
             let ribbon = decoded(&whole, &bytes, 1 << 16, part);
             assert!(keys.iter().all(|key| ribbon.contains(hash(key), key)), "{part:?}");
-            let (rate, measured) = (shape.rate(part), measured_rate(&ribbon, 200_000));
+            let rate = shape.rate(part);
+            let measured = measured_rate(&ribbon, 200_000);
             let slack = 0.02 * rate + 4.0 * (rate / 200_000.0).sqrt();
             assert!((measured - rate).abs() <= slack, "{part:?}: {measured}, {rate}");
             let held = ribbon.memory_bytes() as u64;
@@ -989,12 +1054,14 @@ mod tests {
         }
     }
 
-    /// Reading a part, and reducing to it what is in memory, in one step or in several, come to the same.
+    /// Reading a part, and reducing to it what is in memory, in one step or in several, come to the
+    /// same.
     #[test]
     fn columns_given_up_are_those_that_are_not_read() {
         let keys = even_keys(30_000);
         let whole = built(10, &keys);
         let bytes = stored(&whole);
+
         let mut reduced = whole.clone();
         for (each, wide) in [(10, 0), (9, 2), (9, 0), (6, 3), (6, 1), (2, 0), (1, 4), (1, 0)] {
             let part = Columns { each, wide };
@@ -1007,6 +1074,7 @@ mod tests {
             assert_eq!(reduced.memory_bytes(), read.memory_bytes());
             assert_eq!(reduced.kept(), part);
         }
+
         assert_eq!(reduced.kept().narrower(), None);
         assert_eq!(Columns { each: 3, wide: 2 }.narrower(), Some(Columns::uniform(3)));
         assert_eq!(Columns::uniform(3).narrower(), Some(Columns::uniform(2)));
@@ -1045,10 +1113,12 @@ mod tests {
             let ribbon = built(6, &keys);
             let bytes = stored(&ribbon);
             assert_eq!(bytes.len() as u64, ribbon.shape().words() * 8);
+
             let mut pieces = Vec::new();
             for start in (0..ribbon.shape().words()).step_by(510) {
                 ribbon.put_words(start..start + 510, &mut pieces);
             }
+
             assert!(pieces == bytes);
             for piece in [8, 4080, 1 << 20] {
                 let again = decoded(&ribbon, &bytes, piece, Columns::uniform(6));
@@ -1063,6 +1133,7 @@ mod tests {
         let good = RibbonShape { segments: 3, columns: 4, directory_words: 5, blocks: 6 };
         let new = |shape| RibbonDecoder::new(shape, 29 * 8, Columns::uniform(1));
         assert!(new(good).is_ok());
+
         for shape in [
             RibbonShape { segments: 0, ..good },
             RibbonShape { segments: 5, ..good },
@@ -1078,17 +1149,21 @@ mod tests {
         }
     }
 
-    /// Whatever bit of the directory is changed, it is refused or decoded into something that answers.
+    /// Whatever bit of the directory is changed, it is refused or decoded into something that
+    /// answers.
     #[test]
     fn a_changed_directory_is_refused_or_answers() {
         let keys = even_keys(20_000);
         let ribbon = built(1, &keys);
-        let (shape, bytes) = (ribbon.shape(), stored(&ribbon));
+        let shape = ribbon.shape();
+        let bytes = stored(&ribbon);
+
         let mut refused = 0;
         for at in 0..shape.directory_words as usize * 64 {
             let mut bytes = bytes.clone();
             bytes[at / 8] ^= 1 << (at % 8);
             let part = Columns::uniform(1);
+
             let mut decoder = RibbonDecoder::new(shape, bytes.len() as u64, part).unwrap();
             match decoder.push_words(&bytes) {
                 Err(_) => refused += 1,
@@ -1100,6 +1175,7 @@ mod tests {
                 }
             }
         }
+
         // Numbers of blocks and ends of separators; not seeds, and not all bits of separators.
         assert!(refused >= 32 * 3 + 32 * 2, "{refused}");
     }
@@ -1110,18 +1186,20 @@ mod tests {
         let bytes = stored(&ribbon);
         let decoder =
             || RibbonDecoder::new(ribbon.shape(), bytes.len() as u64, Columns::uniform(2)).unwrap();
+
         for end in [0, 8, 16, bytes.len() - 8] {
             let mut short = decoder();
             short.push_words(&bytes[..end]).unwrap();
             assert_eq!(short.finish().unwrap_err().found, end as u64 / 8);
         }
+
         let mut long = decoder();
         long.push_words(&bytes).unwrap();
         assert!(long.push_words(&[0; 8]).is_err());
         assert!(decoder().push_words(&[0; 9]).is_err());
     }
 
-    /// What a hash asks for, and where its bits are, is part of the format.
+    /// The equation of a hash, and the place of its bits, are part of the format.
     #[test]
     fn equations_are_those_of_the_format() {
         let product = |number: u64| {
@@ -1137,25 +1215,32 @@ mod tests {
             .map(|word| u64::from_le_bytes(*word))
             .collect();
         assert_eq!(ribbon.shape().segments, 2);
+
         // One separator, of less than a word.
-        let (first_blocks, ends, slots) = (words[0] & 0xFFFF_FFFF, words[2], &words[4..]);
+        let first_blocks = words[0] & 0xFFFF_FFFF;
+        let ends = words[2];
+        let slots = &words[4..];
         assert!(ends <= 8);
         assert_eq!(first_blocks, 133);
         let second =
             keys.partition_point(|key| key.as_slice() < &words[3].to_le_bytes()[..ends as usize]);
         assert_eq!(second, 8192);
+
         for (at, key) in keys.iter().enumerate() {
             let (known, slots) = if at < second {
                 (words[0], slots)
             } else {
                 (words[1], &slots[first_blocks as usize * 3..])
             };
-            let (blocks, seed) = (known & 0xFFFF_FFFF, known >> 32);
+
+            let blocks = known & 0xFFFF_FFFF;
+            let seed = known >> 32;
             let mixed = product(hash(key) ^ seed.wrapping_mul(0xC0AC_29B7_C97C_50DD));
             let starts = blocks * 64 - 63;
             let start = ((u128::from(mixed) * u128::from(starts)) >> 64) as usize;
             let coefficients = product(mixed ^ 0x4528_21E6_38D0_1377) | 1;
             let result = product(mixed ^ 0xBE54_66CF_34E9_0C6C);
+
             for column in 0..3 {
                 let mut sum = 0;
                 for slot in

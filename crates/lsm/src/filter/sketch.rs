@@ -1,7 +1,8 @@
-//! A set of hashes that answers "no" or "perhaps": with it a lookup passes over most of a write buffer.
+//! A set of hashes that answers "no" or "perhaps": with it a lookup passes over most of a write
+//! buffer.
 //!
-//! Hashes are added while others ask, and none is ever taken out. So all versions of a write buffer share
-//! one sketch: the older ones say "perhaps" a little more often than they need to.
+//! Hashes are added while others ask, and none is ever taken out. So all versions of a memtable
+//! share one sketch: the older ones say "perhaps" a little more often than they need to.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -39,7 +40,8 @@ impl Sketch {
         let mut count = 0;
         for hash in hashes {
             let (word, bits) = self.place(hash);
-            // Whoever asks for this hash has got it from the thread that adds it, by way of a segment.
+            // A thread that asks for this hash received the part from the thread that adds the
+            // hash.
             word.fetch_or(bits, Ordering::Relaxed);
             count += 1;
         }

@@ -1,21 +1,22 @@
-//! Batched lookups: write buffer, filters, index, one read for each key, all reads side by side.
+//! Batched lookups: memtable, filters, index, one read for each key, all reads side by side.
 //!
-//! 1. Each key is hashed once; the write buffer decides what it can, without any read.
-//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The first keys
-//!    of a batch are read while the next ones are asked about, so that the device does not wait for filters.
-//! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
-//!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
-//!    is present costs one read and a little, however often it was overwritten.
-//!    Where the table has a cache of pages ([`page_cache`](crate::memory::page_cache)), a page that is in it is no read:
-//!    the key goes on at once.
-//! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its size;
-//!    pages are searched in place as they come in.
+//! 1. Each key is hashed once; the memtable decides what it can, without any read.
+//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The
+//!    first keys of a batch are read while the next ones are asked about, so that the device does
+//!    not wait for filters.
+//! 3. Each key looks into the newest run that may hold it. When the read comes back without the key
+//!    (a false positive of the filter), or with an upsert, it goes on with the next older one; so a
+//!    key that is present costs one read and a little, however often it was overwritten. Where the
+//!    table has a cache of pages ([`page_cache`](crate::memory::page_cache)), a page that is in it
+//!    is no read: the key goes on at once.
+//! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its
+//!    size; pages are searched in place as they come in.
 //!
-//! The runs of a union below the table ([`plan`](crate::lookup::plan)) follow its own; there a key may have to look
-//! into several tables, and what was found is combined at the end.
+//! The runs of a union below the table ([`plan`](crate::lookup::plan)) follow its own; there a key
+//! may have to look into several tables, and what was found is combined at the end.
 //!
-//! The result depends on nothing but the entries: not on the size of the batch, the runs, or the order in
-//! which reads complete.
+//! The result depends on nothing but the entries: not on the size of the batch, the runs, or the
+//! order in which reads complete.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -31,7 +32,7 @@ use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::filter::filter::{Filter, Hit, probe_batch};
-use crate::lookup::plan::{Met, Partial, Plan};
+use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
 use crate::lookup::result::Lookup;
 use crate::memory::page_cache::PageCache;
 use crate::memtable::memtable::Memtable;
@@ -45,7 +46,7 @@ const SPARE_PAGES_MAX: usize = 512;
 /// Keys of a batch that filters are asked about before their reads begin, at most.
 const KEYS_AT_ONCE: usize = 64;
 
-/// The same of the first ones, for which the device waits.
+/// Keys that filters are asked about first; fewer, because the device waits for their reads.
 const KEYS_AT_FIRST: usize = 16;
 
 /// Work that can be done while reads are in flight.
@@ -54,12 +55,12 @@ pub(crate) trait Idle: Debug {
     fn work(&self) -> bool;
 }
 
-/// What a batch of lookups needs beside the table.
+/// Environment of a batch of lookups: salt, merge operator, cache and spare buffers.
 #[derive(Debug)]
 pub(crate) struct LookupEnv<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
-    pub(crate) resolve: &'a MergeOperator,
+    pub(crate) operator: &'a MergeOperator,
     /// Pages in memory.
     pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
@@ -67,8 +68,8 @@ pub(crate) struct LookupEnv<'a> {
     pub(crate) idle: Option<&'a dyn Idle>,
 }
 
-/// What the page that was read says about a key.
-enum Found {
+/// Answer of a page about a key.
+enum PageAnswer {
     Entry(Kind, Vec<u8>, Option<BlobRef>),
     /// Not in this page; perhaps in the one before.
     Before,
@@ -76,14 +77,19 @@ enum Found {
 }
 
 /// Searches the pages of a location for `key`; they have just been read.
-fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
+fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<PageAnswer> {
     let layout = PageLayout::parse(&bytes[..PAGE_SIZE], run.place(location.page));
     let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
     search_in(layout, run, location, bytes, key)
 }
 
-/// The same in a page that has been in memory since its checksum was looked at.
-fn search_cached(run: &Arc<Run>, location: Location, page: &[u8], key: &[u8]) -> Result<Found> {
+/// Searches a cached page, whose checksum was checked when it was read.
+fn search_cached(
+    run: &Arc<Run>,
+    location: Location,
+    page: &[u8],
+    key: &[u8],
+) -> Result<PageAnswer> {
     let layout = PageLayout::parse_checked(page, run.place(location.page));
     let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
     search_in(layout, run, location, page, key)
@@ -95,12 +101,12 @@ fn search_in(
     location: Location,
     bytes: &[u8],
     key: &[u8],
-) -> Result<Found> {
+) -> Result<PageAnswer> {
     let corrupt = |what| Error::corrupt(run.path(), what);
     let (page, overflow) = bytes.split_at(PAGE_SIZE);
     match layout.search(page, key) {
-        Err(0) => Ok(Found::Before),
-        Err(_) => Ok(Found::Absent),
+        Err(0) => Ok(PageAnswer::Before),
+        Err(_) => Ok(PageAnswer::Absent),
         Ok(index) => {
             let kind = layout.kind(page, index);
             let blob = |span: BlobSpan| {
@@ -109,11 +115,13 @@ fn search_in(
             };
             let Some(len) = layout.large_value_len() else {
                 let (value, span) = layout.value(page, index);
-                return Ok(Found::Entry(kind, value.to_vec(), blob(span)));
+                return Ok(PageAnswer::Entry(kind, value.to_vec(), blob(span)));
             };
+
             let inline = layout.stored_value(page, index);
             let mut value = Vec::with_capacity(inline.len() + overflow.len());
             value.extend_from_slice(inline);
+
             for (position, bytes) in (1..).zip(overflow.chunks_exact(PAGE_SIZE)) {
                 let place = run.place(location.page + position);
                 let content = decode_payload(bytes, place, PageKind::Overflow, position);
@@ -121,6 +129,7 @@ fn search_in(
                 let left = len - value.len().min(len);
                 value.extend_from_slice(&content[..left.min(content.len())]);
             }
+
             if value.len() != len {
                 return Err(corrupt(Corrupt {
                     page: location.page,
@@ -129,16 +138,17 @@ fn search_in(
                     found: value.len() as u64,
                 }));
             }
+
             // A large value is longer than the place of a blob.
             let (value_len, span) =
                 split_value(kind, &value).map_or((len, BlobSpan::default()), |(v, s)| (v.len(), s));
             value.truncate(value_len);
-            Ok(Found::Entry(kind, value, blob(span)))
+            Ok(PageAnswer::Entry(kind, value, blob(span)))
         }
     }
 }
 
-/// The way of one key through the runs that may hold it.
+/// Search of one key through the runs that may hold it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Search {
     /// Index of the key in the batch.
@@ -146,39 +156,41 @@ pub(crate) struct Search {
     /// The next candidate among the hits, and their end.
     next: u32,
     end: u32,
-    /// Where it looks now.
+    /// Run and location that are searched now.
     run: u32,
     location: Location,
 }
 
-/// What a batch met in one run of the table.
+/// Counts of a batch in one run of the table.
 #[derive(Debug, Default, Clone, Copy)]
 struct RunTally {
     found: u64,
-    /// Of these, keys for which older runs do not matter.
+    /// Found keys for which older runs do not matter.
     decided: u64,
     false_positives: u64,
 }
 
-/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the system's cache has it.
+/// Whether the page cache may have a location of a run: single pages, of runs that bypass the
+/// system's cache.
 fn is_cached(run: &Run, location: Location) -> bool {
     location.pages == 1 && run.access() == Access::Direct
 }
 
-/// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
-/// was asked about those that no newer one had decided.
-fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
+/// Answers of the filters, by level. `asked` keys were looked for in the first run; each run was
+/// asked about those that no newer one had decided.
+fn filter_stats(plan: &Plan, tallies: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
     let mut levels: Vec<FilterStats> = Vec::new();
-    for (run, met) in met.iter().enumerate() {
+    for (run, tally) in tallies.iter().enumerate() {
         let level = plan.level_of(run);
         if levels.len() <= level {
             levels.resize_with(level + 1, FilterStats::default);
         }
-        let &RunTally { found, decided, false_positives } = met;
+        let &RunTally { found, decided, false_positives } = tally;
         let denied = asked.saturating_sub(found + false_positives);
         levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
         asked -= decided;
     }
+
     levels
 }
 
@@ -190,13 +202,13 @@ pub(crate) struct Batch {
     filters: Vec<Arc<Filter>>,
     /// The first key that has not been begun.
     next_key: usize,
-    /// Of the keys begun; the key is its index in the batch.
+    /// Hits of the keys begun; a key is its index in the batch.
     hits: Vec<Hit>,
     results: Vec<Lookup>,
-    /// What was found of keys for which more may be found.
-    partial: BTreeMap<u32, Partial>,
+    /// Entries found so far of keys that need more runs.
+    partial: BTreeMap<u32, KeyProgress>,
     /// For each of the table's own runs.
-    met: Vec<RunTally>,
+    tallies: Vec<RunTally>,
     /// Keys that memory did not decide.
     open: u64,
     reads: u64,
@@ -213,7 +225,7 @@ impl Batch {
             hits: Vec::with_capacity(keys),
             results: Vec::with_capacity(keys),
             partial: BTreeMap::new(),
-            met: vec![RunTally::default(); plan.own_count()],
+            tallies: vec![RunTally::default(); plan.own_count()],
             open: 0,
             reads: 0,
             cache: context.cache.cloned(),
@@ -221,8 +233,8 @@ impl Batch {
         }
     }
 
-    /// Does all that takes no read for the next keys, and adds the reads that come first to `ready`; false if
-    /// all keys have been begun.
+    /// Does everything that needs no read for the next keys, and adds their first reads to `ready`.
+    /// Returns false if all keys have been begun.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`] from combining upserts.
@@ -237,33 +249,40 @@ impl Batch {
             self.filters = Vec::new();
             return Ok(false);
         }
+
         // Keys that memory does not decide.
-        let (mut hashes, mut open) = ([0; KEYS_AT_ONCE], [0; KEYS_AT_ONCE]);
+        let mut hashes = [0; KEYS_AT_ONCE];
+        let mut open = [0; KEYS_AT_ONCE];
         let mut count = 0;
         let at_once = if self.next_key == 0 { KEYS_AT_FIRST } else { KEYS_AT_ONCE };
+
         for (at, key) in keys.iter().enumerate().skip(self.next_key).take(at_once) {
             let key = key.as_ref();
             let hash = key_hash(context.salt, key);
-            let found = match look_in_memory(buffers, hash, key, context.resolve)? {
-                InMemory::Decided(lookup) => Some(lookup),
-                InMemory::Upsert(value) => {
+            let found = match look_in_memory(buffers, hash, key, context.operator)? {
+                MemtableAnswer::Decided(lookup) => Some(lookup),
+                MemtableAnswer::Upsert(value) => {
                     self.partial.entry(at as u32).or_default().memory = Some(value);
                     None
                 }
-                InMemory::Nothing => None,
+                MemtableAnswer::Nothing => None,
             };
+
             if found.is_none() {
                 (hashes[count], open[count]) = (hash, at as u32);
                 count += 1;
             }
+
             self.results.push(found.unwrap_or(Lookup::NotFound));
         }
+
         self.next_key = self.results.len();
         self.open += count as u64;
         let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
         let mut first = self.hits.len();
         let key_at = |at: usize| keys[open[at] as usize].as_ref();
         probe_batch(&filters, &hashes[..count], &key_at, &mut self.hits);
+
         // Hits are grouped by key, newest run first within a key.
         while first < self.hits.len() {
             let asked = self.hits[first].key;
@@ -276,6 +295,7 @@ impl Batch {
             ready.extend(self.pass_cached(keys, next)?);
             first = end;
         }
+
         Ok(true)
     }
 
@@ -299,23 +319,24 @@ impl Batch {
             }
             self.note_false_positive(candidate);
         }
+
         None
     }
 
     fn note_false_positive(&mut self, run: u32) {
-        if let Some(met) = self.met.get_mut(run as usize) {
-            met.false_positives += 1;
+        if let Some(tally) = self.tallies.get_mut(run as usize) {
+            tally.false_positives += 1;
         }
     }
 
     fn note_found(&mut self, run: u32, is_decisive: bool) {
-        if let Some(met) = self.met.get_mut(run as usize) {
-            met.found += 1;
-            met.decided += u64::from(is_decisive);
+        if let Some(tally) = self.tallies.get_mut(run as usize) {
+            tally.found += 1;
+            tally.decided += u64::from(is_decisive);
         }
     }
 
-    /// Looks at the bytes that were read; returns where to look next, if anywhere.
+    /// Searches the bytes that were read; returns the next place to look, if any.
     pub(crate) fn step<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
@@ -334,15 +355,15 @@ impl Batch {
         self.pass_cached(keys, next)
     }
 
-    /// Looks into pages that are in memory, for as long as one follows another; returns the first place that has
-    /// to be read.
+    /// Searches cached pages, one after the other; returns the first place that has to be read.
     fn pass_cached<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
         mut next: Option<Search>,
     ) -> Result<Option<Search>> {
         while let (Some(search), Some(cache)) = (next, &self.cache) {
-            let (run, location) = (&self.plan.runs[search.run as usize], search.location);
+            let run = &self.plan.runs[search.run as usize];
+            let location = search.location;
             if !is_cached(run, location) {
                 break;
             }
@@ -352,36 +373,40 @@ impl Batch {
             self.cache_hits += 1;
             next = self.follow(keys, search, found?);
         }
+
         Ok(next)
     }
 
-    /// Takes in what was found in one place; returns where to look next, if anywhere.
+    /// Records the answer of one place; returns the next place to look, if any.
     fn follow<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
         search_now: Search,
-        found: Found,
+        found: PageAnswer,
     ) -> Option<Search> {
         let mut next_run = search_now.run + 1;
         match found {
-            Found::Entry(kind, value, blob) => {
+            PageAnswer::Entry(kind, value, blob) => {
                 self.note_found(search_now.run, kind.is_decisive());
                 if kind.is_decisive() {
                     next_run = self.plan.after_decision(search_now.run);
                 }
-                let met = Met { run: search_now.run, kind, value, blob };
+
+                let entry = RunEntry { run: search_now.run, kind, value, blob };
                 let is_last = next_run as usize >= self.plan.runs.len();
-                // What is an error is one for whoever takes the results.
-                let is_told_later = met.kind == Kind::TooLarge;
-                if is_last && !is_told_later && !self.partial.contains_key(&search_now.key) {
+
+                // An entry that is too large is an error for the caller that takes the results.
+                let is_error = entry.kind == Kind::TooLarge;
+                if is_last && !is_error && !self.partial.contains_key(&search_now.key) {
                     let key = keys[search_now.key as usize].as_ref();
                     self.results[search_now.key as usize] =
-                        met.into_lookup(key).unwrap_or(Lookup::NotFound);
+                        entry.into_lookup(key).unwrap_or(Lookup::NotFound);
                     return None;
                 }
-                self.partial.entry(search_now.key).or_default().met.push(met);
+
+                self.partial.entry(search_now.key).or_default().entries.push(entry);
             }
-            Found::Before => {
+            PageAnswer::Before => {
                 let key = keys[search_now.key as usize].as_ref();
                 let run = &self.plan.runs[search_now.run as usize];
                 if let Some(location) = run.locate_before(search_now.location, key) {
@@ -389,13 +414,14 @@ impl Batch {
                 }
                 self.note_false_positive(search_now.run);
             }
-            Found::Absent => self.note_false_positive(search_now.run),
+            PageAnswer::Absent => self.note_false_positive(search_now.run),
         }
+
         let Search { key, next, end, .. } = search_now;
         self.next_candidate(keys, (key, next, end), next_run)
     }
 
-    /// Does all of it.
+    /// Looks up all keys of the batch.
     fn run<K: AsRef<[u8]>>(
         &mut self,
         buffers: &[&Memtable],
@@ -411,34 +437,36 @@ impl Batch {
         read_alone(self, keys, ready.pop_front())
     }
 
-    /// The results in the order of the keys, where they come from, and what it took.
+    /// Returns the results in the order of the keys, the plan that they come from, and the counts.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`] for a key whose upserts make too long a value.
     pub(crate) fn conclude<K: AsRef<[u8]>>(
         self,
         keys: &[K],
-        resolve: &MergeOperator,
+        operator: &MergeOperator,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-        let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
+        let Self { plan, mut results, partial, tallies, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
             let at = key as usize;
-            results[at] = plan.conclude(keys[at].as_ref(), partial, resolve)?;
+            results[at] = plan.conclude(keys[at].as_ref(), partial, operator)?;
         }
+
         let tally = LookupTally {
             keys: results.len() as u64,
             found: results.iter().filter(|result| result.is_found()).count() as u64,
             memory_hits: results.len() as u64 - open,
             reads,
             cache_hits,
-            filters: filter_stats(&plan, &met, open),
+            filters: filter_stats(&plan, &tallies, open),
         };
+
         Ok((results, plan, tally))
     }
 }
 
-/// What write buffers say of a key.
-enum InMemory {
+/// Answer of the memtables about a key.
+enum MemtableAnswer {
     Decided(Lookup),
     /// Upserts only, combined.
     Upsert(Vec<u8>),
@@ -449,11 +477,11 @@ fn look_in_memory(
     buffers: &[&Memtable],
     hash: u64,
     key: &[u8],
-    resolve: &MergeOperator,
-) -> Result<InMemory> {
+    operator: &MergeOperator,
+) -> Result<MemtableAnswer> {
     let mut upsert: Option<Vec<u8>> = None;
     let found = |kind, value: &[u8], blob: Option<&Blob>| {
-        Ok(InMemory::Decided(Lookup::from_entry(key, (kind, value), blob)?))
+        Ok(MemtableAnswer::Decided(Lookup::from_entry(key, (kind, value), blob)?))
     };
     for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
@@ -464,20 +492,22 @@ fn look_in_memory(
             }
             (Some(newer), kind) => {
                 let older = (kind, entry.value);
-                if kind != Kind::Delete && resolve.combine_stored(newer, older, false) {
+                if kind != Kind::Delete && operator.combine_stored(newer, older, false) {
                     return found(Kind::TooLarge, newer, None);
                 }
                 if kind.is_decisive() {
                     let value = std::mem::take(newer);
-                    return Ok(InMemory::Decided(Lookup::Found(value.into())));
+                    return Ok(MemtableAnswer::Decided(Lookup::Found(value.into())));
                 }
             }
         }
     }
-    Ok(upsert.map_or(InMemory::Nothing, InMemory::Upsert))
+
+    Ok(upsert.map_or(MemtableAnswer::Nothing, MemtableAnswer::Upsert))
 }
 
-/// Looks up all keys; results in their order, where they come from, and what it took.
+/// Looks up all keys. Returns the results in their order, the plan that they come from, and the
+/// counts.
 ///
 /// # Errors
 /// The first error of the disk, or damage found; [`Error::UpsertTooLarge`] from combining upserts.
@@ -488,13 +518,14 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
 ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
     batch.run(&buffers_of(tree, &plan), context, keys)?;
-    batch.conclude(keys, context.resolve)
+    batch.conclude(keys, context.operator)
 }
 
-/// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
+/// Looks up keys in memtables, newest first, and in the runs of a plan. Returns the results and the
+/// counts.
 ///
 /// # Errors
-/// As [`lookup_batch`].
+/// Those of [`lookup_batch`].
 pub(crate) fn lookup_in<K: AsRef<[u8]>>(
     buffers: &[&Memtable],
     plan: &Arc<Plan>,
@@ -503,11 +534,11 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
 ) -> Result<(Vec<Lookup>, LookupTally)> {
     let mut batch = Batch::new(plan, context, keys.len());
     batch.run(buffers, context, keys)?;
-    let (results, _, tally) = batch.conclude(keys, context.resolve)?;
+    let (results, _, tally) = batch.conclude(keys, context.operator)?;
     Ok((results, tally))
 }
 
-/// Does all of a batch that takes no read. Returns the reads that come first.
+/// Does all of a batch that needs no read. Returns the first reads.
 ///
 /// # Errors
 /// [`Error::UpsertTooLarge`] from combining upserts.
@@ -517,7 +548,8 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
-    let (buffers, mut ready) = (buffers_of(tree, &plan), VecDeque::new());
+    let buffers = buffers_of(tree, &plan);
+    let mut ready = VecDeque::new();
     while batch.begin_next(&buffers, context, keys, &mut ready)? {}
     Ok((batch, ready))
 }
@@ -528,7 +560,7 @@ fn batch_of(tree: &Levels, context: &LookupEnv<'_>, keys: usize) -> (Arc<Plan>, 
     (plan, batch)
 }
 
-/// Write buffers, newest first.
+/// Memtables, newest first.
 fn buffers_of<'a>(tree: &'a Levels, plan: &'a Plan) -> Vec<&'a Memtable> {
     std::iter::once(&tree.buffer).chain(&plan.buffers).collect()
 }
@@ -569,13 +601,16 @@ fn read_side_by_side<K: AsRef<[u8]>>(
                 ready.pop_front();
             }
         }
+
         let Some(Landed { search, buffer }) = flight.land(context.idle)? else { break };
         if let Some(next) = batch.step(keys, search, &buffer)? {
             // A key that has waited already goes first.
             ready.push_front(next);
         }
+
         flight.give_back(buffer);
     }
+
     let mut pool = lock(context.spare);
     pool.append(&mut flight.spare);
     pool.truncate(SPARE_PAGES_MAX);
@@ -602,7 +637,8 @@ pub(crate) struct Landed {
 impl<N: Copy> Flight<N> {
     pub(crate) fn new(queue: Box<dyn IoQueue>, spare: Vec<AlignedBuf>) -> Self {
         let depth = queue.depth();
-        let (flying, free) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
+        let flying = Vec::with_capacity(depth);
+        let free = Vec::with_capacity(depth);
         Self { queue, flying, free, spare, landed: None }
     }
 
@@ -611,7 +647,8 @@ impl<N: Copy> Flight<N> {
         self.queue.outstanding() == 0
     }
 
-    /// Begins a read, unless there is no room for one at the moment; if nothing is in flight, there is.
+    /// Begins a read, unless there is no room for one at the moment; if nothing is in flight, there
+    /// is.
     ///
     /// # Errors
     /// Those of opening the file.
@@ -635,6 +672,7 @@ impl<N: Copy> Flight<N> {
             1 => self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE_SIZE)),
             _ => AlignedBuf::zeroed(pages as usize * PAGE_SIZE),
         };
+
         let tag = match self.free.pop() {
             Some(tag) => {
                 self.flying[tag as usize] = (search, note);
@@ -645,6 +683,7 @@ impl<N: Copy> Flight<N> {
                 self.flying.len() as u32 - 1
             }
         };
+
         self.queue.push(Request {
             tag: u64::from(tag),
             file,
@@ -654,8 +693,8 @@ impl<N: Copy> Flight<N> {
         });
     }
 
-    /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed, the error
-    /// comes with the note.
+    /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed,
+    /// the error comes with the note.
     pub(crate) fn land_any(&mut self) -> Option<(N, Result<Landed>)> {
         let done = self.landed.take().or_else(|| self.queue.pop())?;
         let (search, note) = self.flying[done.tag as usize];

@@ -1,9 +1,10 @@
-//! The order in which a lookup goes through the runs of a table, and what the entries it meets amount to.
+//! Lookup plan: the order in which a lookup visits the runs of a table, and how the entries that it
+//! finds combine.
 //!
-//! Runs are numbered: the table's own, newest first; then, if there is a union below, its slices, then the
-//! runs of each of its tables, left to right, numbered in the same way. So each table has a span of numbers,
-//! and so has each union. A decisive entry ends the search in the span of its table; outside of unions that
-//! is everything.
+//! Runs are numbered: the table's own, newest first; then, if there is a union below, its slices,
+//! then the runs of each of its tables, left to right, numbered in the same way. So each table has
+//! a span of numbers, and so has each union. A decisive entry ends the search in the span of its
+//! table; outside of unions that is everything.
 //!
 //! Invariant: of a union, a key is looked for either in the slices or in the tables, never in both.
 
@@ -18,22 +19,22 @@ use crate::memtable::memtable::Memtable;
 use crate::run::blob::BlobRef;
 use crate::run::run::Run;
 
-/// An entry that was met.
+/// An entry that a run has of a key.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct RunEntry {
     pub(crate) run: u32,
     pub(crate) kind: Kind,
     pub(crate) value: Vec<u8>,
     pub(crate) blob: Option<BlobRef>,
 }
 
-/// What was met of one key so far.
+/// Entries found so far of one key.
 #[derive(Debug, Default)]
-pub(crate) struct Partial {
-    /// Upserts in the write buffer.
+pub(crate) struct KeyProgress {
+    /// Upserts in the memtable.
     pub(crate) memory: Option<Vec<u8>>,
     /// In the order of the runs.
-    pub(crate) met: Vec<Met>,
+    pub(crate) entries: Vec<RunEntry>,
 }
 
 /// The condition on which a span of runs is looked into.
@@ -49,7 +50,7 @@ struct Guard {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RunPlace {
     /// The run after those of the same table.
     table_end: u32,
     guard: Option<u32>,
@@ -71,12 +72,12 @@ struct UnionSpan {
 /// The runs of a table, in order.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Write buffers that are newer than all runs.
+    /// Memtables that are newer than all runs.
     pub(crate) buffers: Vec<Memtable>,
     pub(crate) runs: Vec<Arc<Run>>,
     /// The runs after those of each level of the table.
     level_ends: Vec<usize>,
-    places: Vec<Place>,
+    places: Vec<RunPlace>,
     guards: Vec<Guard>,
     root: TableSpan,
 }
@@ -100,11 +101,11 @@ impl Plan {
     }
 
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
-        self.places.extend(runs.iter().map(|_| Place { table_end: 0, guard }));
+        self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
         self.runs.extend(runs);
     }
 
-    /// The depth of the recursion is that of unions of unions.
+    /// The recursion is as deep as unions are nested.
     fn add_table(&mut self, sources: Sources, guard: Option<u32>) -> TableSpan {
         let first = self.next_run();
         self.add_runs(sources.runs, guard);
@@ -127,13 +128,16 @@ impl Plan {
         let tables =
             tables.into_iter().map(|table| self.add_table(table, Some(of_tables))).collect();
         let end = self.next_run();
+
         for (guard, end) in [(of_slices, slices_end), (of_tables, end)] {
             self.guards[guard as usize].end = end;
         }
+
         // A slice decides for its whole union.
         for place in &mut self.places[first as usize..slices_end as usize] {
             place.table_end = end;
         }
+
         UnionSpan { slices_end, tables }
     }
 
@@ -161,8 +165,8 @@ impl Plan {
         self.root.own_end as usize
     }
 
-    /// The level of one of the table's own runs, from 0. That of a flush that has not entered the levels is
-    /// the first.
+    /// The level of one of the table's own runs, from 0. That of a flush that has not entered the
+    /// levels is the first.
     pub(crate) fn level_of(&self, run: usize) -> usize {
         self.level_ends.partition_point(|&end| end <= run)
     }
@@ -172,58 +176,64 @@ impl Plan {
         self.places[run as usize].table_end
     }
 
-    /// What the entries of one key amount to.
+    /// Combines the entries of one key.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`](crate::Error::UpsertTooLarge).
     pub(crate) fn conclude(
         &self,
         key: &[u8],
-        partial: Partial,
-        resolve: &MergeOperator,
+        partial: KeyProgress,
+        operator: &MergeOperator,
     ) -> Result<Lookup> {
-        let Partial { memory, met } = partial;
-        let newest = memory.map(|value| Met { run: 0, kind: Kind::Upsert, value, blob: None });
-        let mut rest = met.into_iter().peekable();
-        let all = conclude_table(&self.root, newest, &mut rest, resolve);
-        all.map_or(Ok(Lookup::NotFound), |met| met.into_lookup(key))
+        let KeyProgress { memory, entries } = partial;
+        let newest = memory.map(|value| RunEntry { run: 0, kind: Kind::Upsert, value, blob: None });
+        let mut rest = entries.into_iter().peekable();
+        let all = conclude_table(&self.root, newest, &mut rest, operator);
+        all.map_or(Ok(Lookup::NotFound), |entry| entry.into_lookup(key))
     }
 }
 
-type Rest = std::iter::Peekable<std::vec::IntoIter<Met>>;
+type Rest = std::iter::Peekable<std::vec::IntoIter<RunEntry>>;
 
-/// What a table's entries amount to; `None` or a deletion for an absent key.
+/// Combines a table's entries; `None` or a deletion for an absent key.
 fn conclude_table(
     table: &TableSpan,
-    newest: Option<Met>,
+    newest: Option<RunEntry>,
     rest: &mut Rest,
-    resolve: &MergeOperator,
-) -> Option<Met> {
+    operator: &MergeOperator,
+) -> Option<RunEntry> {
     let mut all = newest;
-    while let Some(older) = rest.next_if(|met| met.run < table.own_end) {
-        all = Some(Met::over(all, older, resolve));
+    while let Some(older) = rest.next_if(|entry| entry.run < table.own_end) {
+        all = Some(RunEntry::over(all, older, operator));
     }
     if let Some(union) = &table.union
-        && let Some(older) = conclude_union(union, rest, resolve)
+        && let Some(older) = conclude_union(union, rest, operator)
     {
-        all = Some(Met::over(all, older, resolve));
+        all = Some(RunEntry::over(all, older, operator));
     }
     all
 }
 
-fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &MergeOperator) -> Option<Met> {
-    let mut all: Option<Met> = None;
-    while let Some(met) = rest.next_if(|met| met.run < union.slices_end) {
-        all = all.or(Some(met));
+fn conclude_union(
+    union: &UnionSpan,
+    rest: &mut Rest,
+    operator: &MergeOperator,
+) -> Option<RunEntry> {
+    let mut all: Option<RunEntry> = None;
+    while let Some(entry) = rest.next_if(|entry| entry.run < union.slices_end) {
+        all = all.or(Some(entry));
     }
+
     for table in &union.tables {
-        let right = conclude_table(table, None, rest, resolve);
+        let right = conclude_table(table, None, rest, operator);
         let Some(right) = right.filter(|right| right.kind != Kind::Delete) else { continue };
         match &mut all {
             Some(left) if left.kind == Kind::TooLarge => {}
             Some(left) => {
-                let (right, has_blob) = ((right.kind, &*right.value), left.blob.is_some());
-                if resolve.combine_stored(&mut left.value, right, has_blob) {
+                let right = (right.kind, &*right.value);
+                let has_blob = left.blob.is_some();
+                if operator.combine_stored(&mut left.value, right, has_blob) {
                     (left.kind, left.blob) = (Kind::TooLarge, None);
                 }
             }
@@ -233,15 +243,16 @@ fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &MergeOperator) -
                     _ if right.blob.is_some() => Kind::InsertBlob,
                     _ => Kind::Insert,
                 };
-                all = Some(Met { kind, ..right });
+                all = Some(RunEntry { kind, ..right });
             }
         }
     }
+
     all
 }
 
-impl Met {
-    /// What it means for `key` if nothing older is left.
+impl RunEntry {
+    /// Converts the entry to the result of `key`, with no older entry left.
     pub(crate) fn into_lookup(self, key: &[u8]) -> Result<Lookup> {
         match (self.kind, self.blob) {
             (Kind::Delete, _) => Ok(Lookup::NotFound),
@@ -251,15 +262,15 @@ impl Met {
         }
     }
 
-    /// A newer entry of a table, if there is one, on an older one.
-    fn over(newer: Option<Self>, older: Self, resolve: &MergeOperator) -> Self {
+    /// Combines an older entry of a table with a newer one, if there is one.
+    fn over(newer: Option<Self>, older: Self, operator: &MergeOperator) -> Self {
         match newer {
             None => older,
             Some(newer) if newer.kind.is_decisive() => newer,
             Some(mut newer) => {
                 let entry = (older.kind, &*older.value);
                 let is_too_large = older.kind != Kind::Delete
-                    && resolve.combine_stored(&mut newer.value, entry, false);
+                    && operator.combine_stored(&mut newer.value, entry, false);
                 let kind = if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
                 Self { kind, ..newer }
             }

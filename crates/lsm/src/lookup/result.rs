@@ -1,4 +1,4 @@
-//! What reading a table gives: values, and references to blobs.
+//! Results of reading a table: values, and references to blobs.
 
 use std::fmt;
 use std::ops::Deref;
@@ -52,7 +52,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lookup {
@@ -65,7 +65,7 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// What an entry of a key means when nothing older is left to combine it with.
+    /// Converts an entry of a key that has no older entry to combine with.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`](crate::Error::UpsertTooLarge).

@@ -1,9 +1,10 @@
-//! Lookups that are submitted and taken later: one thread of a session keeps one queue full with all of them.
+//! Submitted lookups, whose results are taken later: one thread of a session reads for all of them,
+//! through one queue.
 //!
-//! What takes no read (write buffers, filters, indexes) is done by the thread that submits, on the table as it
-//! is then; so a batch is of one state of the table, whatever happens meanwhile. The reads go to the thread,
-//! which is started with the first of them and ends with the session. It takes a read of each batch in turn, so
-//! that a long one does not hold up a short one.
+//! The submitting thread does everything that needs no read (memtables, filters, indexes), on the
+//! table as it is then. So a batch sees one state of the table. The first read starts the thread,
+//! which ends with the session. The thread takes one read of each batch in turn, so that a long
+//! batch does not hold up a short one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,16 +29,16 @@ pub const SUBMITTED_MAX: usize = 4_096;
 /// Reads that the thread keeps in flight.
 const QUEUE_DEPTH: usize = 256;
 
-/// A batch of lookups that was submitted: see [`Table::submit`](crate::Table::submit). Dropping it gives the
-/// batch up.
+/// A batch of lookups that was submitted: see [`Table::submit`](crate::Table::submit). Dropping it
+/// gives the batch up.
 ///
-/// It is a future that no runtime is needed for: the thread that reads wakes whoever awaits it.
+/// It is a future that needs no runtime: the reading thread wakes the task that awaits it.
 #[derive(Debug)]
 pub struct PendingLookups {
-    slot: Arc<Slot>,
+    slot: Arc<ResultSlot>,
 }
 
-/// What is to be done with a batch once all is read, by whoever takes the results.
+/// Last step of a batch, after all reads, on the thread that takes the results.
 type Conclude = Box<dyn FnOnce(Batch, &[Vec<u8>]) -> Result<Vec<Lookup>> + Send>;
 
 /// A batch whose reads are to be done.
@@ -55,49 +56,49 @@ impl fmt::Debug for Submitted {
 }
 
 #[derive(Debug)]
-struct Slot {
-    state: Mutex<State>,
+struct ResultSlot {
+    state: Mutex<SlotState>,
     done: Condvar,
     /// How many there are.
     under_way: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-enum State {
-    /// With the waker of whoever awaits it.
+enum SlotState {
+    /// In flight, with the waker of the task that awaits it.
     UnderWay(Option<Waker>),
     Done(Result<Box<Submitted>>),
     Taken,
 }
 
-impl Drop for Slot {
+impl Drop for ResultSlot {
     fn drop(&mut self) {
         self.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Slot {
+impl ResultSlot {
     fn finish(&self, result: Result<Box<Submitted>>) {
-        let before = std::mem::replace(&mut *lock(&self.state), State::Done(result));
+        let before = std::mem::replace(&mut *lock(&self.state), SlotState::Done(result));
         self.done.notify_all();
-        if let State::UnderWay(Some(waker)) = before {
+        if let SlotState::UnderWay(Some(waker)) = before {
             waker.wake();
         }
     }
 }
 
-/// Takes the results, if they are there. MergeOperator functions run here, not on the thread that reads.
-fn take(state: &Mutex<State>) -> Option<Result<Vec<Lookup>>> {
+/// Takes the results, if they are ready. Merge operators run here, not on the reading thread.
+fn take(state: &Mutex<SlotState>) -> Option<Result<Vec<Lookup>>> {
     let mut state = lock(state);
-    if let State::UnderWay(_) = *state {
+    if let SlotState::UnderWay(_) = *state {
         return None;
     }
-    let taken = std::mem::replace(&mut *state, State::Taken);
+    let taken = std::mem::replace(&mut *state, SlotState::Taken);
     drop(state);
     Some(match taken {
-        State::Done(Ok(submitted)) => (submitted.conclude)(submitted.batch, &submitted.keys),
-        State::Done(Err(error)) => Err(error),
-        State::UnderWay(_) | State::Taken => Err(Error::SessionClosed),
+        SlotState::Done(Ok(submitted)) => (submitted.conclude)(submitted.batch, &submitted.keys),
+        SlotState::Done(Err(error)) => Err(error),
+        SlotState::UnderWay(_) | SlotState::Taken => Err(Error::SessionClosed),
     })
 }
 
@@ -105,17 +106,17 @@ impl PendingLookups {
     /// Whether [`wait`](Self::wait) would return without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !matches!(*lock(&self.slot.state), State::UnderWay(_))
+        !matches!(*lock(&self.slot.state), SlotState::UnderWay(_))
     }
 
-    /// Waits for the results: those that [`Table::get_many`](crate::Table::get_many) would have given when the
-    /// batch was submitted.
+    /// Waits for the results: those that [`Table::get_many`](crate::Table::get_many) would have
+    /// given when the batch was submitted.
     ///
     /// # Errors
     /// Those of [`Table::get_many`](crate::Table::get_many).
     pub fn wait(self) -> Result<Vec<Lookup>> {
         let mut state = lock(&self.slot.state);
-        while let State::UnderWay(_) = *state {
+        while let SlotState::UnderWay(_) = *state {
             state = self.slot.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -126,9 +127,10 @@ impl PendingLookups {
 impl Future for PendingLookups {
     type Output = Result<Vec<Lookup>>;
 
-    /// As [`wait`](Self::wait); polled again after it was ready it says that the session is closed.
+    /// Polls for the results of [`wait`](Self::wait). A poll after the results were taken returns
+    /// [`Error::SessionClosed`].
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::UnderWay(waker) = &mut *lock(&self.slot.state) {
+        if let SlotState::UnderWay(waker) = &mut *lock(&self.slot.state) {
             *waker = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -136,19 +138,19 @@ impl Future for PendingLookups {
     }
 }
 
-/// A batch that the thread has taken. If the thread ends with it, it ends with an error.
-struct Running {
+/// A batch that the thread has taken. If the thread dies with it, the batch ends with an error.
+struct RunningBatch {
     /// Until it is finished.
     submitted: Option<Box<Submitted>>,
-    slot: Arc<Slot>,
+    slot: Arc<ResultSlot>,
     in_flight: u32,
     /// Whether it is in the list of those that have reads to begin.
     has_turn: bool,
     failed: Option<Error>,
 }
 
-impl Running {
-    /// Gives up reads that nobody waits for, or that are no use any more.
+impl RunningBatch {
+    /// Drops reads of a batch that was given up or has failed.
     fn drop_useless(&mut self) {
         let is_useless = self.failed.is_some() || Arc::strong_count(&self.slot) == 1;
         if is_useless && let Some(submitted) = &mut self.submitted {
@@ -170,6 +172,7 @@ impl Running {
             flight.give_back(landed.buffer);
             next
         });
+
         match next {
             // A key that has waited already goes first.
             Ok(next) => next.into_iter().for_each(|search| ready.push_front(search)),
@@ -180,7 +183,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningBatch {
     fn drop(&mut self) {
         let result = match (self.failed.take(), self.submitted.take()) {
             (None, Some(submitted)) if self.in_flight == 0 && submitted.ready.is_empty() => {
@@ -193,12 +196,12 @@ impl Drop for Running {
     }
 }
 
-/// What the thread has to do.
+/// Work of the thread: batches under way and reads in flight.
 struct Work {
     flight: Flight<u32>,
-    running: Vec<Option<Running>>,
+    running: Vec<Option<RunningBatch>>,
     free: Vec<u32>,
-    /// Those that have reads to begin, in the order of their turns.
+    /// Batches that have reads to begin, in the order of their turns.
     turns: VecDeque<u32>,
 }
 
@@ -212,7 +215,7 @@ impl Work {
         self.turns.is_empty() && self.flight.is_idle()
     }
 
-    fn admit(&mut self, running: Running) {
+    fn admit(&mut self, running: RunningBatch) {
         let id = if let Some(id) = self.free.pop() {
             self.running[id as usize] = Some(running);
             id
@@ -220,11 +223,11 @@ impl Work {
             self.running.push(Some(running));
             self.running.len() as u32 - 1
         };
-        self.settle(id);
+        self.reschedule(id);
     }
 
     /// Gives a batch its turn, or ends it.
-    fn settle(&mut self, id: u32) {
+    fn reschedule(&mut self, id: u32) {
         let Some(running) = &mut self.running[id as usize] else { return };
         running.drop_useless();
         if running.is_over() {
@@ -260,7 +263,8 @@ impl Work {
                     Err(error) => running.failed = Some(error),
                 }
             }
-            self.settle(id);
+
+            self.reschedule(id);
         }
     }
 
@@ -270,12 +274,12 @@ impl Work {
         if let Some(running) = &mut self.running[id as usize] {
             running.step(landed, &mut self.flight);
         }
-        self.settle(id);
+        self.reschedule(id);
     }
 }
 
-/// Does what comes, until nobody can send any more and all is done.
-fn serve(disk: &dyn Disk, receiver: &Receiver<Running>) {
+/// Serves batches until all senders are gone and all reads are done.
+fn serve(disk: &dyn Disk, receiver: &Receiver<RunningBatch>) {
     let mut work = None;
     while let Ok(mut running) = receiver.recv() {
         if work.is_none() {
@@ -285,6 +289,7 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<Running>) {
                 Err(error) => running.failed = Some(error.into()),
             }
         }
+
         let Some(work) = &mut work else { continue };
         work.admit(running);
         while !work.is_idle() {
@@ -299,13 +304,13 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<Running>) {
 
 #[derive(Debug)]
 struct Thread {
-    sender: Sender<Running>,
+    sender: Sender<RunningBatch>,
     handle: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
 enum ThreadState {
-    /// Also after a panic of a waker has ended it.
+    /// Not started, or ended by the panic of a waker.
     #[default]
     NotStarted,
     Running(Thread),
@@ -321,30 +326,37 @@ pub(crate) struct LookupThread {
 }
 
 impl LookupThread {
-    /// Hands a batch over; without reads to do, or if the system refuses a thread, it is done at once.
+    /// Hands a batch over; without reads to do, or if the system refuses a thread, it is done at
+    /// once.
     ///
     /// # Errors
-    /// [`Error::TooManyLookups`]; [`Error::SessionClosed`] after [`stop`](Self::stop), if there are reads to do.
+    /// [`Error::TooManyLookups`]; [`Error::SessionClosed`] after [`stop`](Self::stop), if there are
+    /// reads to do.
     pub(crate) fn submit(&self, disk: &Arc<dyn Disk>, batch: Submitted) -> Result<PendingLookups> {
         if self.under_way.fetch_add(1, Ordering::AcqRel) >= SUBMITTED_MAX {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
             return Err(Error::TooManyLookups { limit: SUBMITTED_MAX });
         }
-        let (state, under_way) = (Mutex::new(State::UnderWay(None)), Arc::clone(&self.under_way));
-        let slot = Arc::new(Slot { state, done: Condvar::new(), under_way });
+
+        let state = Mutex::new(SlotState::UnderWay(None));
+        let under_way = Arc::clone(&self.under_way);
+        let slot = Arc::new(ResultSlot { state, done: Condvar::new(), under_way });
         let pending = PendingLookups { slot: Arc::clone(&slot) };
         if batch.ready.is_empty() {
             slot.finish(Ok(Box::new(batch)));
             return Ok(pending);
         }
+
         let submitted = Some(Box::new(batch));
-        let mut running = Running { submitted, slot, in_flight: 0, has_turn: false, failed: None };
+        let mut running =
+            RunningBatch { submitted, slot, in_flight: 0, has_turn: false, failed: None };
         let mut thread = lock(&self.thread);
         // Another one, if the first was ended by a panic of a waker.
         for _ in 0..2 {
             if let ThreadState::NotStarted = *thread {
                 *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::Running);
             }
+
             match &*thread {
                 ThreadState::Running(Thread { sender, .. }) => match sender.send(running) {
                     Ok(()) => return Ok(pending),
@@ -354,10 +366,13 @@ impl LookupThread {
                 // A thread that began now would outlive the session.
                 ThreadState::Stopped => return Err(Error::SessionClosed),
             }
+
             *thread = ThreadState::NotStarted;
         }
+
         drop(thread);
         let (sender, receiver) = channel();
+
         // Its receiver is here.
         let _ = sender.send(running);
         drop(sender);

@@ -1,35 +1,37 @@
-//! A memory budget: how write buffers, filters and indexes share it.
+//! A memory budget: how memtables, filters and indexes share it.
 //!
-//! **Write buffers** get an eighth of the budget at most, or a third if only lookups of keys that are there
-//! count; the weight of a full one follows from it ([`write_buffer_weight`]).
+//! **Memtables** get an eighth of the budget at most, or a third if only lookups of keys that
+//! are there count; the weight of a full one follows from it ([`write_buffer_weight`]).
 //!
-//! **Indexes** take what they need. While a run is written, both forms of its index may be built, and then
-//! one is encoded; [`index_bytes_planned`] is what is set aside for that.
+//! **Indexes** take what they need. While a run is written, both forms of its index may be built,
+//! and then one is encoded; [`index_bytes_planned`] is what is set aside for that.
 //!
-//! **Filters** share the rest. A lookup reads in vain as often as the false-positive rates of all runs
-//! say together; for a given sum of filter bytes that sum is smallest if the rate of each run is in
-//! proportion to its entries (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is one number for
-//! the table, its *rate per entry*. It is chosen when a merge begins, as the smallest for which this fits:
-//! filters of that rate for all runs there are; beside them that of one run with all entries, which is what
-//! a merge into the last level comes to; and that of one run with all entries above the last level, for the
-//! other merges. The merge gets a filter of that rate. Where filters made earlier, when the table was smaller,
-//! stand in the way, the ones that are the most too large are reduced ([`Filter::keep`]), which costs one
-//! pass over them and no I/O; in their files they stay as they were.
+//! **Filters** share the rest. A lookup reads in vain as often as the false-positive rates of all
+//! runs say together; for a given sum of filter bytes that sum is smallest if the rate of each run
+//! is in proportion to its entries (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is
+//! one number for the table, its *rate per entry*. It is chosen when a merge begins, as the
+//! smallest for which this fits: filters of that rate for all runs there are; beside them that of
+//! one run with all entries, which is what a merge into the last level comes to; and that of one
+//! run with all entries above the last level, for the other merges. The merge gets a filter of that
+//! rate. Where filters made earlier, when the table was smaller, stand in the way, the ones that
+//! are the most too large are reduced ([`Filter::keep`]), which costs one pass over them and no
+//! I/O; in their files they stay as they were.
 //!
-//! **A table that is only read** needs no room for any of that. When a snapshot is opened, the filters get all
-//! that is left of the budget, folded as little as that allows; they are folded further, in memory, when the first
-//! update comes. Memory is shared out ([`share_out`]) where it saves most lookups per byte, as a [`MemoryGoal`] counts
-//! them: a filter says no to all absent keys, and to those present keys that an older run has. So the oldest
-//! run's filter is of no use for keys that are present. Where a page cache takes what is left, no filter gets a
-//! byte that would save more as a part of a cached page.
+//! **A table that is only read** needs no room for any of that. When a snapshot is opened, the
+//! filters get all that is left of the budget, folded as little as that allows; they are folded
+//! further, in memory, when the first update comes. Memory is shared out ([`share_out`]) where it
+//! saves most lookups per byte, as a [`MemoryGoal`] counts them: a filter says no to all absent
+//! keys, and to those present keys that an older run has. So the oldest run's filter is of no use
+//! for keys that are present. Where a page cache takes what is left, no filter gets a byte that
+//! would save more as a part of a cached page.
 //!
-//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take what nobody else needs: in a table that is only
-//! read all that is left, else what is left beside full write buffers and the merges under way. When one
-//! more begins they are told to take less first.
+//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take what nobody else
+//! needs: in a table that is only read all that is left, else what is left beside full write
+//! buffers and the merges under way. When one more begins they are told to take less first.
 //!
-//! **Invariant.** What a merge is given is never more than what the runs there are, and the outputs of merges
-//! under way, leave free when it begins; and nothing but the beginning of a merge ever adds to what is
-//! held. So the sum stays within the budget at all times, not only in the plan.
+//! **Invariant.** What a merge is given is never more than what the runs there are, and the outputs
+//! of merges under way, leave free when it begins; and nothing but the beginning of a merge ever
+//! adds to what is held. So the sum stays within the budget at all times, not only in the plan.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +45,7 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::filter::bloom::BloomSize;
-use crate::filter::filter::{Filter, FilterAllocation, FilterBuilder, FilterShape, Kept};
+use crate::filter::filter::{Filter, FilterAllocation, FilterBuilder, FilterPortion, FilterShape};
 use crate::run::run::Run;
 
 /// The total false-positive rate below which more memory gains nothing worth having.
@@ -52,18 +54,19 @@ const TOTAL_FPR_MIN: f64 = 1e-3;
 /// Steps in which the rate per entry is found, each of which halves the error of its logarithm.
 const RATE_STEPS: u32 = 18;
 
-/// What of a budget write buffers may take.
+/// Returns the part of a budget for memtables.
 fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
     write_buffer_weight(budget, goal) * BUFFER_WEIGHTS
 }
 
-/// What a budget leaves for filters and indexes.
+/// Returns the part of a budget for filters and indexes.
 fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
     budget - buffers(budget, goal)
 }
 
-/// The least budget for a table whose indexes take so many bytes: their successors, while a merge writes
-/// them, take several times as much, and filters are to have some room beside full write buffers.
+/// The least budget for a table whose indexes take so many bytes: their successors, while a merge
+/// writes them, take several times as much, and filters are to have some room beside full write
+/// buffers.
 pub(crate) fn budget_min(index_bytes: u64, goal: MemoryGoal) -> u64 {
     let per_byte = match goal {
         MemoryGoal::Hit => 11,
@@ -80,16 +83,17 @@ pub(crate) fn check_budget(budget: u64, least: u64, purpose: &str) -> Result<()>
     if budget >= least {
         return Ok(());
     }
-    let (value, allowed) =
-        (format!("bytes: {budget}"), format!("{least} to {MEMORY_BUDGET_MAX}, {purpose}"));
+    let value = format!("bytes: {budget}");
+    let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, {purpose}");
     Err(Error::InvalidConfig { option: "memory_budget", value, allowed })
 }
 
-/// Memory for building the index of a run of so many key pages, from runs whose indexes have so many bytes.
+/// Memory for building the index of a run of so many key pages, from runs whose indexes have so
+/// many bytes.
 ///
-/// Evenly spread keys take 1.6 bytes per page in the compact form and 4 in the ordinary one; vectors
-/// grow by a quarter, and the encoded index stands beside the index for a moment. Other keys take what they
-/// took before.
+/// Evenly spread keys take 1.6 bytes per page in the compact form and 4 in the ordinary one;
+/// vectors grow by a quarter, and the encoded index stands beside the index for a moment. Other
+/// keys take what they took before.
 fn index_bytes_planned(kind: IndexKind, key_pages: u64, input_bytes: u64) -> u64 {
     let (bytes_per_page, per_input_byte) = match kind {
         IndexKind::Compact => (5, 3),
@@ -101,7 +105,8 @@ fn index_bytes_planned(kind: IndexKind, key_pages: u64, input_bytes: u64) -> u64
 
 /// Memory of a filter beside its blocks.
 const FILTER_OVERHEAD_BYTES: u64 = 64 + {
-    let (filter, builder) = (size_of::<Filter>(), size_of::<FilterBuilder>());
+    let filter = size_of::<Filter>();
+    let builder = size_of::<FilterBuilder>();
     if filter > builder { filter as u64 } else { builder as u64 }
 };
 
@@ -115,43 +120,45 @@ fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
     filter_bytes(entries, FilterAllocation::Bloom(size))
 }
 
-/// A filter among which memory is shared out.
+/// A filter that takes part in sharing out memory.
 #[derive(Debug, Clone, Copy)]
-struct Candidate {
+struct FilterCandidate {
     entries: u64,
     shape: FilterShape,
     /// The share of all lookups that ask it about a key that its run does not have.
     weight: f64,
-    /// The most that can be had of it.
-    most: Kept,
+    /// Largest part of it that can be read or kept.
+    most: FilterPortion,
 }
 
-/// A part of a filter: what it takes, and the lookups that read in vain.
+/// A part of a filter that could be kept: its bytes, and the lookups that then read in vain.
 #[derive(Debug, Clone, Copy)]
-struct Part {
-    kept: Kept,
+struct FilterOption {
+    kept: FilterPortion,
     bytes: u64,
     reads: f64,
 }
 
-impl Part {
+impl FilterOption {
     /// Reads that this part saves for each byte that it takes more than another.
     fn gain(&self, less: &Self) -> f64 {
         (less.reads - self.reads) / self.bytes.saturating_sub(less.bytes).max(1) as f64
     }
 }
 
-impl Candidate {
-    fn part(&self, kept: Kept) -> Part {
+impl FilterCandidate {
+    fn part(&self, kept: FilterPortion) -> FilterOption {
         let bytes = self.shape.memory_bytes(kept) + FILTER_OVERHEAD_BYTES;
-        Part { kept, bytes, reads: self.shape.rate(kept, self.entries) * self.weight }
+        FilterOption { kept, bytes, reads: self.shape.rate(kept, self.entries) * self.weight }
     }
 
     /// The parts worth having, from none on, each of which saves less per byte than the one before.
-    fn parts(&self) -> Vec<Part> {
-        let mut parts = vec![self.part(Kept::Nothing)];
+    fn parts(&self) -> Vec<FilterOption> {
+        let mut parts = vec![self.part(FilterPortion::Nothing)];
         let larger = self.shape.uniform_parts().into_iter().chain([self.most]);
-        for kept in larger.filter(|&kept| kept != Kept::Nothing && self.most.leads_to(kept)) {
+        for kept in
+            larger.filter(|&kept| kept != FilterPortion::Nothing && self.most.leads_to(kept))
+        {
             let part = self.part(kept);
             while let [.., before, last] = parts.as_slice()
                 && part.gain(last) >= last.gain(before)
@@ -162,43 +169,49 @@ impl Candidate {
                 parts.push(part);
             }
         }
+
         parts
     }
 }
 
-/// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place for less than
-/// `gain_min` reads saved per byte.
-fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Kept> {
-    let parts: Vec<Vec<Part>> = candidates.iter().map(Candidate::parts).collect();
+/// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place
+/// for less than `gain_min` reads saved per byte.
+fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<FilterPortion> {
+    let parts: Vec<Vec<FilterOption>> = candidates.iter().map(FilterCandidate::parts).collect();
     let mut steps = Vec::new();
     for (at, parts) in parts.iter().enumerate() {
         steps.extend((1..parts.len()).map(|step| (parts[step].gain(&parts[step - 1]), at, step)));
     }
-    // Of one filter they stay in their order, as each saves less than the one before.
+
+    // The steps of one filter stay in their order, because each saves less than the one before.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
     let mut chosen = vec![0; candidates.len()];
-    let mut shares = vec![Kept::Nothing; candidates.len()];
+    let mut shares = vec![FilterPortion::Nothing; candidates.len()];
     let least = parts.iter().map(|parts| parts[0].bytes).sum();
+
     let mut left = room.saturating_sub(least);
     for (gain, at, step) in steps {
         if chosen[at] + 1 != step || gain <= 0.0 || gain < gain_min {
             continue;
         }
-        let (less, more) = (parts[at][step - 1], parts[at][step]);
+
+        let less = parts[at][step - 1];
+        let more = parts[at][step];
         if let Some(rest) = left.checked_sub(more.bytes.saturating_sub(less.bytes)) {
             left = rest;
             (chosen[at], shares[at]) = (step, more.kept);
-        } else if less.kept != Kept::Nothing && more.kept.is_uniform() {
+        } else if less.kept != FilterPortion::Nothing && more.kept.is_uniform() {
             let shape = candidates[at].shape;
             let bytes = shape.memory_bytes(less.kept);
             shares[at] = shape.between(less.kept, more.kept, bytes + left);
             left -= shape.memory_bytes(shares[at]) - bytes;
         }
     }
+
     shares
 }
 
-/// What a merge will hold, as far as a budget goes.
+/// Memory that a compaction will hold, as far as a budget counts it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Planned {
     /// Entries of its output at the most.
@@ -228,17 +241,17 @@ impl Planned {
     }
 }
 
-/// What a table holds in memory when a merge begins, beside its write buffers.
+/// Memory of a table when a compaction begins, without its memtables.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct TableMemory {
     runs: Vec<Arc<Run>>,
-    /// The numbers of these.
+    /// Numbers of the runs.
     numbers: BTreeSet<u64>,
     /// Filters and indexes that merges under way are building, as planned.
     output_bytes: u64,
 }
 
-impl Held {
+impl TableMemory {
     /// Adds a run that readers look into.
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
         // A union may have one twice.
@@ -271,33 +284,34 @@ impl Held {
     }
 
     /// The runs whose filters are still to be read, and that all of them are wanted.
-    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, Kept)> {
+    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, FilterPortion)> {
         let unread = self.runs.iter().filter(|run| run.is_unread());
         unread.map(|run| (Arc::clone(run), run.meta().filter_shape().whole())).collect()
     }
 
-    /// How much of the filters of all runs, which must have been added newest first, to have in `room` bytes. Of
-    /// those that can be read it may be more than there is in memory.
+    /// How much of the filters of all runs, which must have been added newest first, to have in
+    /// `room` bytes. Of those that can be read it may be more than there is in memory.
     pub(crate) fn filters_for(
         &self,
         goal: MemoryGoal,
         room: u64,
         can_be_read: impl Fn(&Run) -> bool,
-    ) -> Vec<(Arc<Run>, Kept)> {
+    ) -> Vec<(Arc<Run>, FilterPortion)> {
         let entries: u64 = self.runs.iter().map(|run| run.meta().entries).sum();
         let hits = match goal {
             MemoryGoal::Hit => 1.0,
             MemoryGoal::Miss => 0.0,
             MemoryGoal::Balanced => 0.5,
         };
+
         let mut older = entries;
-        let candidates: Vec<Candidate> = self
+        let candidates: Vec<FilterCandidate> = self
             .runs
             .iter()
             .map(|run| {
                 older -= run.meta().entries;
                 let shape = run.meta().filter_shape();
-                Candidate {
+                FilterCandidate {
                     entries: run.meta().entries,
                     shape,
                     weight: 1.0 - hits + hits * older as f64 / entries.max(1) as f64,
@@ -305,17 +319,21 @@ impl Held {
                 }
             })
             .collect();
-        // A byte of a page in memory saves as much as its share of the pages that lookups read past the cache.
+
+        // A byte of a page in memory saves as much as its share of the pages that lookups read past
+        // the cache.
         let is_direct = |run: &&Arc<Run>| run.access() == Access::Direct;
         let pages = |run: &Arc<Run>| u64::from(run.meta().data_pages) * PAGE_SIZE as u64;
         let direct_bytes: u64 = self.runs.iter().filter(is_direct).map(pages).sum();
         let gain_min = if direct_bytes > 0 { hits / direct_bytes as f64 } else { 0.0 };
         let shares = share_out(&candidates, room, gain_min);
+
         self.runs.iter().cloned().zip(shares).collect()
     }
 
-    /// What a cache of pages may take of a budget: what nothing else needs until the next merge begins. A table
-    /// that is updated needs room for full write buffers and for what merges have been planned to build.
+    /// Bytes of a budget for a page cache: those that nothing else needs until the next compaction
+    /// begins. A table that is updated needs room for full memtables and for what merges have been
+    /// planned to build.
     pub(crate) fn left_for_pages(
         &self,
         (budget, goal): (u64, MemoryGoal),
@@ -332,7 +350,7 @@ impl Held {
         self.numbers.iter().copied().collect()
     }
 
-    /// Folds filters so that there is room for a full write buffer and for the outputs of merges.
+    /// Folds filters so that there is room for a full memtable and for the outputs of merges.
     pub(crate) fn make_room_to_write(&self, budget: u64, goal: MemoryGoal) {
         let taken = self.index_bytes() + self.output_bytes;
         let room = filters_and_indexes(budget, goal).saturating_sub(taken);
@@ -344,8 +362,8 @@ impl Held {
         }
     }
 
-    /// The filter of the run that a merge of these will write, with room made for it. The last level needs none
-    /// if only lookups of keys that are there count.
+    /// The filter of the run that a merge of these will write, with room made for it. The last
+    /// level needs none if only lookups of keys that are there count.
     pub(crate) fn make_room(
         &self,
         (budget, goal): (u64, MemoryGoal),
@@ -363,10 +381,12 @@ impl Held {
         if !needs_filter {
             return FilterAllocation::LEAST;
         }
+
         if wanted <= free {
             let size = BloomSize::for_rate(rate * output.entries as f64);
             return FilterAllocation::Bloom(size);
         }
+
         let blocks = free.saturating_sub(FILTER_OVERHEAD_BYTES) / 64;
         let bits = blocks as f64 * 512.0 / output.entries.max(1) as f64;
         FilterAllocation::Bloom(BloomSize::for_bits(bits))
@@ -386,11 +406,13 @@ impl Held {
         let above_last = entries - sizes.last().copied().unwrap_or(0).min(entries);
         let without_filter = usize::from(goal == MemoryGoal::Hit).min(sizes.len());
         let filtered = &sizes[..sizes.len() - without_filter];
+
         let mut whole = Planned { entries, ..Planned::default() };
         for run in &self.runs {
             whole.key_pages += u64::from(run.meta().key_pages);
             whole.input_index_bytes += run.memory_bytes().1 as u64;
         }
+
         let room = room.saturating_sub(whole.input_index_bytes);
         let fits = |rate: f64| {
             let bytes = |entries: u64| filter_bytes_at(rate, entries);
@@ -400,12 +422,15 @@ impl Held {
             let to_come = last + bytes(above_last) + whole.index_bytes(index);
             there + begun.max(to_come) <= room
         };
+
         let least = TOTAL_FPR_MIN / entries.max(1) as f64;
         if fits(least) {
             return least;
         }
+
         // With a rate of 1 per entry nobody has a filter.
-        let (mut low, mut high) = (least.ln(), 0.0);
+        let mut low = least.ln();
+        let mut high = 0.0;
         for _ in 0..RATE_STEPS {
             let middle = (low + high) / 2.0;
             if fits(f64::exp(middle)) {
@@ -414,12 +439,13 @@ impl Held {
                 low = middle;
             }
         }
+
         f64::exp(high)
     }
 
-    /// Folds filters, those that are the most too large first, until all is within `bytes_max` or no filter
-    /// is larger than the rate per entry asks for. The largest run's always is if only lookups of keys that are
-    /// there count.
+    /// Folds filters, those that are the most too large first, until all is within `bytes_max` or
+    /// no filter is larger than the rate per entry asks for. The largest run's always is if only
+    /// lookups of keys that are there count.
     fn fold_filters(&self, goal: MemoryGoal, rate_per_entry: f64, bytes_max: u64) {
         let mut held = self.bytes();
         let last = self.runs.iter().max_by_key(|run| run.meta().entries).map(|run| run.number());
@@ -431,6 +457,7 @@ impl Held {
                 run.memory_bytes().0 as f64
                     / filter_bytes_at(rate_per_entry, run.meta().entries) as f64
             };
+
             let smaller = self.runs.iter().filter_map(|run| Some((run, run.filter().smaller()?)));
             let too_large = smaller.filter(|(run, _)| excess(run) > 1.0);
             let largest = too_large.max_by(|a, b| excess(a.0).total_cmp(&excess(b.0)));
@@ -443,25 +470,26 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: memory goes where it saves most. Method: the shapes and budgets of ten million entries of 142 bytes, on
-    //! paper; the filters behind the rates are measured in `filter`.
+    //! Goal: memory goes where it saves most. Method: the shapes and budgets of ten million entries
+    //! of 142 bytes, on paper; the filters behind the rates are measured in `filter`.
 
     use super::*;
     use crate::filter::bloom::{Bloom, Fold};
     use crate::filter::ribbon::RibbonShape;
 
     const ENTRIES: u64 = 10_000_000;
-    /// What the index of such a table takes.
+    /// Bytes of the index of such a table.
     const INDEX: u64 = 570_000;
 
-    /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters of so many bits
-    /// per entry on the last level and above it.
-    fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<Candidate> {
+    /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters
+    /// of so many bits per entry on the last level and above it.
+    fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<FilterCandidate> {
         let mut sizes = vec![(1.0 - above, bits.0)];
         // Nine tenths, nine hundredths and the rest of what is above the last level.
         for share in [0.9, 0.09, 0.01] {
             sizes.insert(0, (above * share, bits.1));
         }
+
         let mut older = 1.0;
         sizes
             .into_iter()
@@ -470,7 +498,7 @@ mod tests {
                 let entries = (share * ENTRIES as f64) as u64;
                 let blocks = Bloom::blocks_for(entries, BloomSize::for_bits(bits));
                 let shape = FilterShape::Bloom { blocks, probes: 6 };
-                Candidate {
+                FilterCandidate {
                     entries,
                     shape,
                     weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
@@ -480,8 +508,9 @@ mod tests {
             .collect()
     }
 
-    /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of all bytes.
-    fn reads(candidates: &[Candidate], hits: f64, thousandths: u64) -> (f64, f64) {
+    /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of
+    /// all bytes.
+    fn reads(candidates: &[FilterCandidate], hits: f64, thousandths: u64) -> (f64, f64) {
         let room = ENTRIES * 142 * thousandths / 1_000 - INDEX;
         let shares = share_out(candidates, room, hits / (ENTRIES as f64 * 146.0));
         let parts = candidates.iter().zip(&shares).map(|(candidate, &kept)| candidate.part(kept));
@@ -493,7 +522,8 @@ mod tests {
         (upper, misses.iter().sum())
     }
 
-    /// Filters of eleven bits on the last level and of fourteen above it, with a tenth of the entries there.
+    /// Filters of eleven bits on the last level and of fourteen above it, with a tenth of the
+    /// entries there.
     #[test]
     fn a_thousandth_of_the_bytes_suffices_for_keys_that_are_present() {
         let bits = (11.0, 14.0);
@@ -505,11 +535,13 @@ mod tests {
         assert!(absent[0] <= 0.17 && absent[1] <= 0.0145, "{absent:?}");
     }
 
-    /// The same with a ribbon of twelve columns on the last level: absent keys cost a third, in all of the memory.
+    /// Case with a ribbon of twelve columns on the last level: absent keys cost a third, in all of
+    /// the memory.
     #[test]
     fn a_ribbon_on_the_last_level_takes_memory_to_the_last_column() {
         let mut candidates = levelled(0.1, (11.0, 14.0), 0.5);
         let last = candidates.last_mut().unwrap();
+
         // 8192 entries take 133 blocks.
         let segments = last.entries.div_ceil(8192) as u32;
         let blocks = u64::from(segments) * 133;
@@ -518,18 +550,23 @@ mod tests {
         last.most = last.shape.whole();
         let absent = [5, 10].map(|thousandths| reads(&candidates, 0.5, thousandths).1);
         assert!(absent[0] <= 0.07 && absent[1] <= 0.0076, "{absent:?}");
+
         let mut before = f64::INFINITY;
         for kilobytes in (4_000..16_000).step_by(100) {
             let shares = share_out(&candidates, kilobytes * 1_000, 0.0);
             let parts = candidates.iter().zip(&shares);
-            let parts: Vec<Part> = parts.map(|(candidate, &kept)| candidate.part(kept)).collect();
+            let parts: Vec<FilterOption> =
+                parts.map(|(candidate, &kept)| candidate.part(kept)).collect();
             let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
             let reads: f64 = parts.iter().map(|part| part.reads).sum();
-            // No more is left over than one more column of a segment takes, and of another filter a few blocks.
+
+            // No more is left over than one more column of a segment takes, and of another filter a
+            // few blocks.
             assert!(bytes <= kilobytes * 1_000 && reads <= before, "{kilobytes}: {bytes} {reads}");
             if shares != candidates.iter().map(|candidate| candidate.most).collect::<Vec<_>>() {
                 assert!(bytes + 8_000 >= kilobytes * 1_000, "{kilobytes}: {bytes}");
             }
+
             before = reads;
         }
     }
@@ -547,6 +584,7 @@ mod tests {
                     before = cost;
                 }
             }
+
             let absent = |above: f64| reads(&levelled(above, bits, 0.5), 0.5, 5).1;
             assert!(absent(0.02) < absent(0.1), "{bits:?}");
         }
@@ -556,17 +594,20 @@ mod tests {
     #[test]
     fn what_is_not_worth_its_memory_is_left_out() {
         let candidates = levelled(0.1, (11.0, 14.0), 0.5);
-        let nothing = vec![Kept::Nothing; candidates.len()];
+        let nothing = vec![FilterPortion::Nothing; candidates.len()];
         assert_eq!(share_out(&candidates, 0, 0.0), nothing);
         assert_eq!(share_out(&candidates, u64::MAX, 1.0), nothing);
         let all = share_out(&candidates, u64::MAX, 0.0);
-        assert!(all.iter().all(|kept| *kept == Kept::Blocks(Fold::WHOLE)), "{all:?}");
+        assert!(all.iter().all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE)), "{all:?}");
         let for_hits = share_out(&levelled(0.1, (11.0, 14.0), 1.0), u64::MAX, 0.0);
-        assert_eq!(for_hits.last(), Some(&Kept::Nothing));
-        assert!(for_hits.iter().rev().skip(1).all(|kept| *kept == Kept::Blocks(Fold::WHOLE)));
-        // What is in memory already can only be folded further.
-        let most = Kept::Blocks(Fold::uniform(4));
-        let folded = Candidate { most, ..candidates[0] };
+        assert_eq!(for_hits.last(), Some(&FilterPortion::Nothing));
+        assert!(
+            for_hits.iter().rev().skip(1).all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE))
+        );
+
+        // A filter in memory can only be folded further.
+        let most = FilterPortion::Blocks(Fold::uniform(4));
+        let folded = FilterCandidate { most, ..candidates[0] };
         assert_eq!(share_out(&[folded], u64::MAX, 0.0), [most]);
     }
 }

@@ -1,22 +1,25 @@
-//! Pages that lookups have read, kept in memory for later ones: what is left of a table's memory budget.
+//! Pages that lookups have read, kept in memory for later ones: what is left of a table's memory
+//! budget.
 //!
-//! A table shares its cache with its duplicates, as it shares its runs with them. Each of them says how much of its
-//! own budget is left, and the cache is as large as the least of these; so each stays within its budget.
+//! A table shares its cache with its forks, as it shares its runs with them. Each of them says
+//! how much of its own budget is left, and the cache is as large as the least of these; so each
+//! stays within its budget.
 //!
-//! Only lookups bring pages in, and only pages of runs that are read past the system's page cache: merges and
-//! cursors read everything once. A page comes in when its checksum has been found right, and is searched in
-//! place, without a copy and without looking at the checksum again.
+//! Only lookups bring pages in, and only pages of runs that are read past the system's page cache:
+//! merges and cursors read everything once. A page comes in when its checksum has been found right,
+//! and is searched in place, without a copy and without looking at the checksum again.
 //!
-//! **Which pages stay** is the business of a clock: a page is marked each time that it is found, up to three times;
-//! the hand takes a mark off each page that it passes, and the first one without a mark makes room. A new page has
-//! none, so what is read once drives out nothing that is read again and again; and in a full cache only one in
-//! [`ADMITTED_ONE_IN`] gets in at all, since copying each page that is read costs more than most of them will ever save. The pages of runs that no table has any
-//! more go when the table that had them is flushed.
+//! **Which pages stay** is the business of a clock: a page is marked each time that it is found, up
+//! to three times; the hand takes a mark off each page that it passes, and the first one without a
+//! mark makes room. A new page has none, so what is read once drives out nothing that is read again
+//! and again; and in a full cache only one in [`ADMITTED_ONE_IN`] gets in at all, since copying
+//! each page that is read costs more than most of them will ever save. The pages of runs that no
+//! table has any more go when the table that had them is flushed.
 //!
-//! **Layout.** The cache is cut into shards by a hash of run and page; each has a lock, which is held while a page is
-//! searched. A shard has its pages in chunks, a table from keys to slots, and a key and a mark for each slot: with the
-//! page, [`SLOT_BYTES`] for each of them. Chunks are allocated as pages come in, and freed as soon as the cache
-//! is told to be smaller.
+//! **Layout.** The cache is cut into shards by a hash of run and page; each has a lock, which is
+//! held while a page is searched. A shard has its pages in chunks, a table from keys to slots, and
+//! a key and a mark for each slot: with the page, [`SLOT_BYTES`] for each of them. Chunks are
+//! allocated as pages come in, and freed as soon as the cache is told to be smaller.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +33,8 @@ use crate::files::file_set::lock;
 /// Pages that are allocated together.
 const CHUNK_PAGES: usize = 16;
 
-/// Memory of a page in the cache: beside the page itself a key, a mark, and up to 12 bytes in the table, half as
-/// much again while that grows.
+/// Memory of a page in the cache: beside the page itself a key, a mark, and up to 12 bytes in the
+/// table, half as much again while that grows.
 const SLOT_BYTES: u64 = PAGE_SIZE as u64 + 32;
 
 /// Memory of a chunk.
@@ -65,7 +68,7 @@ fn hash_of(key: u64) -> u64 {
 #[derive(Debug, Default)]
 struct Shard {
     chunks: Vec<Box<[u8]>>,
-    /// Of each slot that has been used.
+    /// Key of each slot that has been used.
     keys: Vec<u64>,
     marks: Vec<u8>,
     /// Slots by the hashes of their keys.
@@ -94,6 +97,7 @@ impl Shard {
         if self.chunks_max == 0 {
             return;
         }
+
         if self.free.is_empty() && self.keys.len() == self.chunks_max * CHUNK_PAGES {
             self.turned_away += 1;
             if self.turned_away < ADMITTED_ONE_IN {
@@ -101,15 +105,18 @@ impl Shard {
             }
             self.turned_away = 0;
         }
+
         if self.find(key).is_some() {
             return;
         }
+
         let slot = self.slot();
         (self.keys[slot], self.marks[slot]) = (key, 0);
         let start = slot % CHUNK_PAGES * PAGE_SIZE;
         self.chunks[slot / CHUNK_PAGES][start..start + PAGE_SIZE].copy_from_slice(page);
         let keys = &self.keys;
         let hash = |slot: &u32| hash_of(keys[*slot as usize]);
+
         self.slots.insert_unique(hash_of(key), slot as u32, hash);
     }
 
@@ -118,6 +125,7 @@ impl Shard {
         if let Some(slot) = self.free.pop() {
             return slot as usize;
         }
+
         let slot = self.keys.len();
         if slot < self.chunks_max * CHUNK_PAGES {
             if slot == self.chunks.len() * CHUNK_PAGES {
@@ -129,6 +137,7 @@ impl Shard {
             self.marks.push(0);
             return slot;
         }
+
         loop {
             let slot = self.hand;
             self.hand = (slot + 1) % self.keys.len();
@@ -150,7 +159,8 @@ impl Shard {
 
     /// Lets go of the pages of some runs.
     fn forget_runs(&mut self, gone: &[u64]) {
-        let (keys, free) = (&self.keys, &mut self.free);
+        let keys = &self.keys;
+        let free = &mut self.free;
         self.slots.retain(|&mut slot| {
             let is_gone = gone.contains(&(keys[slot as usize] >> 32));
             if is_gone {
@@ -167,6 +177,7 @@ impl Shard {
         if self.keys.len() <= slots_max {
             return;
         }
+
         self.slots.retain(|&mut slot| (slot as usize) < slots_max);
         self.free.retain(|&slot| (slot as usize) < slots_max);
         self.chunks.truncate(chunks_max);
@@ -178,11 +189,12 @@ impl Shard {
         let keys = &self.keys;
         self.slots.shrink_to_fit(|&slot| hash_of(keys[slot as usize]));
         self.free.shrink_to_fit();
+
         self.hand = 0;
     }
 }
 
-/// What a table says to its cache.
+/// Share of one table: the bytes that it leaves for the cache, and its runs.
 #[derive(Debug, Clone, Default)]
 struct Member {
     /// Bytes of its budget that nothing else needs.
@@ -217,7 +229,7 @@ impl PageCache {
         self.chunks_max.load(Ordering::Relaxed) == 0
     }
 
-    /// Looks at a page, if it is here.
+    /// Calls `look` with a page, if the cache has it.
     pub(crate) fn look<T>(&self, run: u64, page: u32, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
         if self.is_off() {
             return None;
@@ -243,8 +255,9 @@ impl PageCache {
         self.shards.iter().map(|shard| lock(shard).chunks.len() as u64 * CHUNK_BYTES).sum()
     }
 
-    /// Lets go of what no member has any more, and of more if it is too much.
-    fn settle(&self, members: &Members, gone: &[u64]) {
+    /// Drops the pages of runs that no member has any more, and more pages if the cache is too
+    /// large.
+    fn apply_limits(&self, members: &Members, gone: &[u64]) {
         let has = |run: &u64| members.by_number.values().any(|m| m.runs.binary_search(run).is_ok());
         let gone: Vec<u64> = gone.iter().copied().filter(|run| !has(run)).collect();
         let bytes_max = members.by_number.values().map(|member| member.bytes_max).min();
@@ -252,6 +265,7 @@ impl PageCache {
         let fixed = count * size_of::<Mutex<Shard>>() as u64;
         let chunks_max = bytes_max.unwrap_or(0).saturating_sub(fixed) / count / CHUNK_BYTES;
         self.chunks_max.store(chunks_max, Ordering::Relaxed);
+
         for shard in &self.shards {
             let mut shard = lock(shard);
             if !gone.is_empty() {
@@ -262,7 +276,7 @@ impl PageCache {
     }
 }
 
-/// A table's part in a cache.
+/// Membership of a table in a cache.
 #[derive(Debug)]
 pub(crate) struct CacheShare {
     cache: Arc<PageCache>,
@@ -270,7 +284,8 @@ pub(crate) struct CacheShare {
 }
 
 impl CacheShare {
-    /// A part in a new cache, for a table with such a budget. It holds nothing before it is told how much it may.
+    /// Returns a share in a new cache, for a table with this budget. The cache holds nothing before
+    /// it gets a limit.
     pub(crate) fn new(budget: u64) -> Self {
         let count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let cache = PageCache {
@@ -289,7 +304,7 @@ impl CacheShare {
         Self { cache: Arc::clone(cache), member: number }
     }
 
-    /// A part for a duplicate, which has what the table has.
+    /// A part for a fork, which has what the table has.
     pub(crate) fn share(&self) -> Self {
         let member = lock(&self.cache.members).by_number.get(&self.member).cloned();
         Self::join(&self.cache, member.unwrap_or_default())
@@ -304,15 +319,15 @@ impl CacheShare {
         self.cache.bytes()
     }
 
-    /// Says how much of the table's budget is left, and what its runs are. When this returns the cache holds no
-    /// more than that.
+    /// Says how much of the table's budget is left, and what its runs are. When this returns the
+    /// cache holds no more than that.
     ///
     /// Cost: no I/O; a look at each page if the table has lost a run.
     pub(crate) fn set(&self, bytes_max: u64, mut runs: Vec<u64>) {
         runs.sort_unstable();
         let mut members = lock(&self.cache.members);
         let before = members.by_number.insert(self.member, Member { bytes_max, runs });
-        self.cache.settle(&members, &before.unwrap_or_default().runs);
+        self.cache.apply_limits(&members, &before.unwrap_or_default().runs);
     }
 }
 
@@ -321,15 +336,15 @@ impl Drop for CacheShare {
         let mut members = lock(&self.cache.members);
         let before = members.by_number.remove(&self.member);
         if !members.by_number.is_empty() {
-            self.cache.settle(&members, &before.unwrap_or_default().runs);
+            self.cache.apply_limits(&members, &before.unwrap_or_default().runs);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is found is what was put in, within the bytes given at all times; what is used stays. Method:
-    //! pages that tell which one they are, and random calls on a few shards.
+    //! Goal: what is found is what was put in, within the bytes given at all times; what is used
+    //! stays. Method: pages that tell which one they are, and random calls on a few shards.
 
     use super::*;
 
@@ -382,6 +397,7 @@ mod tests {
             }
             assert!(share.bytes() <= bytes_max, "{} of {bytes_max}", share.bytes());
         }
+
         share.set(0, vec![1, 2]);
         assert_eq!(share.bytes(), 0);
         read(share.cache(), 1, 1);
@@ -425,6 +441,7 @@ mod tests {
         let bytes = share.bytes();
         read_all(share.cache(), 3, 0..100);
         assert_eq!(share.bytes(), bytes, "in the same slots");
+
         assert!((0..100).all(|page| is_here(share.cache(), 3, page)));
     }
 
@@ -439,6 +456,7 @@ mod tests {
         drop(duplicate);
         read_all(share.cache(), 1, 0..800);
         assert!(share.bytes() > 700 * SLOT_BYTES);
+
         // A number that does not fit is not mixed up with one that does.
         share.cache.insert(1 << 32 | 1, 799, &page_of(5, 5));
         assert!(share.cache.look(1 << 32 | 1, 799, |_| ()).is_none());

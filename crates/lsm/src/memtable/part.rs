@@ -1,18 +1,19 @@
-//! Segments of a write buffer: entries in memory that are written once and then shared.
+//! Parts of a memtable: entries in memory that are written once and then shared.
 //!
-//! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's salted
-//! hash (which lookups and filters need anyway), and a hash table of slots. A segment is a chunk, or it is
-//! *folded*: several chunks, shared with the segments that they were before, under one hash table. So
-//! whoever keeps all versions of a buffer holds each entry once, and five to ten bytes for it in each of
-//! O(log n) hash tables. The order of keys is worked out when somebody wants to read in order.
+//! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's
+//! salted hash (which lookups and filters need anyway), and a hash table of slots. A part is a
+//! chunk, or it is *folded*: several chunks, shared with the parts that they were before, under one
+//! hash table. So the versions of a memtable together hold each entry once, and five to ten bytes
+//! for it in each of O(log n) hash tables. The first reader in key order sorts the keys.
 //!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
-//! A chunk or a folded segment that was saved knows its *image*, the run that holds its entries, and never changes from
-//! then on: what is saved next refers to the same run ([`snapshot`](crate::session::snapshot)).
+//! A chunk or a folded part that was saved knows its *image*, the run that holds its entries. It
+//! never changes from then on, and the next snapshot refers to the same run
+//! ([`snapshot`](crate::session::snapshot)).
 //!
-//! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
-//! of an older chunk.
+//! Invariant: at most one slot for a key in a chunk; in a folded part an entry of a newer chunk
+//! hides one of an older chunk.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -29,71 +30,72 @@ use crate::error::Result;
 use crate::files::file_set::{FileHandle, FileSet, RunRef, lock};
 use crate::run::blob::Blob;
 
-/// A folded segment of more chunks than this is saved as one image, so that a snapshot names few.
-const IMAGES_PER_SEGMENT_MAX: usize = 64;
+/// A folded part of more chunks than this is saved as one image, so that a snapshot names few.
+const IMAGES_PER_PART_MAX: usize = 64;
 
-/// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
-/// share what a chunk takes beside them.
+/// Smaller chunks than this, on average, are copied into one when they are folded, so that many
+/// entries share what a chunk takes beside them.
 const CHUNK_ENTRIES_MIN: usize = 64;
 
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
 
-/// From so many bytes on a vector of a chunk grows by an eighth, not to its double: to move large ones costs
-/// little, as the system moves their pages, and memory that is not used is memory lost.
+/// Bytes from which on a vector of a chunk grows by an eighth instead of doubling. Moving large
+/// vectors costs little, because the system moves their pages; unused memory counts against the
+/// budget.
 const GROWN_BYTES: usize = 128 << 10;
 
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
 
-/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+/// Overhead of a blob in memory, and half of the spare capacity of a vector of references.
 const BLOB_OVERHEAD_BYTES: u64 = 32;
 
-/// What a blob takes in all beside its bytes: also its index in the arena.
+/// Total overhead of a blob: also its index in the arena.
 const BLOB_EXTRA_BYTES: usize = BLOB_OVERHEAD_BYTES as usize + size_of::<u32>();
 
-/// What a batch is going to take, about.
+/// Approximate size of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Room {
     pub(crate) entries: usize,
-    /// Of keys and values.
+    /// Bytes of keys and values.
     pub(crate) bytes: usize,
 }
 
 impl Room {
-    /// As much of it as has this share of its size.
+    /// Returns this share of the size.
     pub(crate) fn part(self, share: f64) -> Self {
         let part = |whole: usize| (whole as f64 * share) as usize;
         Self { entries: part(self.entries), bytes: part(self.bytes) }
     }
 
-    /// What that much counts for in a buffer bounded in bytes, but for blobs.
+    /// Weight of a batch of this size in a memtable bounded in bytes, without blobs.
     pub(crate) fn weight_bytes(self) -> u64 {
         self.bytes as u64 + self.entries as u64 * ENTRY_OVERHEAD_BYTES
     }
 }
 
-/// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
+/// Maximum initial capacity of a chunk; it grows beyond that as needed.
 const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
 
-/// What so many bytes of memory of a write buffer count for under a budget, at least: four fifths.
+/// Minimum charge under a budget for a memtable's memory: four fifths.
 pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
     memory_bytes - memory_bytes / 5
 }
 
 /// An entry of a chunk.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct EntrySlot {
     hash: u64,
     key_start: u64,
-    /// Where the value begins; behind it stands the index of the blob if there is one.
+    /// Offset of the value in the arena; the index of the blob follows it, if there is one.
     value_start: u64,
     value_len: u32,
     key_len: u16,
     kind: Kind,
 }
 
-/// An entry on its way into a write buffer.
+/// An entry on its way into a memtable.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEntry<'a> {
     pub(crate) key: &'a [u8],
@@ -101,7 +103,7 @@ pub(crate) struct NewEntry<'a> {
     pub(crate) hash: u64,
     pub(crate) kind: Kind,
     pub(crate) value: &'a [u8],
-    /// Of an insert with blob.
+    /// Blob of an insert with blob.
     pub(crate) blob: Option<&'a Arc<[u8]>>,
 }
 
@@ -109,15 +111,16 @@ pub(crate) struct NewEntry<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     arena: Vec<u8>,
-    slots: Vec<Slot>,
+    slots: Vec<EntrySlot>,
     table: HashTable<u32>,
-    /// Also those of entries that have been replaced.
+    /// Blobs, also of entries that have been replaced.
     blobs: Vec<Arc<[u8]>>,
     /// Keys, values, blobs and the overhead of each entry.
     weight_bytes: u64,
-    /// Of all blobs.
+    /// Bytes of all blobs.
     blob_bytes: usize,
-    /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their bytes.
+    /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their
+    /// bytes.
     garbage_bytes: usize,
     /// Slots in key order, made on demand. Invariant: empty while the chunk changes.
     order: OnceLock<Box<[u32]>>,
@@ -125,12 +128,13 @@ pub(crate) struct Chunk {
     image: Image,
 }
 
-/// The run that holds the entries of a chunk or a folded segment, once it was saved, in the files of a session.
+/// Image of a chunk or a folded part: the run that holds its entries, once it was saved.
 #[derive(Debug, Default)]
 pub(crate) struct Image(Mutex<Option<(Weak<FileSet>, RunRef)>>);
 
 impl Image {
-    /// The run, if a snapshot or anybody else still keeps it among these files, and a handle that keeps it from now on.
+    /// Returns the run and a handle that keeps it, if a snapshot or another holder still keeps it
+    /// among these files.
     pub(crate) fn attach(&self, files: &Arc<FileSet>) -> Option<(RunRef, FileHandle)> {
         let (_, run) = lock(&self.0)
             .clone()
@@ -143,13 +147,13 @@ impl Image {
         *lock(&self.0) = Some((Arc::downgrade(files), run));
     }
 
-    /// Without a lock: asked for each entry that is put.
+    /// Needs no lock, because every put asks.
     fn is_set(&mut self) -> bool {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
-/// How to go back to a chunk as it was when a batch began.
+/// Undo record of a batch: the state of its chunk when the batch began.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     arena: usize,
@@ -157,16 +161,17 @@ pub(crate) struct Undo {
     slots: usize,
     weight_bytes: u64,
     garbage_bytes: usize,
-    /// Slots of the time before the batch, each at most once: of what the batch itself has made nothing is needed.
-    replaced: Vec<(u32, Slot)>,
-    /// Garbage behind `arena` and `blobs`: what the batch made and replaced again.
+    /// Slots from before the batch that it replaced, each at most once. Slots of the batch itself
+    /// need no record.
+    replaced: Vec<(u32, EntrySlot)>,
+    /// Garbage behind `arena` and `blobs`: values that the batch made and replaced again.
     dead_bytes: usize,
 }
 
 impl Undo {
-    /// Whether what a slot refers to was made by the batch. What was there before begins at `arena` at the
-    /// latest, if it is empty; what the batch puts in its place begins behind that, see [`Chunk::pad`].
-    fn is_of_batch(&self, at: u32, slot: &Slot) -> bool {
+    /// Whether the batch made the value of a slot. An older value begins at `arena` at the latest
+    /// (if it is empty); a value of the batch begins behind it, see [`Chunk::pad`].
+    fn is_of_batch(&self, at: u32, slot: &EntrySlot) -> bool {
         at as usize >= self.slots || slot.value_start > self.arena as u64
     }
 }
@@ -206,11 +211,11 @@ impl Chunk {
         }
     }
 
-    fn key(&self, slot: &Slot) -> &[u8] {
+    fn key(&self, slot: &EntrySlot) -> &[u8] {
         &self.arena[slot.key_start as usize..][..usize::from(slot.key_len)]
     }
 
-    fn entry(&self, slot: &Slot) -> EntryRef<'_> {
+    fn entry(&self, slot: &EntrySlot) -> EntryRef<'_> {
         let value = &self.arena[slot.value_start as usize..][..slot.value_len as usize];
         let blob = self.blob(slot).map_or(BlobSpan::default(), |(index, blob)| BlobSpan {
             offset: index as u64,
@@ -220,7 +225,7 @@ impl Chunk {
     }
 
     /// The blob of a slot and its index.
-    fn blob(&self, slot: &Slot) -> Option<(usize, &Arc<[u8]>)> {
+    fn blob(&self, slot: &EntrySlot) -> Option<(usize, &Arc<[u8]>)> {
         if slot.kind != Kind::InsertBlob {
             return None;
         }
@@ -237,7 +242,7 @@ impl Chunk {
     }
 
     /// An entry as it is put into another chunk.
-    fn as_new(&self, slot: &Slot) -> NewEntry<'_> {
+    fn as_new(&self, slot: &EntrySlot) -> NewEntry<'_> {
         let EntryRef { key, kind, value, .. } = self.entry(slot);
         let blob = self.blob(slot).map(|(_, blob)| blob);
         NewEntry { key, hash: slot.hash, kind, value, blob }
@@ -270,37 +275,39 @@ impl Chunk {
     }
 
     /// Bytes of value and blob that a slot refers to.
-    fn content_bytes(&self, slot: &Slot) -> usize {
+    fn content_bytes(&self, slot: &EntrySlot) -> usize {
         slot.value_len as usize + self.blob(slot).map_or(0, |(_, blob)| blob.len())
     }
 
-    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted in
-    /// `undo`.
+    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted
+    /// in `undo`.
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge): nothing has changed.
     pub(crate) fn put(
         &mut self,
         new: NewEntry<'_>,
-        resolve: &MergeOperator,
+        operator: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, (kind, older): (Kind, &[u8])| match kind {
-            Kind::TooLarge => Ok(resolve.combine_stored(newer, (kind, older), false)),
-            _ => resolve.combine(newer, older).map(|()| false),
+            Kind::TooLarge => Ok(operator.combine_stored(newer, (kind, older), false)),
+            _ => operator.combine(newer, older).map(|()| false),
         };
         self.put_with(new, combine, undo)
     }
 
-    /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that says so.
-    fn put_again(&mut self, new: NewEntry<'_>, resolve: &MergeOperator) -> Result<()> {
+    /// Puts an entry that was put before into this chunk. Unlike [`put`](Self::put), a value that
+    /// is too long becomes an entry of kind [`Kind::TooLarge`].
+    fn put_again(&mut self, new: NewEntry<'_>, operator: &MergeOperator) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
-            Ok(resolve.combine_stored(newer, older, false))
+            Ok(operator.combine_stored(newer, older, false))
         };
         self.put_with(new, combine, None)
     }
 
-    /// Puts an entry; `combine` says whether an upsert on an older entry becomes one of [`Kind::TooLarge`].
+    /// Puts an entry; `combine` returns whether an upsert on an older entry becomes one of
+    /// [`Kind::TooLarge`].
     fn put_with(
         &mut self,
         new: NewEntry<'_>,
@@ -313,6 +320,7 @@ impl Chunk {
             let slot = &self.slots[at as usize];
             slot.hash == hash && self.key(slot) == key
         });
+
         if let Some(&at) = found {
             let old = self.slots[at as usize];
             let mut combined = Vec::new();
@@ -327,11 +335,13 @@ impl Chunk {
                     value = &combined;
                 }
             }
+
             let weight = value.len() + blob.map_or(0, |blob| blob.len());
             let dead = self.content_bytes(&old);
             let has_blob = old.kind == Kind::InsertBlob;
             let garbage = dead + if has_blob { BLOB_EXTRA_BYTES } else { 0 };
             self.garbage_bytes += garbage;
+
             if let Some(undo) = &mut undo {
                 if undo.is_of_batch(at, &old) {
                     undo.dead_bytes += garbage;
@@ -344,15 +354,16 @@ impl Chunk {
             let value_start = self.append_value(value, blob);
             self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
             let value_len = value.len() as u32;
-            self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };
+            self.slots[at as usize] = EntrySlot { value_start, value_len, kind, ..old };
             self.collect_if_worth_it(undo);
             return Ok(());
         }
+
         self.add(new);
         Ok(())
     }
 
-    /// Makes sure that what a batch puts in place of an older value begins behind that of the time before.
+    /// Ensures that the next value of a batch begins behind every value from before the batch.
     fn pad(&mut self, undo: &Undo) {
         if self.arena.len() == undo.arena {
             self.arena.push(0);
@@ -360,8 +371,8 @@ impl Chunk {
         }
     }
 
-    /// Collects garbage that nobody can ask back, if most of the memory is such: so a key that one batch sets
-    /// thousands of times takes no more than a few of its values.
+    /// Collects garbage that no undo needs, if it is most of the memory. So a key that one batch
+    /// sets thousands of times takes no more than a few of its values.
     fn collect_if_worth_it(&mut self, undo: Option<&mut Undo>) {
         let is_worth_it = |dead: usize, live: u64| dead > GARBAGE_BYTES_MIN && dead as u64 > live;
         match undo {
@@ -379,13 +390,14 @@ impl Chunk {
         }
     }
 
-    /// Writes anew what is left of all that a batch has made. What was there before it stays where it is.
+    /// Rewrites the live values of a batch. Values from before the batch stay where they are.
     fn collect_batch(&mut self, undo: &mut Undo) {
         let tail = self.arena.split_off(undo.arena);
         let blobs = self.blobs.split_off(undo.blobs);
         self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
         self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
-        // In front of the values, as `pad` has put it.
+
+        // The padding byte in front of the values, see `pad`.
         self.arena.push(0);
 
         let made = undo.slots..self.slots.len();
@@ -397,6 +409,7 @@ impl Chunk {
                 let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
                 slot.key_start = self.append(key);
             }
+
             let value = &tail[in_tail(slot.value_start)..];
             let (value, behind) = value.split_at(slot.value_len as usize);
             let index = behind.first_chunk().filter(|_| slot.kind == Kind::InsertBlob);
@@ -408,38 +421,41 @@ impl Chunk {
         }
     }
 
-    /// Adds the entry of a key that is not there.
+    /// Adds the entry of a key that the chunk does not have.
     fn add(&mut self, new: NewEntry<'_>) {
         let NewEntry { key, hash, kind, value, blob } = new;
         make_room(&mut self.arena, key.len() + value.len() + size_of::<u32>());
         let key_start = self.append(key);
         let value_start = self.append_value(value, blob);
         let at = self.slots.len() as u32;
-        let (key_len, value_len) = (key.len() as u16, value.len() as u32);
+        let key_len = key.len() as u16;
+        let value_len = value.len() as u32;
         make_room(&mut self.slots, 1);
-        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind });
+        self.slots.push(EntrySlot { hash, key_start, value_start, value_len, key_len, kind });
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
         let content = value.len() + blob.map_or(0, |blob| blob.len());
+
         self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
     }
 
-    /// What an entry counts for in a buffer bounded in bytes.
-    fn entry_weight_bytes(&self, slot: &Slot) -> u64 {
+    /// Weight of an entry in a memtable bounded in bytes.
+    fn entry_weight_bytes(&self, slot: &EntrySlot) -> u64 {
         u64::from(slot.key_len) + self.content_bytes(slot) as u64 + ENTRY_OVERHEAD_BYTES
     }
 
     /// Puts all entries of a newer chunk.
-    fn put_all(&mut self, newer: &Self, resolve: &MergeOperator) -> Result<()> {
+    fn put_all(&mut self, newer: &Self, operator: &MergeOperator) -> Result<()> {
         let mut slots = newer.slots.iter();
-        slots.try_for_each(|slot| self.put_again(newer.as_new(slot), resolve))
+        slots.try_for_each(|slot| self.put_again(newer.as_new(slot), operator))
     }
 
-    /// Begins a batch: what is put from here on can be undone together.
+    /// Begins a batch: all entries put from here on can be undone together.
     pub(crate) fn begin(&mut self) -> Undo {
         if self.garbage_bytes > GARBAGE_BYTES_MIN && self.garbage_bytes as u64 > self.weight_bytes {
             *self = self.with_slots(&self.slots);
         }
+
         Undo {
             arena: self.arena.len(),
             blobs: self.blobs.len(),
@@ -463,8 +479,8 @@ impl Chunk {
         &self.image
     }
 
-    /// A chunk of these slots only, all of different keys.
-    fn with_slots(&self, slots: &[Slot]) -> Self {
+    /// Returns a chunk of these slots only, all of different keys.
+    fn with_slots(&self, slots: &[EntrySlot]) -> Self {
         let mut copy = Self::default();
         for slot in slots {
             copy.add(self.as_new(slot));
@@ -472,7 +488,7 @@ impl Chunk {
         copy
     }
 
-    /// Takes a batch back.
+    /// Undoes a batch.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
         self.order.take();
         for at in (undo.slots..self.slots.len()).rev() {
@@ -481,17 +497,20 @@ impl Chunk {
                 found.remove();
             }
         }
+
         for &(at, slot) in undo.replaced.iter().rev() {
             self.slots[at as usize] = slot;
         }
+
         self.slots.truncate(undo.slots);
         self.arena.truncate(undo.arena);
         self.blob_bytes -= self.blobs.drain(undo.blobs..).map(|blob| blob.len()).sum::<usize>();
         self.weight_bytes = undo.weight_bytes;
+
         self.garbage_bytes = undo.garbage_bytes;
     }
 
-    /// A copy without what a batch has changed.
+    /// Returns a copy without the changes of a batch.
     pub(crate) fn before(&self, undo: &Undo) -> Self {
         let mut slots = self.slots[..undo.slots].to_vec();
         for &(at, slot) in undo.replaced.iter().rev() {
@@ -509,8 +528,8 @@ impl Chunk {
         })
     }
 
-    /// What the chunk counts for under a memory budget, see [`charge_for`]; also when vectors and hash table
-    /// have just grown.
+    /// Charge of the chunk under a memory budget, see [`charge_for`]; it also covers vectors and a
+    /// hash table that have just grown.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
         let content = self.weight_bytes + self.garbage_bytes as u64 + blobs;
@@ -521,7 +540,7 @@ impl Chunk {
         self.arena.capacity()
             + self.blob_bytes
             + self.blobs.capacity() * size_of::<Arc<[u8]>>()
-            + self.slots.capacity() * size_of::<Slot>()
+            + self.slots.capacity() * size_of::<EntrySlot>()
             + self.table.allocation_size()
             + self.order.get().map_or(0, |order| order.len() * size_of::<u32>())
     }
@@ -552,8 +571,12 @@ impl Folded {
             starts.push(count as u32);
             count += chunk.slots.len();
         }
-        let (table, order, image) = (HashTable::new(), OnceLock::new(), Image::default());
+
+        let table = HashTable::new();
+        let order = OnceLock::new();
+        let image = Image::default();
         let mut folded = Self { chunks, starts, table, weight_bytes: 0, order, image };
+
         let mut table = HashTable::with_capacity(count);
         for (&start, chunk) in folded.starts.iter().zip(&folded.chunks) {
             for (at, slot) in (start..).zip(&chunk.slots) {
@@ -563,6 +586,7 @@ impl Folded {
                     older.hash == slot.hash && folded.chunks[chunk].key(older) == key
                 });
                 folded.weight_bytes += chunk.entry_weight_bytes(slot);
+
                 if let Some(older) = older {
                     if slot.kind == Kind::Upsert {
                         return None;
@@ -575,12 +599,13 @@ impl Folded {
                 }
             }
         }
+
         folded.table = table;
         Some(folded)
     }
 
     /// The slot of that number, with the index of its chunk.
-    fn slot(&self, at: u32) -> (usize, &Slot) {
+    fn slot(&self, at: u32) -> (usize, &EntrySlot) {
         let chunk = self.starts.partition_point(|&start| start <= at) - 1;
         (chunk, &self.chunks[chunk].slots[(at - self.starts[chunk]) as usize])
     }
@@ -612,7 +637,7 @@ impl Folded {
     }
 }
 
-/// A segment without the keys that a mask covers.
+/// A part without the keys that a mask covers.
 #[derive(Debug)]
 pub(crate) struct MaskedPart {
     /// Never masked itself.
@@ -636,13 +661,14 @@ impl MaskedPart {
                 };
                 start = all.partition_point(is_below);
             }
+
             left.extend_from_slice(&all[start..]);
             left.into()
         })
     }
 }
 
-/// Some entries, one for each key. Clones are the same segment.
+/// Some entries, one for each key. Clones are the same part.
 #[derive(Debug, Clone)]
 pub(crate) enum MemtablePart {
     Chunk(Arc<Chunk>),
@@ -651,40 +677,43 @@ pub(crate) enum MemtablePart {
 }
 
 impl MemtablePart {
-    /// Makes one segment of several, oldest first.
-    pub(crate) fn fold(segments: &[Self], resolve: &MergeOperator) -> Result<Self> {
-        let chunks: Vec<_> = segments.iter().flat_map(Self::chunks).cloned().collect();
+    /// Makes one part of several, oldest first.
+    pub(crate) fn fold(parts: &[Self], operator: &MergeOperator) -> Result<Self> {
+        let chunks: Vec<_> = parts.iter().flat_map(Self::chunks).cloned().collect();
         let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
         let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
-        let is_masked = segments.iter().any(|segment| matches!(segment, Self::Masked(_)));
+        let is_masked = parts.iter().any(|part| matches!(part, Self::Masked(_)));
+
         if count >= chunks.len() * CHUNK_ENTRIES_MIN
             && !is_masked
             && let Some(folded) = Folded::new(chunks)
-            // Where most is hidden nothing is gained by sharing it.
+            // If newer entries hide most of the chunks, a copy takes less than sharing them.
             && folded.weight_bytes >= weight_bytes / 2
         {
             return Ok(Self::Folded(Arc::new(folded)));
         }
+
         let mut copied = Chunk::default();
-        for segment in segments {
-            match segment {
-                Self::Chunk(chunk) => copied.put_all(chunk, resolve)?,
+        for part in parts {
+            match part {
+                Self::Chunk(chunk) => copied.put_all(chunk, operator)?,
                 Self::Folded(folded) => {
                     for &at in &folded.table {
                         let (chunk, slot) = folded.slot(at);
                         let entry = folded.chunks[chunk].as_new(slot);
-                        copied.put_again(entry, resolve)?;
+                        copied.put_again(entry, operator)?;
                     }
                 }
                 Self::Masked(masked) => {
                     for &at in masked.order() {
-                        let (chunk, slot) = segment.slot(at);
-                        let entry = segment.chunks()[chunk].as_new(slot);
-                        copied.put(entry, resolve, None)?;
+                        let (chunk, slot) = part.slot(at);
+                        let entry = part.chunks()[chunk].as_new(slot);
+                        copied.put(entry, operator, None)?;
                     }
                 }
             }
         }
+
         Ok(Self::Chunk(Arc::new(copied)))
     }
 
@@ -696,12 +725,12 @@ impl MemtablePart {
         }
     }
 
-    /// The same segment without the keys that one more span covers.
+    /// Returns the part without the keys that one more span covers.
     pub(crate) fn masked(&self, masking: &mut Masking<'_>) -> Self {
         self.with_mask(masking.on(self.mask().unwrap_or(&Mask::default())))
     }
 
-    /// The same segment without the keys that a mask covers beside those of its own.
+    /// Returns the part without the keys that a mask covers, in addition to its own mask.
     pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
         match self.mask() {
             _ if mask.is_empty() => self.clone(),
@@ -730,7 +759,7 @@ impl MemtablePart {
         }
     }
 
-    /// The keys that the segment is seen without, if it is masked.
+    /// The keys that the part is seen without, if it is masked.
     pub(crate) fn mask(&self) -> Option<&Mask> {
         match self {
             Self::Masked(masked) => Some(&masked.mask),
@@ -738,7 +767,7 @@ impl MemtablePart {
         }
     }
 
-    /// The chunk, if it is one that nobody shares and nobody has saved.
+    /// Returns the chunk, if it is neither shared nor saved.
     pub(crate) fn writable(&mut self) -> Option<&mut Chunk> {
         match self {
             Self::Chunk(chunk) => {
@@ -749,11 +778,12 @@ impl MemtablePart {
         }
     }
 
-    /// The segments that are saved for this one, oldest first: each of its chunks, which may have been saved before it was
-    /// folded, unless they are many. They are not masked: whoever refers to their images does so under the mask.
+    /// The parts that are saved for this one, oldest first: each of its chunks, which may have been
+    /// saved before it was folded, unless they are many. They are not masked: references to their
+    /// images carry the mask.
     pub(crate) fn saved_as(&self) -> Vec<Self> {
         match self {
-            Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_SEGMENT_MAX => {
+            Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_PART_MAX => {
                 folded.chunks.iter().cloned().map(Self::Chunk).collect()
             }
             Self::Masked(masked) => masked.inner.saved_as(),
@@ -797,7 +827,7 @@ impl MemtablePart {
         }
     }
 
-    /// Works the order of keys out, so that nobody has to who reads in order.
+    /// Sorts the keys now, so that no later reader has to.
     pub(crate) fn sort(&self) {
         self.order();
     }
@@ -812,7 +842,7 @@ impl MemtablePart {
     }
 
     /// The slot of that number, with the index of its chunk.
-    fn slot(&self, at: u32) -> (usize, &Slot) {
+    fn slot(&self, at: u32) -> (usize, &EntrySlot) {
         match self {
             Self::Chunk(chunk) => (0, &chunk.slots[at as usize]),
             Self::Folded(folded) => folded.slot(at),
@@ -868,25 +898,26 @@ impl MemtablePart {
     }
 }
 
-/// A position in the part of a segment that is in a range of keys, in key order or against it.
+/// A position in the part of a part that is in a range of keys, in key order or against it.
 #[derive(Debug)]
 pub(crate) struct MemtablePartReader {
-    segment: MemtablePart,
+    part: MemtablePart,
     order: Order,
-    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    /// Places in the order of keys that have not been passed; the current one is the first or the
+    /// last.
     places: Range<usize>,
     /// The slot at the current place, with the index of its chunk; `None` at the end.
-    slot: Option<(usize, Slot)>,
+    slot: Option<(usize, EntrySlot)>,
 }
 
 impl MemtablePartReader {
     /// A reader at the first entry in the range, in this order.
-    pub(crate) fn new(segment: &MemtablePart, range: &KeyRange, order: Order) -> Self {
-        let key = |&at: &u32| segment.key(at);
-        let start = segment.order().partition_point(|at| range.is_below(key(at)));
-        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
-        let segment = segment.clone();
-        let mut reader = Self { segment, order, places: start..end, slot: None };
+    pub(crate) fn new(part: &MemtablePart, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| part.key(at);
+        let start = part.order().partition_point(|at| range.is_below(key(at)));
+        let end = part.order().partition_point(|at| !range.is_above(key(at)));
+        let part = part.clone();
+        let mut reader = Self { part, order, places: start..end, slot: None };
         reader.load();
         reader
     }
@@ -896,7 +927,7 @@ impl MemtablePartReader {
     }
 
     /// The slot that is `by` entries ahead of the current one.
-    fn ahead(&self, by: usize) -> Option<(usize, &Slot)> {
+    fn ahead(&self, by: usize) -> Option<(usize, &EntrySlot)> {
         if by >= self.places.len() {
             return None;
         }
@@ -904,12 +935,12 @@ impl MemtablePartReader {
             Order::Ascending => self.places.start + by,
             Order::Descending => self.places.end - 1 - by,
         };
-        self.segment.order().get(place).map(|&at| self.segment.slot(at))
+        self.part.order().get(place).map(|&at| self.part.slot(at))
     }
 
     /// The current slot, with its chunk; `None` at the end.
-    fn slot(&self) -> Option<(&Chunk, &Slot)> {
-        self.slot.as_ref().map(|(chunk, slot)| (self.segment.chunks()[*chunk].as_ref(), slot))
+    fn slot(&self) -> Option<(&Chunk, &EntrySlot)> {
+        self.slot.as_ref().map(|(chunk, slot)| (self.part.chunks()[*chunk].as_ref(), slot))
     }
 
     /// The current key; `None` at the end.
@@ -946,13 +977,14 @@ impl MemtablePartReader {
             Order::Ascending => self.places.start += 1,
             Order::Descending => self.places.end -= 1,
         }
+
         self.load();
         // Entries stand in order of arrival, so each step in key order would wait for memory twice.
         if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
             prefetch(slot);
         }
         if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
-            && let Some(key) = self.segment.chunks()[chunk].arena.get(slot.key_start as usize)
+            && let Some(key) = self.part.chunks()[chunk].arena.get(slot.key_start as usize)
         {
             prefetch(key);
         }

@@ -1,11 +1,12 @@
 //! Blobs: byte strings kept apart from the values, so that lookups need not read them.
 //!
-//! In a write buffer a blob is a piece of memory of its own. A run with blobs has a second file, which is
-//! one stream of bytes cut into the payloads of pages of their own kind; the entry says where in the stream
-//! its blob begins. Blobs stand in the order of their keys, so a merge copies them front to back.
+//! In a memtable a blob is a piece of memory of its own. A run with blobs has a second file,
+//! which is one stream of bytes cut into the payloads of pages of their own kind; the entry says
+//! where in the stream its blob begins. Blobs stand in the order of their keys, so a merge copies
+//! them front to back.
 //!
-//! Invariant: a [`BlobRef`] is weak. It keeps no memory and no file; as long as what it points into is
-//! there it gives exactly the blob, and afterwards an error, never other bytes.
+//! Invariant: a [`BlobRef`] is weak. It keeps no memory and no file; as long as what it points into
+//! is there it gives exactly the blob, and afterwards an error, never other bytes.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -40,9 +41,9 @@ enum Target {
 /// A weak reference to a blob, as lookups and cursors give it; resolved by
 /// [`Session::retrieve_blobs`](crate::Session::retrieve_blobs).
 ///
-/// It stays valid at least until its table is next updated or dropped; and as long as a duplicate of the
-/// table made before then, or the cursor it came from, is left open as it is. Afterwards it may be
-/// invalid, which is told by an error. It never gives other bytes.
+/// It stays valid at least until its table is next updated or dropped; and as long as a fork
+/// of the table made before then, or the cursor it came from, is left open as it is. Afterwards it
+/// may be invalid, which is told by an error. It never gives other bytes.
 #[derive(Clone)]
 pub struct BlobRef {
     target: Target,
@@ -99,8 +100,8 @@ impl BlobRef {
         }
     }
 
-    /// What it points into, unless that is gone. An empty blob needs nothing to be there, and nobody keeps
-    /// its run for it.
+    /// Returns the bytes or run that it points into, unless these are gone. An empty blob needs
+    /// nothing to be there, and nobody keeps its run for it.
     fn upgrade(&self) -> Option<Blob> {
         if self.is_empty() {
             return Some(Blob::Memory(Arc::default()));
@@ -146,8 +147,8 @@ fn pages_of(run: &Run, span: BlobSpan) -> Result<std::ops::Range<u64>> {
     if span.len == 0 { Ok(0..0) } else { Ok(span.offset / payload..end.div_ceil(payload)) }
 }
 
-/// The part of a span that stands in blob page `page`, whose bytes these are: what to copy, and where in
-/// the blob it belongs.
+/// The part of a span that stands in blob page `page`, whose bytes these are: what to copy, and
+/// where in the blob it belongs.
 fn part_of<'a>(run: &Run, span: BlobSpan, page: u64, bytes: &'a [u8]) -> Result<(usize, &'a [u8])> {
     let number = page as u32;
     let content = decode_payload(bytes, run.place(number), PageKind::Blob, number);
@@ -162,13 +163,14 @@ fn part_of<'a>(run: &Run, span: BlobSpan, page: u64, bytes: &'a [u8]) -> Result<
 /// Reads blobs, all pages side by side; results in the order of the references.
 ///
 /// # Errors
-/// [`Error::BlobRefInvalid`] with the index of the first reference whose blob is gone, [`Error::Disk`],
-/// [`Error::Corrupt`].
+/// [`Error::BlobRefInvalid`] with the index of the first reference whose blob is gone,
+/// [`Error::Disk`], [`Error::Corrupt`].
 pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
     let mut blobs = Vec::with_capacity(refs.len());
     for (index, reference) in refs.iter().enumerate() {
         blobs.push(reference.upgrade().ok_or(Error::BlobRefInvalid { index })?);
     }
+
     let mut results: Vec<Vec<u8>> = Vec::with_capacity(blobs.len());
     // First page, pages, and the blob that they belong to.
     let mut pieces: Vec<(u64, u64, usize)> = Vec::new();
@@ -185,6 +187,7 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
             }
         }
     }
+
     let mut fill = |(first, _, at): (u64, u64, usize), bytes: &[u8]| -> Result<()> {
         let Blob::Run { run, span } = &blobs[at] else { return Ok(()) };
         for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_SIZE)) {
@@ -193,6 +196,7 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
         }
         Ok(())
     };
+
     if !pieces.is_empty() {
         let mut queue = disk.queue(depth.min(pieces.len()))?;
         let mut next = pieces.iter().enumerate().peekable();
@@ -204,6 +208,7 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
                     (0, Blob::Run { run, .. }) => Some(run.blobs()?),
                     (_, Blob::Run { run, .. }) => run.blobs_if_room()?,
                 };
+
                 // The others wait until the reads in flight let go of their files.
                 let Some(file) = file else { break };
                 next.next();
@@ -215,11 +220,13 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
                     direction: Direction::Read,
                 });
             }
+
             let Some(done) = queue.pop() else { break };
             done.result?;
             fill(pieces[done.tag as usize], &done.buffer)?;
         }
     }
+
     Ok(results)
 }
 
@@ -247,14 +254,16 @@ impl BlobReader {
             BlobSpan { offset: span.offset + u64::from(from), len: span.len.saturating_sub(from) };
         let wanted = pages_of(&self.run, rest)?;
         let Some(page) = wanted.clone().next() else { return Ok(&[]) };
+
         if !self.pages.contains(&page) {
-            // What follows is probably wanted next, unless it is past the end.
+            // The next pages are probably wanted too, unless they are past the end.
             let end = self.run.meta().blob_pages().min(page + REQUEST_PAGES_MAX);
             self.pages = 0..0;
             let file = self.run.blobs()?;
             self.chunk = read_pages(file.as_ref(), page as u32, (end - page) as u32)?;
             self.pages = page..end;
         }
+
         let at = (page - self.pages.start) as usize * PAGE_SIZE;
         Ok(part_of(&self.run, rest, page, &self.chunk[at..at + PAGE_SIZE])?.1)
     }

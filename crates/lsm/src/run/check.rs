@@ -1,10 +1,11 @@
 //! Checks of a run's content, page by page and entry by entry.
 //!
-//! What is checked of a run: every page's checksum and place, that the keys rise, that the filter contains
-//! every key and the index leads to every key, that footer and index section say of the entries what
-//! they are, and that the blobs they refer to are there. The filter that is checked is the one that is stored:
-//! in memory, under a budget, it may say of any key that it may be there. Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
-//! only wants to know whether runs are whole asks [`Checking`], which divides the work among threads.
+//! Check of a run: every page's checksum and address, that the keys rise, that the filter contains
+//! every key and the index leads to every key, that footer and index section say of the entries
+//! what they are, and that the blobs they refer to are there. The filter that is checked is the one
+//! that is stored: in memory, under a budget, it may say of any key that it may be there. A caller
+//! that collects all damage walks through [`Pages`] and goes on after it. A caller that only wants
+//! to know whether runs are whole asks [`Checking`], which divides the work among threads.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,8 +15,8 @@ use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::block::index::IndexKind;
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages,
-    split_value,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, check, decode_payload,
+    overflow_pages, split_value,
 };
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash};
@@ -35,7 +36,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// Key pages that one thread checks at a time.
 const PART_KEY_PAGES: u32 = 2048;
 
-/// The same of blob pages.
+/// Blob pages that one thread checks at a time.
 const PART_BLOB_PAGES: u32 = 8192;
 
 /// Offset of a page in its file.
@@ -61,29 +62,32 @@ pub(crate) struct Checking<'a> {
 }
 
 impl Checking<'_> {
-    /// Checks every page of these runs. What is found first does not depend on the number of threads.
+    /// Checks every page of these runs. What is found first does not depend on the number of
+    /// threads.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], or [`Error::SnapshotCorrupted`] if pages are whole that do not belong together;
-    /// those of the disk, and those of `go_on`.
+    /// [`Error::Corrupt`], or [`Error::SnapshotCorrupted`] if pages are whole that do not belong
+    /// together; those of the disk, and those of `go_on`.
     pub(crate) fn check(&self, runs: &[Arc<Run>]) -> Result<()> {
         let stored: Vec<StoredFilter<'_>> = runs.iter().map(StoredFilter::new).collect();
         let mut parts = Vec::new();
         for filter in &stored {
             let run = filter.run;
             let starts = (0..run.meta().key_pages).step_by(PART_KEY_PAGES as usize);
-            parts.extend(starts.map(|start| (run, Part::Keys(start, filter))));
+            parts.extend(starts.map(|start| (run, CheckPart::Keys(start, filter))));
             let blob_pages = run.meta().blob_pages() as u32;
             let starts = (0..blob_pages).step_by(PART_BLOB_PAGES as usize);
-            parts.extend(starts.map(|start| (run, Part::Blobs(start))));
+            parts.extend(starts.map(|start| (run, CheckPart::Blobs(start))));
         }
+
         let sums = parallel::map(parts.len(), self.threads, |at| {
             (self.go_on)()?;
             match parts[at] {
-                (_, Part::Keys(start, filter)) => self.check_keys(filter, start).map(Some),
-                (run, Part::Blobs(start)) => check_blobs(run, start).map(|()| None),
+                (_, CheckPart::Keys(start, filter)) => self.check_keys(filter, start).map(Some),
+                (run, CheckPart::Blobs(start)) => check_blobs(run, start).map(|()| None),
             }
         })?;
+
         let mut sums = sums.into_iter().zip(parts).filter_map(|(sums, part)| Some((sums?, part)));
         let mut sums = sums.by_ref().peekable();
         while let Some((mut whole, (run, _))) = sums.next() {
@@ -94,34 +98,37 @@ impl Checking<'_> {
                 return Err(flawed(self.snapshot, run, flaw));
             }
         }
+
         Ok(())
     }
 
     /// Checks key pages from `start` on, with their overflow pages; returns their sums.
     fn check_keys(&self, stored: &StoredFilter<'_>, start: u32) -> Result<Sums> {
         let run = stored.run;
-        let (file, meta) = (run.file()?, run.meta());
+        let file = run.file()?;
+        let meta = run.meta();
         let filter = stored.get(file.as_ref())?;
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
         Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
-            Step::Entry(met) => {
-                if let Some(rule) = misled(run, &filter, &met) {
-                    return Err(flawed(self.snapshot, run, Flaw { page: met.page, rule }));
+            Step::Entry(entry_at) => {
+                if let Some(rule) = misled(run, &filter, &entry_at) {
+                    return Err(flawed(self.snapshot, run, Flaw { page: entry_at.page, rule }));
                 }
-                sums.add(&met);
+                sums.add(&entry_at);
                 Ok(())
             }
         })?;
+
         stored.end_part();
         Ok(sums)
     }
 }
 
-/// What one thread checks at a time: key pages or blob pages from some one on.
+/// Unit of work of one thread: key pages or blob pages, from a given page on.
 #[derive(Debug, Clone, Copy)]
-enum Part<'a> {
+enum CheckPart<'a> {
     Keys(u32, &'a StoredFilter<'a>),
     Blobs(u32),
 }
@@ -140,8 +147,8 @@ impl<'a> StoredFilter<'a> {
         Self { run, state: Mutex::new((None, parts)) }
     }
 
-    /// The filter. The first who asks reads it with all else of the run but its data pages, also of a run that was
-    /// open already: that has been read some time ago.
+    /// The filter. The first who asks reads it with all else of the run but its data pages, also of
+    /// a run that was open already: that has been read some time ago.
     fn get(&self, file: &dyn DiskFile) -> Result<Arc<Filter>> {
         let mut state = lock(&self.state);
         if let Some(filter) = &state.0 {
@@ -178,7 +185,8 @@ fn check_blobs(run: &Run, start: u32) -> Result<()> {
 
 /// Checks the length of the file of a run's blobs.
 pub(crate) fn check_blobs_len(path: &Path, file: &dyn DiskFile, meta: &RunMeta) -> Result<()> {
-    let (expected, found) = (meta.blob_pages() * PAGE_SIZE as u64, file.len()?);
+    let expected = meta.blob_pages() * PAGE_SIZE as u64;
+    let found = file.len()?;
     if found != expected {
         let what = Corrupt::rule("length of the blobs", expected, found);
         return Err(Error::corrupt(path, what));
@@ -188,11 +196,12 @@ pub(crate) fn check_blobs_len(path: &Path, file: &dyn DiskFile, meta: &RunMeta) 
 
 /// A flaw of a run, as damage of the snapshot that needs it.
 pub(crate) fn flawed(snapshot: &str, run: &Run, flaw: Flaw) -> Error {
-    let (name, path) = (snapshot.to_owned(), run.path().to_owned());
+    let name = snapshot.to_owned();
+    let path = run.path().to_owned();
     Error::SnapshotCorrupted { name, path, reason: flaw.to_string() }
 }
 
-/// What the entries of a run say together.
+/// Sums over the entries of a run.
 pub(crate) struct Sums {
     pub(crate) meta: RunMeta,
     pub(crate) lower: Vec<u8>,
@@ -211,21 +220,24 @@ fn follows(end: u64, start: u64) -> bool {
 impl Sums {
     pub(crate) fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
         let meta = RunMeta::new(purpose, identity, salt);
-        let (lower, upper) = (Vec::new(), Vec::new());
+        let lower = Vec::new();
+        let upper = Vec::new();
         Self { meta, lower, upper, blobs_start: None, blobs_follow: true }
     }
 
-    pub(crate) fn add(&mut self, met: &Met<'_>) {
-        let Met { entry, page, pages, .. } = met;
+    pub(crate) fn add(&mut self, entry_at: &WalkedEntry<'_>) {
+        let WalkedEntry { entry, page, pages, .. } = entry_at;
         if self.meta.entries == 0 {
             self.lower.extend_from_slice(entry.key);
         }
+
         self.upper.clear();
         self.upper.extend_from_slice(entry.key);
         self.meta.entries += 1;
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+
         if entry.kind == Kind::InsertBlob {
             let BlobSpan { offset, len } = entry.blob;
             self.blobs_follow &=
@@ -233,14 +245,15 @@ impl Sums {
             self.blobs_start.get_or_insert(offset);
             self.meta.blob_bytes = offset.saturating_add(u64::from(len));
         }
+
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
         }
     }
 
-    /// The plan of a run of the same entries. Filter and index are laid out by what the entries are, not by
-    /// what a footer says of them.
+    /// The plan of a run of the same entries. Filter and index are laid out by what the entries
+    /// are, not by what a footer says of them.
     pub(crate) fn plan(
         &self,
         salt: u64,
@@ -270,11 +283,13 @@ impl Sums {
         if next.lower <= self.upper {
             return Err(Flaw { page: self.meta.data_pages, rule: "keys rise" });
         }
+
         self.upper.clone_from(&next.upper);
         self.meta.entries += next.meta.entries;
         self.meta.deletes += next.meta.deletes;
         self.meta.key_bytes += next.meta.key_bytes;
         self.meta.value_bytes += next.meta.value_bytes;
+
         if let Some(start) = next.blobs_start {
             let is_first = self.blobs_start.is_none();
             let follows = is_first || follows(self.meta.blob_bytes, start);
@@ -282,12 +297,13 @@ impl Sums {
             self.blobs_start.get_or_insert(start);
             self.meta.blob_bytes = next.meta.blob_bytes;
         }
+
         self.meta.key_pages += next.meta.key_pages;
         self.meta.data_pages = next.meta.data_pages;
         Ok(())
     }
 
-    /// What footer and index section say otherwise.
+    /// Returns the values of footer and index section that differ from the entries.
     pub(crate) fn flaws(&self, run: &Run) -> Vec<Flaw> {
         let meta = run.meta();
         let mut flaws = Vec::new();
@@ -295,29 +311,37 @@ impl Sums {
             let rule = "the footer's sums are not those of the entries";
             flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
         }
+
         if !self.blobs_follow || self.blobs_start.is_some_and(|start| start > 0) {
             let rule = "the blobs do not follow each other in the order of their keys";
             flaws.push(Flaw { page: 0, rule });
         }
+
         if (run.min_key(), run.max_key()) != (self.lower.as_slice(), self.upper.as_slice()) {
             let rule = "the index section's key range is not that of the entries";
             flaws.push(Flaw { page: meta.data_pages + meta.filter_pages, rule });
         }
+
         flaws
     }
 }
 
 /// In what way a filter of the run, or its index, would lead a lookup of an entry astray.
-pub(crate) fn misled(run: &Run, filter: &Filter, met: &Met<'_>) -> Option<&'static str> {
+pub(crate) fn misled(
+    run: &Run,
+    filter: &Filter,
+    entry_at: &WalkedEntry<'_>,
+) -> Option<&'static str> {
     let meta = run.meta();
-    if run.entry_pages(met.ordinal) != (met.page, met.pages) {
+    if run.entry_pages(entry_at.ordinal) != (entry_at.page, entry_at.pages) {
         return Some("the index section misplaces a page");
     }
-    let hash = || key_hash(meta.salt, met.entry.key);
-    if meta.purpose == Purpose::Level && !filter.contains(hash(), met.entry.key) {
+    let hash = || key_hash(meta.salt, entry_at.entry.key);
+    if meta.purpose == Purpose::Level && !filter.contains(hash(), entry_at.entry.key) {
         return Some("the filter lacks a key");
     }
-    (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")
+    (!leads_to(run, entry_at.entry.key, entry_at.page))
+        .then_some("the index does not lead to a key")
 }
 
 /// Whether a lookup of `key` comes to `page`.
@@ -332,8 +356,8 @@ fn leads_to(run: &Run, key: &[u8], page: u32) -> bool {
     false
 }
 
-/// An entry met on the way through a run, and where.
-pub(crate) struct Met<'a> {
+/// An entry on the walk through a run, and its place.
+pub(crate) struct WalkedEntry<'a> {
     pub(crate) entry: EntryRef<'a>,
     /// The key page's ordinal; not to be relied on after damage.
     pub(crate) ordinal: u32,
@@ -342,9 +366,9 @@ pub(crate) struct Met<'a> {
     pub(crate) pages: u32,
 }
 
-/// What there is on the way through a run.
+/// A step of the walk through a run.
 pub(crate) enum Step<'a> {
-    Entry(Met<'a>),
+    Entry(WalkedEntry<'a>),
     /// A page that cannot be read, or an entry out of order. The way goes on after it.
     Damage(Corrupt),
 }
@@ -387,13 +411,13 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// The same, going on after pages that cannot be read, which are damaged then.
+    /// Makes the walk go on after pages that cannot be read, which count as damaged.
     pub(crate) fn going_on(self) -> Self {
         Self { goes_on: true, ..self }
     }
 
-    /// The same, with somebody who is given the bytes: each page once and in order, up to the first damage,
-    /// and before it has been checked.
+    /// Passes the bytes of each page to `tap`, once and in order, up to the first damage, and
+    /// before the page is checked.
     pub(crate) fn tapped(self, tap: Tap<'a>) -> Self {
         Self { tap: Some(tap), ..self }
     }
@@ -416,18 +440,21 @@ impl<'a> Pages<'a> {
             // A failed read leaves the chunk in an unknown state.
             self.loaded = 0..0;
             let chunk = &mut self.chunk[..count as usize * PAGE_SIZE];
+
             match self.file.read_at(chunk, page_offset(page)) {
                 Err(error) if self.goes_on && error.is_unreadable() => {
                     self.load_one_by_one(page, count)?;
                 }
                 read => read?,
             }
+
             let chunk = &self.chunk[..count as usize * PAGE_SIZE];
             self.loaded = page..page + count;
             if let Some(tap) = &mut self.tap {
                 tap(page, chunk)?;
             }
         }
+
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok(&self.chunk[at..at + PAGE_SIZE])
     }
@@ -463,16 +490,18 @@ impl<'a> Pages<'a> {
         Ok(content.map_err(|what| self.reason(what)))
     }
 
-    fn place(&self, page: u32) -> Place {
-        Place { identity: self.identity, page }
+    fn place(&self, page: u32) -> PageAddress {
+        PageAddress { identity: self.identity, page }
     }
 
-    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk or of
-    /// `visit`.
+    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk
+    /// or of `visit`.
     pub(crate) fn walk(&mut self, visit: &mut dyn FnMut(Step<'_>) -> Result<()>) -> Result<()> {
         let mut bytes = vec![0; PAGE_SIZE];
-        let (mut key, mut previous) = (Vec::new(), None::<Vec<u8>>);
+        let mut key = Vec::new();
+        let mut previous = None::<Vec<u8>>;
         let (mut page, mut ordinal) = self.start;
+
         // Overflow pages whose entry is damaged are no damage of their own.
         let mut orphans = false;
         while page < self.end {
@@ -489,6 +518,7 @@ impl<'a> Pages<'a> {
                     continue;
                 }
             };
+
             orphans = false;
             let large = match layout.large_value_len() {
                 None => None,
@@ -506,29 +536,36 @@ impl<'a> Pages<'a> {
                     }
                 }
             };
+
             let pages = 1 + large.as_ref().map_or(0, |(_, overflow)| *overflow);
             for index in 0..layout.count() {
                 key.clear();
                 key.extend_from_slice(layout.prefix(&bytes));
                 key.extend_from_slice(layout.suffix(&bytes, index));
+
                 if previous.as_ref().is_some_and(|previous| *previous >= key) {
-                    let (expected, found) = (index as u64 + 1, index as u64);
+                    let expected = index as u64 + 1;
+                    let found = index as u64;
                     visit(Step::Damage(Corrupt { page, rule: "keys rise", expected, found }))?;
                     break;
                 }
+
                 let kind = layout.kind(&bytes, index);
                 let (value, blob) = match &large {
                     // A large value is longer than the place of a blob.
                     Some((value, _)) => split_value(kind, value).unwrap_or_default(),
                     None => layout.value(&bytes, index),
                 };
+
                 let entry = EntryRef { key: &key, kind, value, blob };
-                visit(Step::Entry(Met { entry, ordinal, page, pages }))?;
+                visit(Step::Entry(WalkedEntry { entry, ordinal, page, pages }))?;
                 previous.get_or_insert_default().clone_from(&key);
             }
+
             page += pages;
             ordinal += 1;
         }
+
         Ok(())
     }
 
@@ -548,6 +585,7 @@ impl<'a> Pages<'a> {
                 found: u64::from(overflow),
             }));
         }
+
         let len = layout.large_value_len().unwrap_or_default();
         let mut value = layout.stored_value(bytes, 0).to_vec();
         for position in 1..=overflow {
@@ -560,6 +598,7 @@ impl<'a> Pages<'a> {
                 Err(what) => return Ok(Err(what)),
             }
         }
+
         Ok(Ok(value))
     }
 }
@@ -572,7 +611,7 @@ mod tests {
         let mut sums = Sums::new(Purpose::Level, 1, 1);
         for (page, key) in (first_page..).zip([lower, upper]) {
             let entry = EntryRef::plain(key, Kind::Insert, b"value");
-            sums.add(&Met { entry, ordinal: page, page, pages: 1 });
+            sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
         }
         sums
     }
@@ -582,19 +621,23 @@ mod tests {
         let of = |spans: &[(u64, u32)]| {
             let mut sums = Sums::new(Purpose::Level, 1, 1);
             for (page, &(offset, len)) in (0..).zip(spans) {
-                let (key, blob) = ([page as u8], BlobSpan { offset, len });
+                let key = [page as u8];
+                let blob = BlobSpan { offset, len };
                 let entry = EntryRef { key: &key, kind: Kind::InsertBlob, value: b"", blob };
-                sums.add(&Met { entry, ordinal: page, page, pages: 1 });
+                sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
             }
             sums
         };
+
         let adjoin = |sums: &Sums| sums.blobs_follow && sums.blobs_start.unwrap_or(0) == 0;
         for whole in [&[][..], &[(0, 5)], &[(0, 5), (5, 0), (5, 9)]] {
             assert!(adjoin(&of(whole)), "{whole:?}");
         }
+
         for broken in [&[(1, 5)][..], &[(0, 5), (4, 9)], &[(0, 5), (6, 9)], &[(0, 5), (0, 5)]] {
             assert!(!adjoin(&of(broken)), "{broken:?}");
         }
+
         // Parts know where they begin only when they are joined.
         let mut whole = of(&[(0, 5)]);
         let mut next = of(&[(5, 6), (11, 1)]);
@@ -604,6 +647,7 @@ mod tests {
         let mut gap = of(&[(13, 6)]);
         (gap.lower, gap.upper) = (vec![5], vec![5]);
         whole.join(&gap).unwrap();
+
         assert!(!adjoin(&whole));
     }
 

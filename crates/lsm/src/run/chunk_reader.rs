@@ -1,14 +1,14 @@
 //! The pages of a part of a run file, read in chunks in one direction.
 //!
-//! Who reads a part of a run starts with one page and doubles the chunk with each read, so that a short
-//! range costs one page. Once a few chunks have followed each other the next one is asked for before it is
-//! needed; a reader that has to wait for one nevertheless asks for more of them, up to
-//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest ahead, and
-//! nobody asks for anything beyond the part.
+//! A reader of a part of a run starts with one page and doubles the chunk with each read, so that a
+//! short range costs one page. After a few chunks the reader asks for the next chunk before it is
+//! needed. A reader that has to wait all the same asks for more of them, up to
+//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs the fastest runs read furthest ahead. No reader
+//! asks for anything beyond the part.
 //!
-//! Merges read whole runs in chunks of one size. Each of their readers has the next one under way while the
-//! entries of this one are merged, and one that had to wait asks for more; all of them together for
-//! [`MERGE_CHUNKS_EXTRA`] beyond that.
+//! Merges read whole runs in chunks of one size. Each of their readers has the next one under way
+//! while the entries of this one are merged, and one that had to wait asks for more; all of them
+//! together for [`MERGE_CHUNKS_EXTRA`] beyond that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,8 +24,8 @@ use crate::files::file_set::FileSet;
 use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 
-/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some more of large
-/// ones.
+/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some
+/// more of large ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
 
 /// ChunkReader that the readers of a merge have asked for ahead, beside one for each of them.
@@ -46,7 +46,7 @@ const CHUNKS_AHEAD_MAX: usize = 8;
 pub(crate) enum Reading {
     /// All of a part that is known beforehand, once, with so many chunks ahead at the most.
     Merge(Arc<Prefetcher>, usize),
-    /// As far as somebody wishes to go.
+    /// A cursor, which may stop at any entry.
     Scan(Arc<Prefetcher>),
 }
 
@@ -54,12 +54,12 @@ impl Reading {
     /// For a merge of so many runs.
     pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
         let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
-        Self::Merge(Prefetcher::of_merge(set.open_files()), ahead_max)
+        Self::Merge(Prefetcher::of_merge(set.handles()), ahead_max)
     }
 
-    fn read_ahead(&self) -> &Arc<Prefetcher> {
+    fn prefetcher(&self) -> &Arc<Prefetcher> {
         match self {
-            Self::Merge(read_ahead, _) | Self::Scan(read_ahead) => read_ahead,
+            Self::Merge(prefetcher, _) | Self::Scan(prefetcher) => prefetcher,
         }
     }
 
@@ -123,14 +123,16 @@ impl ChunkReader {
         }
     }
 
-    /// The bytes of a page of the part. Pages come in the order of the reader: those passed are gone.
+    /// The bytes of a page of the part. Pages come in the order of the reader: those passed are
+    /// gone.
     ///
     /// # Errors
     /// Those of the disk; damage found if the file says that there are pages beyond the part.
     pub(crate) fn page(&mut self, page: u32) -> Result<&[u8]> {
         while !self.pages.contains(&page) {
             if !self.read_next()? {
-                let (expected, found) = (u64::from(self.run.meta().data_pages), u64::from(page));
+                let expected = u64::from(self.run.meta().data_pages);
+                let found = u64::from(page);
                 let rule = "overflow pages within the data pages";
                 let what = Corrupt { page, rule, expected, found };
                 return Err(Error::corrupt(self.run.path(), what));
@@ -149,7 +151,7 @@ impl ChunkReader {
     pub(crate) fn may_wait_after(&self, page: u32) -> bool {
         page + 1 == self.pages.end
             && match self.ahead.front() {
-                Some(next) => !self.reading.read_ahead().has_arrived(next.tag),
+                Some(next) => !self.reading.prefetcher().has_arrived(next.tag),
                 None => !self.rest.is_empty(),
             }
     }
@@ -158,7 +160,7 @@ impl ChunkReader {
     pub(crate) fn end(&mut self) {
         for Ahead { tag, .. } in self.ahead.drain(..) {
             // Nobody needs these pages, so nobody needs to know whether they could be read.
-            let _ = self.reading.read_ahead().take(tag);
+            let _ = self.reading.prefetcher().take(tag);
         }
         (self.pages, self.rest) = (0..0, 0..0);
         self.buffer = None;
@@ -187,17 +189,18 @@ impl ChunkReader {
     /// Goes to the next chunk, unless there is none.
     fn read_next(&mut self) -> Result<bool> {
         if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
-            let read_ahead = self.reading.read_ahead();
-            let arrived = read_ahead.take(tag)?;
+            let prefetcher = self.reading.prefetcher();
+            let arrived = prefetcher.take(tag)?;
             if arrived.was_late {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
+
             self.pages = pages;
             // Smaller ones, of readers on their way to this size, are not asked for again.
             if let Some(passed) = self.buffer.replace(arrived.buffer)
                 && passed.len() == self.reading.chunk_pages().1 as usize * PAGE_SIZE
             {
-                read_ahead.give_back(passed);
+                prefetcher.give_back(passed);
             }
         } else if self.rest.is_empty() {
             return Ok(false);
@@ -208,6 +211,7 @@ impl ChunkReader {
             self.pages = pages;
             self.grow();
         }
+
         self.ask_ahead();
         Ok(true)
     }
@@ -222,18 +226,19 @@ impl ChunkReader {
         Ok(self.run.file()?.read_at(&mut buffer[..bytes], offset_of(pages))?)
     }
 
-    /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
-    /// costs as much as the reading of some pages.
+    /// Asks for what is to be under way, once half of it has been taken: every time that the disk
+    /// is asked costs as much as the reading of some pages.
     fn ask_ahead(&mut self) {
         if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
             return;
         }
-        let read_ahead = Arc::clone(self.reading.read_ahead());
+
+        let prefetcher = Arc::clone(self.reading.prefetcher());
         while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;
-            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room());
+            let tag = prefetcher.begin(offset_of(&pages), bytes, || self.run.file_if_room());
             let Ok(Some(tag)) = tag else {
                 // This chunk is read when it is needed, and what is in the way then is told.
                 self.rest = rest;
@@ -242,7 +247,8 @@ impl ChunkReader {
             self.ahead.push_back(Ahead { tag, pages });
             self.grow();
         }
-        read_ahead.submit();
+
+        prefetcher.submit();
     }
 }
 

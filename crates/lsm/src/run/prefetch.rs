@@ -1,10 +1,11 @@
-//! Reads under way on behalf of the readers of one cursor or merge.
+//! Prefetch: reads under way for the readers of one cursor or compaction.
 //!
-//! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
-//! counts as an open file of the session, and when there is no room for it nothing is read ahead. Merges, which
-//! keep theirs while they pause, leave half of the places that there are for this to others. What the
-//! readers of a cursor have asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`];
-//! those of a merge have a share each. Buffers are used again.
+//! The readers share one queue, which is there while anything is under way. As it may take a
+//! descriptor, it counts as an open file of the session, and when there is no room for it nothing
+//! is read ahead. Merges, which keep theirs while they pause, leave half of the places that there
+//! are for this to others. What the readers of a cursor have asked for and not yet taken is bounded
+//! for all of them together by [`BYTES_MAX`]; those of a merge have a share each. Buffers are used
+//! again.
 //!
 //! A read that fails says so to the reader that takes it, and to nobody if nobody ever gets there.
 //! Dropping the last reader waits for what is in flight.
@@ -16,7 +17,7 @@ use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::error::Result;
 use crate::files::file_set::lock;
-use crate::files::handles::{FileHandles, Place};
+use crate::files::handles::{FileHandles, OpenFilePermit};
 
 /// Most bytes that one cursor has asked for ahead.
 const BYTES_MAX: usize = 8 << 20;
@@ -28,9 +29,9 @@ const DEPTH: usize = 64;
 const SPARE_MAX: usize = 16;
 
 #[derive(Default)]
-struct State {
+struct PrefetchState {
     /// `None` while nothing is under way.
-    queue: Option<(Box<dyn IoQueue>, Place)>,
+    queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
     /// Completions that nobody has asked for yet.
     arrived: Vec<Completion>,
@@ -41,11 +42,11 @@ struct State {
 
 /// The reads ahead of one cursor or merge.
 pub(crate) struct Prefetcher {
-    open_files: Arc<FileHandles>,
+    handles: Arc<FileHandles>,
     bytes_max: usize,
     /// Places beyond which none is taken.
-    places_max: usize,
-    state: Mutex<State>,
+    permits_max: usize,
+    state: Mutex<PrefetchState>,
 }
 
 impl fmt::Debug for Prefetcher {
@@ -66,26 +67,22 @@ pub(crate) struct Arrived {
 
 impl Prefetcher {
     /// Nothing under way yet.
-    pub(crate) fn new(open_files: &Arc<FileHandles>) -> Arc<Self> {
-        Self::with_limits(open_files, BYTES_MAX, open_files.files_max() / 4)
+    pub(crate) fn new(handles: &Arc<FileHandles>) -> Arc<Self> {
+        Self::with_limits(handles, BYTES_MAX, handles.files_max() / 4)
     }
 
-    /// The same for a merge, whose readers bound themselves what they ask for.
-    pub(crate) fn of_merge(open_files: &Arc<FileHandles>) -> Arc<Self> {
-        Self::with_limits(open_files, usize::MAX, open_files.files_max() / 8)
+    /// Returns the prefetcher of a compaction, whose readers bound themselves what they ask for.
+    pub(crate) fn of_merge(handles: &Arc<FileHandles>) -> Arc<Self> {
+        Self::with_limits(handles, usize::MAX, handles.files_max() / 8)
     }
 
-    fn with_limits(
-        open_files: &Arc<FileHandles>,
-        bytes_max: usize,
-        places_max: usize,
-    ) -> Arc<Self> {
-        let open_files = Arc::clone(open_files);
-        Arc::new(Self { open_files, bytes_max, places_max, state: Mutex::default() })
+    fn with_limits(handles: &Arc<FileHandles>, bytes_max: usize, permits_max: usize) -> Arc<Self> {
+        let handles = Arc::clone(handles);
+        Arc::new(Self { handles, bytes_max, permits_max, state: Mutex::default() })
     }
 
-    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
-    /// is under way, if there is no room for a queue, or if `file` gives no file now.
+    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None`
+    /// if enough is under way, if there is no room for a queue, or if `file` gives no file now.
     ///
     /// # Errors
     /// That of `file`; and if the disk gives no queue.
@@ -96,18 +93,20 @@ impl Prefetcher {
         file: impl FnOnce() -> Result<Option<Arc<dyn DiskFile>>>,
     ) -> Result<Option<u64>> {
         let mut state = lock(&self.state);
-        let State { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
+        let PrefetchState { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
         if *under_way + bytes > self.bytes_max {
             return Ok(None);
         }
+
         let Some(file) = file()? else { return Ok(None) };
         let (queue, _) = match queue {
             Some(queue) => queue,
             None => {
-                let Some(place) = self.open_files.place(self.places_max)? else { return Ok(None) };
-                queue.insert((self.open_files.disk().queue(DEPTH)?, place))
+                let Some(permit) = self.handles.permit(self.permits_max)? else { return Ok(None) };
+                queue.insert((self.handles.disk().queue(DEPTH)?, permit))
             }
         };
+
         let tag = *next_tag;
         *next_tag += 1;
         *under_way += bytes;
@@ -115,13 +114,14 @@ impl Prefetcher {
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
         let direction = Direction::Read;
         queue.push(Request { tag, file, offset, buffer, direction });
+
         Ok(Some(tag))
     }
 
     /// Whether what was begun under `tag` has arrived, so that nobody has to wait for it.
     pub(crate) fn has_arrived(&self, tag: u64) -> bool {
         let mut state = lock(&self.state);
-        let State { queue, arrived, .. } = &mut *state;
+        let PrefetchState { queue, arrived, .. } = &mut *state;
         while let Some(done) = queue.as_mut().and_then(|(queue, _)| queue.poll()) {
             arrived.push(done);
         }
@@ -141,11 +141,13 @@ impl Prefetcher {
     /// That of the read.
     pub(crate) fn take(&self, tag: u64) -> Result<Arrived> {
         let mut state = lock(&self.state);
-        let State { queue, arrived, bytes, .. } = &mut *state;
+        let PrefetchState { queue, arrived, bytes, .. } = &mut *state;
         let Some((reads, _)) = queue else { unreachable!("begun before") };
+
         while let Some(done) = reads.poll() {
             arrived.push(done);
         }
+
         let mut was_late = false;
         let at = loop {
             if let Some(at) = arrived.iter().position(|done| done.tag == tag) {
@@ -154,10 +156,12 @@ impl Prefetcher {
             was_late = true;
             arrived.push(reads.pop().expect("the read was begun and not taken"));
         };
+
         let Completion { buffer, result, .. } = arrived.swap_remove(at);
         if reads.outstanding() == 0 && arrived.is_empty() {
             *queue = None;
         }
+
         *bytes -= buffer.len();
         result?;
         Ok(Arrived { buffer, was_late })

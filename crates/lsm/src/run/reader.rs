@@ -1,14 +1,15 @@
-//! Reads a run, or the part of it that is in a range of keys, in order: for merges, cursors and checks.
+//! Reads a run, or the part of it that is in a range of keys, in order: for merges, cursors and
+//! checks.
 //!
-//! Making a reader reads nothing, since a bound of its first key is known: that of the range, or the run's
-//! own. So whoever merges many readers reads from each only when its turn comes.
+//! Making a reader reads nothing, since a bound of its first key is known: that of the range, or
+//! the run's own. So whoever merges many readers reads from each only when its turn comes.
 //!
-//! Every page is checked as it is entered. Which entries of a page are in the range is found out then, and
-//! only for the few pages that the index cannot decide about; going from entry to entry costs no comparison
-//! with the bounds.
+//! Every page is checked as it is entered. Which entries of a page are in the range is found out
+//! then, and only for the few pages that the index cannot decide about; going from entry to entry
+//! costs no comparison with the bounds.
 //!
-//! Of a masked run only entries that the mask leaves are given. A few covered ones are passed; if there are more the
-//! reader begins anew behind the span, so that what is covered is not read.
+//! A masked run gives only the entries that its mask leaves. The reader steps over a few covered
+//! entries; if there are more, it starts again behind the span, so that covered pages are not read.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use terrane_io::key_order::key_prefix;
 
 use crate::block::page::{
-    EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
+    EntryLocation, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
     overflow_pages, split_value,
 };
 use crate::corrupt::Corrupt;
@@ -29,11 +30,12 @@ use crate::run::blob::Blob;
 use crate::run::chunk_reader::{ChunkReader, Reading};
 use crate::run::run::Run;
 
-/// Entries under one span of a mask that are passed before the reader jumps over the rest: to jump costs a read.
+/// Entries under one span of a mask that are passed before the reader jumps over the rest: to jump
+/// costs a read.
 const COVERED_STEPS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReaderState {
     /// Nothing has been read; `key` is a bound of the first key.
     Unread,
     /// At an entry.
@@ -43,8 +45,8 @@ enum State {
 
 /// A stored value that goes on in overflow pages.
 #[derive(Debug)]
-struct Large {
-    /// What stands in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
+struct LargeValue {
+    /// The part in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
     bytes: Vec<u8>,
     value: Range<usize>,
 }
@@ -63,7 +65,7 @@ pub(crate) struct RunReader {
     low_end: u32,
     /// Key pages from this one on may hold keys above the range.
     high_start: u32,
-    state: State,
+    state: ReaderState,
     /// Pages of the file entered so far.
     pages_entered: u32,
     entries_passed: u64,
@@ -71,18 +73,19 @@ pub(crate) struct RunReader {
     page: u32,
     layout: PageLayout,
     /// The entries of the page, and how many bytes their keys share.
-    entries: Vec<EntryPlace>,
+    entries: Vec<EntryLocation>,
     prefix_len: usize,
     /// The current one.
-    entry: EntryPlace,
-    /// Entries of the page that have not been passed; the current one is the first or the last of them.
+    entry: EntryLocation,
+    /// Entries of the page that have not been passed; the current one is the first or the last of
+    /// them.
     indexes: Range<usize>,
     /// The current key. Invariant: begins with the page's prefix.
     key: Vec<u8>,
     /// The last key of the page before.
     key_before: Vec<u8>,
     /// The stored value of the page's only entry, if it goes on in overflow pages.
-    large: Option<Large>,
+    large: Option<LargeValue>,
 }
 
 impl RunReader {
@@ -92,25 +95,30 @@ impl RunReader {
         let low = bound_key(&range.from).filter(|key| *key >= run.min_key());
         let high = bound_key(&range.to).filter(|key| *key <= run.max_key());
         let mut ordinals = 0..run.meta().key_pages;
-        let (mut low_end, mut high_start) = (0, ordinals.end);
+        let mut low_end = 0;
+        let mut high_start = ordinals.end;
         if let Some(low) = low {
             let candidates = run.candidates(low);
             (ordinals.start, low_end) = (candidates.start, candidates.end);
         }
+
         if let Some(high) = high {
             let candidates = run.candidates(high);
             (high_start, ordinals.end) = (candidates.start, candidates.end);
         }
+
         let key = match order {
             Order::Ascending => low.unwrap_or(run.min_key()).to_vec(),
             Order::Descending => high.unwrap_or(run.max_key()).to_vec(),
         };
+
         let is_empty = ordinals.is_empty() || range.misses(run.min_key(), run.max_key());
         let mut part = 0..0;
         if !is_empty {
             let (last, pages) = run.entry_pages(ordinals.end - 1);
             part = run.entry_pages(ordinals.start).0..last + pages;
         }
+
         Self {
             chunks: ChunkReader::new(Arc::clone(run), part, order, reading.clone()),
             reading,
@@ -120,14 +128,14 @@ impl RunReader {
             ordinals,
             low_end,
             high_start,
-            state: if is_empty { State::Ended } else { State::Unread },
+            state: if is_empty { ReaderState::Ended } else { ReaderState::Unread },
             pages_entered: 0,
             entries_passed: 0,
             page: 0,
             layout: PageLayout::default(),
             entries: Vec::new(),
             prefix_len: 0,
-            entry: EntryPlace::NOWHERE,
+            entry: EntryLocation::NOWHERE,
             indexes: 0..0,
             key,
             key_before: Vec::new(),
@@ -138,7 +146,7 @@ impl RunReader {
     /// Whether the first entry has been gone to.
     #[inline]
     pub(crate) fn is_loaded(&self) -> bool {
-        self.state != State::Unread
+        self.state != ReaderState::Unread
     }
 
     /// Goes to the first entry, unless that has been done.
@@ -150,20 +158,23 @@ impl RunReader {
         self.pass_covered()
     }
 
-    /// Goes on to the first entry that the run's mask does not cover, if the current one is covered.
+    /// Goes on to the first entry that the run's mask does not cover, if the current one is
+    /// covered.
     fn pass_covered(&mut self) -> Result<()> {
-        while self.state == State::Here
+        while self.state == ReaderState::Here
             && let Some(span) = self.run.mask().span_of(&self.key).cloned()
         {
             let mut steps = 0;
-            while self.state == State::Here && span.covers(&self.key) && steps < COVERED_STEPS {
+            while self.state == ReaderState::Here && span.covers(&self.key) && steps < COVERED_STEPS
+            {
                 self.step()?;
                 steps += 1;
             }
-            if self.state == State::Here && span.covers(&self.key) {
+            if self.state == ReaderState::Here && span.covers(&self.key) {
                 self.jump_over(&span)?;
             }
         }
+
         Ok(())
     }
 
@@ -178,40 +189,45 @@ impl RunReader {
             },
             (Order::Descending, _) => self.range.to(Bound::Excluded(span.from.clone())),
         };
+
         let next = Self::new(&self.run, &range, self.order, self.reading.clone());
-        let (entered, passed) = (self.pages_entered_before(&next), self.entries_passed);
+        let entered = self.pages_entered_before(&next);
+        let passed = self.entries_passed;
 
         self.chunks.end();
         *self = Self { pages_entered: entered, entries_passed: passed, ..next };
-        if self.state == State::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
+        if self.state == ReaderState::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
     }
 
-    /// The pages in front of those that the `next` reader of this run will enter, for the accounting of merges: what
-    /// is jumped over counts as passed.
+    /// The pages in front of those that the `next` reader of this run will enter, for the
+    /// accounting of merges: what is jumped over counts as passed.
     fn pages_entered_before(&self, next: &Self) -> u32 {
         if self.order == Order::Descending || self.ordinals.start == 0 {
             return self.pages_entered;
         }
+
         let (page, pages) = self.run.entry_pages(self.ordinals.start - 1);
         let start = match next.state {
-            State::Ended if self.ordinals.is_empty() => page + pages,
-            State::Ended => {
+            ReaderState::Ended if self.ordinals.is_empty() => page + pages,
+            ReaderState::Ended => {
                 let (last, pages) = self.run.entry_pages(self.ordinals.end - 1);
                 last + pages
             }
-            State::Unread | State::Here => self.run.entry_pages(next.ordinals.start).0,
+            ReaderState::Unread | ReaderState::Here => self.run.entry_pages(next.ordinals.start).0,
         };
+
         (self.pages_entered + start).saturating_sub(page + pages)
     }
 
-    /// Whether to pass the entries of this page may take a wait for the next one, in ascending order.
+    /// Whether to pass the entries of this page may take a wait for the next one, in ascending
+    /// order.
     pub(crate) fn may_wait(&self) -> bool {
-        self.state == State::Here && self.chunks.may_wait_after(self.page)
+        self.state == ReaderState::Here && self.chunks.may_wait_after(self.page)
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
-        self.pages_entered - u32::from(self.state == State::Here)
+        self.pages_entered - u32::from(self.state == ReaderState::Here)
     }
 
     /// Entries passed, for the accounting of unions.
@@ -224,7 +240,8 @@ impl RunReader {
     }
 
     fn out_of_order(&self, index: usize) -> Error {
-        let (page, found) = (self.page, index as u64);
+        let page = self.page;
+        let found = index as u64;
         self.corrupt(Corrupt { page, rule: "keys rise", expected: found + 1, found })
     }
 
@@ -238,8 +255,8 @@ impl RunReader {
         }
     }
 
-    /// Enters key pages until one has an entry in the range. Its key must stand to that of before as
-    /// `is_right` says.
+    /// Enters key pages until one has an entry in the range. Its key must stand to that of before
+    /// as `is_right` says.
     fn next_page(&mut self, is_right: impl Fn(Ordering) -> bool) -> Result<()> {
         std::mem::swap(&mut self.key, &mut self.key_before);
         self.indexes = 0..0;
@@ -249,18 +266,20 @@ impl RunReader {
                 Order::Descending => self.ordinals.next_back(),
             };
             let Some(ordinal) = ordinal else {
-                self.state = State::Ended;
+                self.state = ReaderState::Ended;
                 self.large = None;
                 self.chunks.end();
                 return Ok(());
             };
             self.enter(ordinal)?;
         }
-        self.state = State::Here;
+
+        self.state = ReaderState::Here;
         let ordering = match self.order {
             Order::Ascending => self.key.cmp(&self.key_before),
             Order::Descending => self.key_before.cmp(&self.key),
         };
+
         if is_right(ordering) { Ok(()) } else { Err(self.out_of_order(self.indexes.start)) }
     }
 
@@ -275,6 +294,7 @@ impl RunReader {
         if self.order == Order::Descending {
             self.read_overflow(page, pages, &mut large)?;
         }
+
         let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
         self.layout = layout.map_err(|what| self.corrupt(what))?;
         let bytes = self.chunks.bytes(page);
@@ -282,10 +302,12 @@ impl RunReader {
         if let Some(index) = out_of_order(&self.entries, bytes) {
             return Err(self.out_of_order(index));
         }
+
         self.check_bounds(bytes)?;
         self.indexes = self.indexes_in_range(ordinal, bytes);
         let Some(index) = self.index() else { return Ok(()) };
-        let (prefix, entry) = (self.layout.prefix(bytes), self.entries[index]);
+        let prefix = self.layout.prefix(bytes);
+        let entry = self.entries[index];
         self.entry = entry;
         self.prefix_len = prefix.len();
         self.key.clear();
@@ -293,11 +315,14 @@ impl RunReader {
         self.key.extend_from_slice(entry.suffix(bytes));
         let len = self.layout.large_value_len();
         let expected = 1 + len.map_or(0, |len| overflow_pages(self.key.len(), len));
+
         if pages != expected {
-            let (expected, found) = (u64::from(expected), u64::from(pages));
+            let expected = u64::from(expected);
+            let found = u64::from(pages);
             let rule = "pages of a large entry";
             return Err(self.corrupt(Corrupt { page, rule, expected, found }));
         }
+
         let Some(len) = len else { return Ok(()) };
         let inline = entry.stored_value(bytes);
         let start = PAGE_SIZE - inline.len();
@@ -305,23 +330,27 @@ impl RunReader {
         if self.order == Order::Ascending {
             self.read_overflow(page, pages, &mut large)?;
         }
-        self.large = Some(Large { bytes: large, value: start..start + len });
+
+        self.large = Some(LargeValue { bytes: large, value: start..start + len });
         Ok(())
     }
 
-    /// Whether the keys of a page, which rise, are between those that the run says are its smallest and its
-    /// largest: whoever merges runs relies on it.
+    /// Whether the keys of a page, which rise, are between those that the run says are its smallest
+    /// and its largest: whoever merges runs relies on it.
     fn check_bounds(&self, page: &[u8]) -> Result<()> {
         let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else {
             return Ok(());
         };
+
         let prefix = self.layout.prefix(page);
         let is_low = compare_joined(prefix, first.suffix(page), self.run.min_key()).is_lt();
         if is_low || compare_joined(prefix, last.suffix(page), self.run.max_key()).is_gt() {
-            let (page, rule) = (self.page, "keys between the smallest and the largest of the run");
+            let page = self.page;
+            let rule = "keys between the smallest and the largest of the run";
             let found = if is_low { 0 } else { self.entries.len() as u64 - 1 };
             return Err(self.corrupt(Corrupt { page, rule, expected: 0, found }));
         }
+
         Ok(())
     }
 
@@ -340,12 +369,14 @@ impl RunReader {
             let start = PAGE_SIZE + (position as usize - 1) * PAYLOAD_SIZE;
             large[start..start + PAYLOAD_SIZE].copy_from_slice(content);
         }
+
         Ok(())
     }
 
     /// Indexes of the entries of a key page that are in the range.
     fn indexes_in_range(&self, ordinal: u32, page: &[u8]) -> Range<usize> {
-        let (mut start, mut end) = (0, self.layout.count());
+        let mut start = 0;
+        let mut end = self.layout.count();
         if ordinal < self.low_end {
             start = match &self.range.from {
                 Bound::Included(key) => self.layout.search(page, key).unwrap_or_else(|at| at),
@@ -355,6 +386,7 @@ impl RunReader {
                 Bound::Unbounded => start,
             };
         }
+
         if ordinal >= self.high_start {
             end = match &self.range.to {
                 Bound::Included(key) => {
@@ -364,25 +396,26 @@ impl RunReader {
                 Bound::Unbounded => end,
             };
         }
+
         start..end
     }
 
     /// The current key, or a bound of the first one; `None` at the end.
     #[inline]
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        (self.state != State::Ended).then_some(self.key.as_slice())
+        (self.state != ReaderState::Ended).then_some(self.key.as_slice())
     }
 
     /// The current entry; `None` at the end.
     #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
-        if self.state != State::Here {
+        if self.state != ReaderState::Here {
             return None;
         }
         let kind = self.entry.kind;
         let stored = match &self.large {
             None => self.entry.stored_value(self.chunks.bytes(self.page)),
-            Some(Large { bytes, value }) => &bytes[value.clone()],
+            Some(LargeValue { bytes, value }) => &bytes[value.clone()],
         };
         // Checked when the page was parsed; and a large value is longer than the place of a blob.
         let (value, blob) = split_value(kind, stored).unwrap_or_default();
@@ -392,7 +425,7 @@ impl RunReader {
     /// The kind of the current entry; `None` at the end.
     #[inline]
     pub(crate) fn kind(&self) -> Option<Kind> {
-        (self.state == State::Here).then_some(self.entry.kind)
+        (self.state == ReaderState::Here).then_some(self.entry.kind)
     }
 
     /// The blob of the current entry, if it has one.
@@ -414,19 +447,22 @@ impl RunReader {
     /// Goes to the next entry, covered or not.
     #[inline]
     fn step(&mut self) -> Result<()> {
-        if self.state != State::Here {
+        if self.state != ReaderState::Here {
             return Ok(());
         }
+
         self.entries_passed += 1;
         match self.order {
             Order::Ascending => self.indexes.start += 1,
             Order::Descending => self.indexes.end -= 1,
         }
+
         let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
         self.entry = self.entries[index];
         let suffix = self.entry.suffix(self.chunks.bytes(self.page));
         self.key.resize(self.prefix_len + suffix.len(), 0);
         copy_short(&mut self.key[self.prefix_len..], suffix);
+
         Ok(())
     }
 }
@@ -438,7 +474,7 @@ fn compare_joined(prefix: &[u8], suffix: &[u8], key: &[u8]) -> Ordering {
 }
 
 /// The first entry of a page whose key is not above the one before.
-fn out_of_order(entries: &[EntryPlace], page: &[u8]) -> Option<usize> {
+fn out_of_order(entries: &[EntryLocation], page: &[u8]) -> Option<usize> {
     let mut before = (0, [].as_slice());
     entries.iter().enumerate().position(|(index, entry)| {
         let suffix = entry.suffix(page);

@@ -1,7 +1,7 @@
 //! A run: an immutable sorted file with at most one entry for each key, and what is kept of it in
 //! memory to find a key with one read.
 //!
-//! Invariant: a run is written once, by [`run_builder`](crate::run::writer), and never changed; its
+//! Invariant: a run is written once, by [`writer`](crate::run::writer), and never changed; its
 //! identity distinguishes it from any other file that had its name.
 
 #![doc = include_str!("../../../../docs/format/run.md")]
@@ -14,25 +14,25 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::key_order::compare_keys;
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
-use crate::block::index::{Candidate, Index};
-use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
+use crate::block::index::{Index, PageCandidate};
+use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, decode_payload};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet};
 use crate::files::handles::PooledFile;
-use crate::filter::filter::{Filter, FilterDecoder, FilterShape, Kept};
+use crate::filter::filter::{Filter, FilterDecoder, FilterPortion, FilterShape};
 use crate::filter::ribbon::{RibbonShape, check_columns};
 
 /// First bytes of a footer's content.
 pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
-/// Newest version of run files. A run whose filter is a blocked Bloom filter, or that has none, is written in
-/// version 1, which has no other kind.
+/// Newest version of run files. A run whose filter is a blocked Bloom filter, or that has none, is
+/// written in version 1, which has no other kind.
 pub(crate) const RUN_VERSION: u32 = 2;
 
-/// Of a filter in a footer of version 2: a ribbon.
+/// Kind of a filter in a footer of version 2: a ribbon.
 pub(crate) const FILTER_KIND_RIBBON: u32 = 2;
 
 /// Filter words in a page.
@@ -44,12 +44,12 @@ pub(crate) const RUN_PAGES_MAX: u64 = u32::MAX as u64;
 /// More entries than fit on a key page: each takes at least four and a half bytes.
 const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
 
-/// What a run is for.
+/// Purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A run of a level.
     Level = 1,
-    /// The image of a write buffer, kept by a snapshot.
+    /// The image of a memtable, kept by a snapshot.
     BufferImage = 2,
 }
 
@@ -106,8 +106,8 @@ impl RunMeta {
         if self.has_ribbon() { RUN_VERSION } else { 1 }
     }
 
-    /// Whether the filter is a ribbon, so that `filter_probes` are columns and `filter_blocks` have that many words
-    /// each.
+    /// Whether the filter is a ribbon, so that `filter_probes` are columns and `filter_blocks` have
+    /// that many words each.
     #[must_use]
     pub fn has_ribbon(&self) -> bool {
         self.filter_segments > 0
@@ -128,7 +128,7 @@ impl RunMeta {
         }
     }
 
-    /// The same with a filter of another shape.
+    /// Returns the metadata with a filter of another shape.
     pub(crate) fn with_filter(self, shape: FilterShape) -> Self {
         let filter_pages = shape.words().div_ceil(FILTER_WORDS_PER_PAGE as u64) as u32;
         match shape {
@@ -161,7 +161,7 @@ impl RunMeta {
         (self.pages() + self.blob_pages()) * PAGE_SIZE as u64
     }
 
-    /// What the entries count for in a write buffer bounded in bytes.
+    /// Weight of the entries in a memtable bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
@@ -187,6 +187,7 @@ impl RunMeta {
         if self.has_ribbon() {
             out.u32(FILTER_KIND_RIBBON).u32(self.filter_segments).u32(self.filter_directory_words);
         }
+
         out.into_bytes()
     }
 
@@ -196,10 +197,13 @@ impl RunMeta {
             2 => Purpose::BufferImage,
             _ => return Ok(None),
         };
+
         let identity = input.u64()?;
         let salt = input.u64()?;
-        let (entries, deletes) = (input.u64()?, input.u64()?);
-        let (key_bytes, value_bytes) = (input.u64()?, input.u64()?);
+        let entries = input.u64()?;
+        let deletes = input.u64()?;
+        let key_bytes = input.u64()?;
+        let value_bytes = input.u64()?;
         input.take(16)?;
         let meta = Self {
             purpose,
@@ -220,12 +224,16 @@ impl RunMeta {
             filter_segments: 0,
             filter_directory_words: 0,
         };
+
         if version == 1 {
             return Ok(Some(meta));
         }
+
         let kind = input.u32()?;
-        let (filter_segments, filter_directory_words) = (input.u32()?, input.u32()?);
+        let filter_segments = input.u32()?;
+        let filter_directory_words = input.u32()?;
         let meta = Self { filter_segments, filter_directory_words, ..meta };
+
         Ok((kind == FILTER_KIND_RIBBON && meta.has_ribbon()).then_some(meta))
     }
 
@@ -240,6 +248,7 @@ impl RunMeta {
         let broken = |rule, expected, found| {
             Error::corrupt(path, Corrupt { page: number, rule, expected, found })
         };
+
         // The identity that the checksum starts from stands in the page itself.
         let mut input =
             Reader::new(page.get(crate::block::page::HEADER_SIZE..).unwrap_or_default());
@@ -247,32 +256,38 @@ impl RunMeta {
         if magic != RUN_MAGIC {
             return Err(broken("footer magic", u64::from_le_bytes(RUN_MAGIC), 0));
         }
+
         let version = input.u32().unwrap_or_default();
         let mut peek = input.clone();
         let identity = peek.u32().and_then(|_| peek.u64()).unwrap_or_default();
-        decode_payload(page, Place { identity, page: number }, PageKind::Footer, 0)
+        decode_payload(page, PageAddress { identity, page: number }, PageKind::Footer, 0)
             .map_err(|what| Error::corrupt(path, what))?;
         if !(1..=RUN_VERSION).contains(&version) {
             let path = path.to_owned();
             return Err(Error::UnknownVersion { path, found: version, newest: RUN_VERSION });
         }
+
         let meta = Self::decode(&mut input, version).ok().flatten();
         let meta = meta.ok_or_else(|| broken("footer purpose or kind of the filter", 1, 0))?;
         if meta.pages() != pages {
             return Err(broken("file pages", meta.pages(), pages));
         }
+
         if meta.has_ribbon() {
             check_columns(meta.filter_probes)
                 .map_err(|what| Error::corrupt(path, Corrupt { page: number, ..what }))?;
         }
+
         let words = meta.filter_shape().words();
         if words.div_ceil(FILTER_WORDS_PER_PAGE as u64) != u64::from(meta.filter_pages) {
             return Err(broken("filter_pages", words, u64::from(meta.filter_pages)));
         }
+
         let index_pages = (meta.index_bytes as usize).div_ceil(PAYLOAD_SIZE) as u64;
         if index_pages != u64::from(meta.index_pages) {
             return Err(broken("index_pages", index_pages, u64::from(meta.index_pages)));
         }
+
         if meta.key_pages == 0
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
@@ -284,10 +299,12 @@ impl RunMeta {
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
         }
+
         // Without a filter lookups would pass the run by.
         if meta.purpose == Purpose::Level && meta.filter_blocks == 0 && !meta.has_ribbon() {
             return Err(broken("filter blocks of a level's run", 1, 0));
         }
+
         Ok(meta)
     }
 }
@@ -357,7 +374,8 @@ impl PageMap {
         let count = input.u32()?;
         let mut map = Self::default();
         for _ in 0..count {
-            let (ordinal, overflow) = (input.u32()?, input.u32()?);
+            let ordinal = input.u32()?;
+            let overflow = input.u32()?;
             let rising = map.large.last().is_none_or(|last| last.ordinal < ordinal);
             let total = map.overflow_total().checked_add(overflow);
             if !rising
@@ -367,8 +385,10 @@ impl PageMap {
             {
                 return Ok(None);
             }
+
             map.push(ordinal, overflow);
         }
+
         Ok((map.overflow_total() == meta.data_pages - meta.key_pages).then_some(map))
     }
 
@@ -414,17 +434,18 @@ impl IndexSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     /// The index's answer, for a step to the page before.
-    candidate: Candidate,
+    candidate: PageCandidate,
     /// First page.
     pub(crate) page: u32,
     /// Pages of the entry.
     pub(crate) pages: u32,
 }
 
-/// What a run was merged from.
+/// Inputs of the compaction that made a run.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody has them.
+    /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody
+    /// has them.
     pub(crate) inputs: Vec<(u64, Mask, Weak<Run>)>,
     /// Whether the run stands for them only where nothing older is, as deletions were dropped.
     pub(crate) is_oldest: bool,
@@ -434,9 +455,10 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    /// As lookups read it.
+    /// The file as lookups read it.
     file: Arc<PooledFile>,
-    /// The same file the other way, if it was read that way before: it may hold bytes that are not durable yet.
+    /// The file in the other access mode, if it was opened that way before: it may hold bytes that
+    /// are not durable yet.
     other: Option<Arc<PooledFile>>,
     /// The file of its blobs.
     blobs: Option<Arc<PooledFile>>,
@@ -477,7 +499,7 @@ impl Drop for FilterCell {
     fn drop(&mut self) {
         let filter = std::mem::replace(&mut *self.write(), Arc::new(Filter::nothing()));
         let bytes = filter.memory_bytes();
-        self.set.sweeper().let_go(filter, bytes);
+        self.set.reclaimer().reclaim(filter, bytes);
     }
 }
 
@@ -560,21 +582,24 @@ impl Run {
         }
     }
 
-    /// The same with what it was merged from.
+    /// Returns the run with the inputs that it was merged from.
     pub(crate) fn with_origin(self, origin: Origin) -> Self {
         Self { origin: Some(Arc::new(origin)), ..self }
     }
 
-    /// The same run, read by lookups through the page cache or past it. Blobs are read as before.
+    /// Returns the run with another access mode for lookups: through the page cache or past it.
+    /// Blobs are read as before.
     pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Arc<Self> {
         if access == self.access() {
             return Arc::clone(self);
         }
+
         let set = self.handle.set();
         let file = match &self.other {
             Some(other) => Arc::clone(other),
             None => Arc::new(set.file(self.number(), access)),
         };
+
         Arc::new(Self {
             file,
             other: Some(Arc::clone(&self.file)),
@@ -590,11 +615,12 @@ impl Run {
         })
     }
 
-    /// The same run, seen without the keys that a mask covers, and with all others.
+    /// Returns the run without the keys that a mask covers, and with all others.
     pub(crate) fn with_mask(self: &Arc<Self>, mask: &Mask) -> Arc<Self> {
         if self.mask == *mask {
             return Arc::clone(self);
         }
+
         Arc::new(Self {
             file: Arc::clone(&self.file),
             other: self.other.clone(),
@@ -610,7 +636,7 @@ impl Run {
         })
     }
 
-    /// The same run, seen without the keys that a mask covers beside those of its own.
+    /// Returns the run without the keys that a mask covers, in addition to its own mask.
     pub(crate) fn under_mask(self: &Arc<Self>, mask: &Mask) -> Arc<Self> {
         if mask.is_empty() { Arc::clone(self) } else { self.with_mask(&self.mask.union(mask)) }
     }
@@ -627,8 +653,8 @@ impl Run {
         Self::open_with(set, number, access, WithFilter::Whole)
     }
 
-    /// The same without the filter, which is to be [read](Self::read_filter) when it is known how much of it is
-    /// wanted.
+    /// Opens a run without its filter, which the caller [reads](Self::read_filter) once the wanted
+    /// part is known.
     ///
     /// Cost: reads footer and index.
     pub(crate) fn open_without_filter(
@@ -666,7 +692,7 @@ impl Run {
         self.file.get()
     }
 
-    /// The same; `None` if all files that may be open are in use.
+    /// Opens the file; `None` if all files that may be open are in use.
     pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         self.file.get_if_room()
     }
@@ -690,7 +716,7 @@ impl Run {
         }
     }
 
-    /// The same; `None` if all files that may be open are in use.
+    /// Opens the file; `None` if all files that may be open are in use.
     pub(crate) fn blobs_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         match &self.blobs {
             Some(blobs) => Ok(blobs.get_if_room()?),
@@ -712,7 +738,8 @@ impl Run {
         &self.handle
     }
 
-    /// Upper bound of the length of its longest value, a page too long at most. Cost: that of a look at each large entry.
+    /// Upper bound of the length of its longest value, a page too long at most. Cost: that of a
+    /// look at each large entry.
     pub(crate) fn longest_value_bytes(&self) -> u64 {
         let pages = u64::from(self.section.map.overflow_max()) + 1;
         (pages * PAGE_SIZE as u64).min(self.meta.value_bytes)
@@ -722,7 +749,7 @@ impl Run {
         &self.meta
     }
 
-    /// What it was merged from, if that is known.
+    /// Returns the inputs that it was merged from, if they are known.
     pub(crate) fn origin(&self) -> Option<&Origin> {
         self.origin.as_deref()
     }
@@ -742,18 +769,21 @@ impl Run {
         self.filter.read()
     }
 
-    /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed. Nothing happens if
-    /// it does not lead there: somebody else has reduced it in another way meanwhile.
-    pub(crate) fn reduce_filter(&self, part: Kept) -> usize {
+    /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed.
+    /// Nothing happens if it does not lead there: somebody else has reduced it in another way
+    /// meanwhile.
+    pub(crate) fn reduce_filter(&self, part: FilterPortion) -> usize {
         let mut filter = self.filter.write();
         if !filter.kept().leads_to(part) {
             return 0;
         }
+
         let before = filter.memory_bytes();
-        if part == Kept::Nothing && before <= Filter::nothing().memory_bytes() {
-            // What stands for no filter takes more than a small one.
+        if part == FilterPortion::Nothing && before <= Filter::nothing().memory_bytes() {
+            // The placeholder for no filter takes more than a small filter.
             return 0;
         }
+
         // In place, unless a lookup is looking into it just now.
         Arc::make_mut(&mut filter).keep(part);
         self.gauge.note_filter(filter.memory_bytes());
@@ -761,11 +791,13 @@ impl Run {
         before - filter.memory_bytes()
     }
 
-    /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the run.
+    /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the
+    /// run.
     ///
-    /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept is not held either.
-    pub(crate) fn read_filter(&self, part: Kept) -> Result<()> {
-        if part != Kept::Nothing {
+    /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept
+    /// is not held either.
+    pub(crate) fn read_filter(&self, part: FilterPortion) -> Result<()> {
+        if part != FilterPortion::Nothing {
             let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
             let mut filter = self.filter.write();
             self.gauge.note_filter(read.memory_bytes());
@@ -788,8 +820,8 @@ impl Run {
         &self.section.max_key
     }
 
-    pub(crate) fn place(&self, page: u32) -> Place {
-        Place { identity: self.meta.identity, page }
+    pub(crate) fn place(&self, page: u32) -> PageAddress {
+        PageAddress { identity: self.meta.identity, page }
     }
 
     /// Bytes of memory that the run holds while it is open: filter, index, and the rest.
@@ -801,14 +833,16 @@ impl Run {
         (self.filter().memory_bytes(), self.section.index.memory_bytes(), rest)
     }
 
-    fn location(&self, candidate: Candidate) -> Location {
+    fn location(&self, candidate: PageCandidate) -> Location {
         let (page, pages) = self.section.map.pages(candidate.ordinal);
         Location { candidate, page, pages }
     }
 
-    /// The page that holds `key` if any does; `None` if the key is outside the run's range, or masked.
+    /// The page that holds `key` if any does; `None` if the key is outside the run's range, or
+    /// masked.
     pub(crate) fn locate(&self, key: &[u8]) -> Option<Location> {
-        let (min, max) = (self.min_key(), self.max_key());
+        let min = self.min_key();
+        let max = self.max_key();
         let is_outside = compare_keys(key, min).is_lt() || compare_keys(key, max).is_gt();
         if is_outside || self.mask.covers(key) {
             return None;
@@ -841,8 +875,9 @@ impl Run {
         }
     }
 
-    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all earlier
-    /// pages hold keys below it only, all later ones keys above it only. Of a key in the run's range.
+    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all
+    /// earlier pages hold keys below it only, all later ones keys above it only. Of a key in the
+    /// run's range.
     pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<u32> {
         let mut candidate = self.section.index.search(key);
         let end = candidate.ordinal + 1;
@@ -890,7 +925,7 @@ enum WithFilter {
     No,
 }
 
-/// The same with the filter or without.
+/// Opens a run, with or without its filter.
 fn read_with(
     path: &Path,
     file: &dyn DiskFile,
@@ -916,6 +951,7 @@ fn read_with(
         })?;
         filter.finish()?
     };
+
     index_bytes.truncate(meta.index_bytes as usize);
     let in_index = |what: Corrupt| Error::corrupt(path, Corrupt { page: index_first, ..what });
     let section = IndexSection::decode(&index_bytes, &meta).map_err(in_index)?;
@@ -923,7 +959,12 @@ fn read_with(
 }
 
 /// Reads and checks the filter of a run file, and keeps a part of it.
-fn read_filter(path: &Path, file: &dyn DiskFile, meta: &RunMeta, part: Kept) -> Result<Filter> {
+fn read_filter(
+    path: &Path,
+    file: &dyn DiskFile,
+    meta: &RunMeta,
+    part: FilterPortion,
+) -> Result<Filter> {
     let mut filter = FilterSection::new(path, meta, part)?;
     let pages = meta.data_pages..meta.data_pages + meta.filter_pages;
     for_each_page(file, pages, |page, bytes| filter.take(page, bytes))?;
@@ -958,7 +999,7 @@ fn take_index(
     index: &mut Vec<u8>,
 ) -> Result<()> {
     let position = page - meta.data_pages - meta.filter_pages;
-    let place = Place { identity: meta.identity, page };
+    let place = PageAddress { identity: meta.identity, page };
     let content = decode_payload(bytes, place, PageKind::Index, position);
     index.extend_from_slice(content.map_err(|what| Error::corrupt(path, what))?);
     Ok(())
@@ -973,7 +1014,7 @@ struct FilterSection<'a> {
 }
 
 impl<'a> FilterSection<'a> {
-    fn new(path: &'a Path, meta: &'a RunMeta, part: Kept) -> Result<Self> {
+    fn new(path: &'a Path, meta: &'a RunMeta, part: FilterPortion) -> Result<Self> {
         let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
         let shape = meta.filter_shape();
         let decoder = FilterDecoder::new(shape, bytes_max, part)
@@ -983,7 +1024,7 @@ impl<'a> FilterSection<'a> {
 
     fn take(&mut self, page: u32, bytes: &[u8]) -> Result<()> {
         let corrupt = |what| Error::corrupt(self.path, what);
-        let place = Place { identity: self.meta.identity, page };
+        let place = PageAddress { identity: self.meta.identity, page };
         let position = page - self.meta.data_pages;
         let content = decode_payload(bytes, place, PageKind::Filter, position).map_err(corrupt)?;
         let words = self.words_left.min(FILTER_WORDS_PER_PAGE as u64);

@@ -1,11 +1,11 @@
-//! What can be saved of a damaged run: all entries on pages that are whole, written as a run of its own.
+//! Salvage of a damaged run: writes all entries on whole pages as a new run.
 //!
-//! The entries of a damaged page are gone; which keys they had is known as the range between the last key before the
-//! damage and the first one behind it. An entry whose blob is damaged keeps its value and loses the blob: without the
-//! entry an older value would show, or none.
+//! The entries of a damaged page are gone; which keys they had is known as the range between the
+//! last key before the damage and the first one behind it. An entry whose blob is damaged keeps its
+//! value and loses the blob: without the entry an older value would show, or none.
 //!
-//! Invariant: the damaged run stays as it is. Nobody refers to the new one yet, so a crash leaves a file that nothing
-//! names.
+//! Invariant: the damaged run stays as it is. Nobody refers to the new one yet, so a crash leaves a
+//! file that nothing names.
 //!
 //! Memory: the filter and the index of the new run; its largest value and its largest blob.
 
@@ -45,7 +45,7 @@ pub(crate) struct DamagedRun {
     pub(crate) index: IndexKind,
 }
 
-/// What was saved of a run.
+/// Result of salvaging a run.
 #[derive(Debug)]
 pub(crate) struct Salvaged {
     /// The new run, durable but for its name; `None` if nothing was whole.
@@ -120,6 +120,7 @@ impl Blobs<'_> {
         if end > u64::from(self.end) * payload {
             return Ok(None);
         }
+
         let mut blob = Vec::with_capacity(len as usize);
         let mut at = offset;
         while at < end {
@@ -131,6 +132,7 @@ impl Blobs<'_> {
             }
             at += (to - from) as u64;
         }
+
         Ok(Some(blob.into()))
     }
 }
@@ -147,40 +149,46 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let mut gaps = Gaps::default();
     let Some(file) = open_file(files, &path)? else {
         gaps.open();
-        let (gaps, blob_gaps) = (gaps.found, Vec::new());
+        let gaps = gaps.found;
+        let blob_gaps = Vec::new();
         let lost_pages = run.data_pages;
         return Ok(Salvaged { run: None, gaps, lost: None, lost_pages, blob_gaps, lost_blobs: 0 });
     };
 
-    // What there is.
+    // First pass: find the whole pages and the sums of their entries.
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
     let mut sums = Sums::new(purpose, run.identity, salt);
-    let (mut lost_pages, mut passed_to) = (run.data_pages, 0);
+    let mut lost_pages = run.data_pages;
+    let mut passed_to = 0;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
         match step {
             Step::Damage(_) => gaps.open(),
-            Step::Entry(met) => {
-                gaps.pass(met.entry.key);
-                sums.add(&met);
-                if passed_to <= met.page {
-                    lost_pages = lost_pages.saturating_sub(met.pages);
-                    passed_to = met.page + met.pages;
+            Step::Entry(entry_at) => {
+                gaps.pass(entry_at.entry.key);
+                sums.add(&entry_at);
+                if passed_to <= entry_at.page {
+                    lost_pages = lost_pages.saturating_sub(entry_at.pages);
+                    passed_to = entry_at.page + entry_at.pages;
                 }
             }
         }
+
         Ok(())
     })?;
+
     if end < run.data_pages {
         gaps.open();
     }
+
     let footer = read_meta(&path, file.as_ref()).ok();
     let footer = footer.filter(|footer| footer.identity == run.identity);
     let lost = footer.map(|footer| footer.entries.saturating_sub(sums.meta.entries));
 
-    // The same again, into a file of its own.
+    // Second pass: write these entries into a new file.
     let plan = sums.plan(salt, filter, index);
     let mut saved = 0;
-    let (mut blob_gaps, mut lost_blobs) = (Gaps::default(), 0);
+    let mut blob_gaps = Gaps::default();
+    let mut lost_blobs = 0;
     let blobs_file = open_file(files, &files.blobs_path(run.number))?;
     let mut blobs = match &blobs_file {
         Some(file) => {
@@ -190,10 +198,11 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
         }
         None => None,
     };
+
     let mut builder = RunBuilder::new(files, &plan)?;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
-        let Step::Entry(met) = step else { return Ok(()) };
-        let mut entry = met.entry;
+        let Step::Entry(entry_at) = step else { return Ok(()) };
+        let mut entry = entry_at.entry;
         let mut blob = None;
         if entry.kind == Kind::InsertBlob {
             let read = blobs.as_mut().map(|blobs| blobs.read(entry.blob)).transpose()?;
@@ -204,21 +213,28 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
                 entry = EntryRef { kind: Kind::Insert, blob: BlobSpan::default(), ..entry };
             }
         }
-        if met.entry.kind == entry.kind {
+
+        if entry_at.entry.kind == entry.kind {
             blob_gaps.pass(entry.key);
         }
+
         saved += 1;
         builder.push(entry, blob.as_ref(), || key_hash(salt, entry.key))
     })?;
+
     if saved != sums.meta.entries {
-        let (expected, found) = (sums.meta.entries, saved);
+        let expected = sums.meta.entries;
+        let found = saved;
         let rule = "entries that can be read twice";
         return Err(Error::corrupt(&path, Corrupt::rule(rule, expected, found)));
     }
+
     let run = builder.finish()?;
     if let Some(run) = &run {
         run.sync()?;
     }
-    let (gaps, blob_gaps) = (gaps.found, blob_gaps.found);
+
+    let gaps = gaps.found;
+    let blob_gaps = blob_gaps.found;
     Ok(Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs })
 }

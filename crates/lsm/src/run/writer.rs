@@ -1,13 +1,13 @@
 //! Writes a run: entries in, in key order, a file of pages out.
 //!
-//! The builder holds some chunks of pages, the growing filter and the growing index, never the run. Pages
-//! go to the file in chunks of [`CHUNK_PAGES`]; while up to [`CHUNKS_BEHIND_MAX`] are on their way the next one
-//! is filled ([`write_behind`](crate::files::write_queue)). A chunk that could not be written is kept, and the step that
-//! comes upon it can be made again. Finishing (filter, index, footer) is done in
-//! steps too, so that the end of a large merge is no spike.
+//! The builder holds some chunks of pages, the growing filter and the growing index, never the run.
+//! Pages go to the file in chunks of [`CHUNK_PAGES`]; while up to [`CHUNKS_BEHIND_MAX`] are on
+//! their way the next one is filled ([`write_behind`](crate::files::write_queue)). A chunk that
+//! could not be written is kept, and the step that comes upon it can be made again. Finishing
+//! (filter, index, footer) is done in steps too, so that the end of a large merge is no spike.
 //!
-//! At any time the finished pages can be [flushed](RunBuilder::flush), for a snapshot to rely on. Another
-//! builder can go on after them, once it has been [told](RunBuilder::adopt) what they hold.
+//! At any time the finished pages can be [flushed](RunBuilder::flush), for a snapshot to rely on.
+//! Another builder can go on after them, once it has been [told](RunBuilder::adopt) what they hold.
 //!
 //! Invariant: a page that was written once is never written again.
 
@@ -18,7 +18,7 @@ use terrane_io::{Access, AlignedBuf};
 
 use crate::block::index::{IndexBuilder, IndexKind, IndexPlan};
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageBuilder, PageKind, encode_payload, overflow_pages,
     stored_len,
 };
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_MAX};
@@ -38,7 +38,7 @@ pub(crate) const CHUNK_PAGES: usize = 64;
 /// Chunks on their way to the file. Beside many reads one takes several times as long as alone.
 const CHUNKS_BEHIND_MAX: usize = 4;
 
-/// What is known of a run before it is written.
+/// Facts about a run that its writer has before the first entry.
 #[derive(Debug, Clone)]
 pub(crate) struct RunPlan {
     pub(crate) purpose: Purpose,
@@ -81,8 +81,9 @@ struct PageWriter {
     chunk_pages: usize,
     /// Number of the page after those in `chunk`.
     next_page: u32,
-    /// Whether the file may be longer than what is written. What is behind is written over as a rule, as the same
-    /// entries come again; to cut it off first would free, at once, what is wanted again.
+    /// Whether the file may be longer than what is written. What is behind is written over as a
+    /// rule, as the same entries come again; to cut it off first would free, at once, what is
+    /// wanted again.
     has_old_pages: bool,
 }
 
@@ -91,7 +92,7 @@ impl PageWriter {
     fn new(set: &FileSet, file: PooledFile, identity: u64, next_page: u32) -> Self {
         Self {
             file: Arc::new(file),
-            behind: Arc::clone(set.write_behind()),
+            behind: Arc::clone(set.write_queue()),
             identity,
             in_flight: VecDeque::new(),
             unwritten: Vec::new(),
@@ -103,11 +104,11 @@ impl PageWriter {
     }
 
     /// The next page of the chunk and its place.
-    fn next(&mut self) -> Result<(&mut [u8], Place)> {
+    fn next(&mut self) -> Result<(&mut [u8], PageAddress)> {
         if self.chunk_pages == CHUNK_PAGES {
             self.begin_chunk()?;
         }
-        let place = Place { identity: self.identity, page: self.next_page };
+        let place = PageAddress { identity: self.identity, page: self.next_page };
         let at = self.chunk_pages * PAGE_SIZE;
         self.chunk_pages += 1;
         self.next_page += 1;
@@ -127,7 +128,7 @@ impl PageWriter {
 
     /// Begins to write a full chunk, once few enough are on their way.
     fn begin_chunk(&mut self) -> Result<()> {
-        self.settle(CHUNKS_BEHIND_MAX - 1)?;
+        self.wait_for_writes(CHUNKS_BEHIND_MAX - 1)?;
         let offset = self.chunk_offset();
         let Some(in_flight) = self.behind.begin(&self.file, &mut self.chunk, offset)? else {
             return self.write_chunk();
@@ -137,9 +138,9 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Waits until no more than `left` chunks are on their way. One that has found no room is written again, with
-    /// the reserve let go.
-    fn settle(&mut self, left: usize) -> Result<()> {
+    /// Waits until no more than `left` chunks are on their way. One that has found no room is
+    /// written again, with the reserve let go.
+    fn wait_for_writes(&mut self, left: usize) -> Result<()> {
         while self.in_flight.len() > left
             && let Some(in_flight) = self.in_flight.pop_front()
         {
@@ -150,16 +151,18 @@ impl PageWriter {
                 }
             }
         }
+
         while let Some(Unwritten { chunk, offset }) = self.unwritten.last() {
             self.file.write_at(chunk, *offset)?;
             self.unwritten.pop();
         }
+
         Ok(())
     }
 
     /// Brings everything to the file.
     fn write_chunk(&mut self) -> Result<()> {
-        self.settle(0)?;
+        self.wait_for_writes(0)?;
         if self.chunk_pages > 0 {
             let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
             self.file.write_at(bytes, self.chunk_offset())?;
@@ -195,8 +198,8 @@ struct BlobWriter {
     bytes: u64,
     /// The runs that blobs were copied from.
     readers: Vec<BlobReader>,
-    /// The blob of the entry that is being added, and how much of it is written. It outlives a step that
-    /// failed, so that the next one goes on there.
+    /// The blob of the entry that is being added, and how much of it is written. It outlives a step
+    /// that failed, so that the next one goes on there.
     current: Option<(BlobSpan, u32)>,
 }
 
@@ -232,6 +235,7 @@ impl BlobWriter {
             }
             bytes = later;
         }
+
         Ok(())
     }
 
@@ -250,6 +254,7 @@ impl BlobWriter {
         let new = (BlobSpan { offset: self.position(), len: blob.len() as u32 }, 0);
         let (place, mut done) = *self.current.get_or_insert(new);
         self.bytes = self.bytes.max(place.offset);
+
         match blob {
             Blob::Memory(bytes) => self.append(&bytes[done as usize..])?,
             Blob::Run { run, span } => {
@@ -265,13 +270,15 @@ impl BlobWriter {
                 self.readers.push(reader);
             }
         }
+
         Ok(place)
     }
 
     /// Brings the first `bytes` bytes of the stream to the file.
     fn flush(&mut self, bytes: u64) -> Result<()> {
         if bytes > u64::from(self.writer.next_page) * PAYLOAD_SIZE as u64 {
-            // No blob goes on after the gap that this leaves: one that is half copied is copied again.
+            // No blob goes on after the gap that this leaves: one that is half copied is copied
+            // again.
             self.current = None;
             self.write_payload()?;
         }
@@ -317,8 +324,8 @@ pub(crate) struct RunBuilder {
     blob_end_finished: u64,
 }
 
-/// The beginning of an unfinished run, in its files but perhaps not durable yet. It stays there as long as
-/// this is kept.
+/// The beginning of an unfinished run, in its files but perhaps not durable yet. It stays there as
+/// long as this is kept.
 #[derive(Debug)]
 pub(crate) struct Flushed {
     pub(crate) partial: Partial,
@@ -355,8 +362,8 @@ impl RunBuilder {
         Ok(Self::with_identity(handle, file, plan, identity))
     }
 
-    /// Goes on with the files that another builder has begun, after the pages that are in them for good. All
-    /// of their entries must be [adopted](Self::adopt) first.
+    /// Goes on with the files that another builder has begun, after the pages that are in them for
+    /// good. All of their entries must be [adopted](Self::adopt) first.
     pub(crate) fn resuming(handle: FileHandle, plan: &RunPlan, partial: &Partial) -> Self {
         let Partial { identity, data_pages, blob_bytes, .. } = *partial;
         let set = Arc::clone(handle.set());
@@ -369,11 +376,12 @@ impl RunBuilder {
             blobs.writer.has_old_pages = true;
             blobs
         });
+
         builder
     }
 
-    /// Creates the file of a run that takes the place of another one of the same content, whose blobs stay
-    /// where they are: entries are pushed with the places of their blobs.
+    /// Creates the file of a run that takes the place of another one of the same content, whose
+    /// blobs stay where they are: entries are pushed with the places of their blobs.
     pub(crate) fn replacing(
         set: &Arc<FileSet>,
         plan: &RunPlan,
@@ -441,8 +449,8 @@ impl RunBuilder {
         self.blobs.as_mut().map_or(Ok(BlobSpan::default()), |blobs| blobs.copy(blob))
     }
 
-    /// Adds an entry whose key is above all earlier ones; `blob` is that of an insert with blob. `hash`
-    /// gives the salted hash of the key; it is asked for only if the run has a filter.
+    /// Adds an entry whose key is above all earlier ones; `blob` is that of an insert with blob.
+    /// `hash` gives the salted hash of the key; it is asked for only if the run has a filter.
     pub(crate) fn push(
         &mut self,
         entry: EntryRef<'_>,
@@ -454,6 +462,7 @@ impl RunBuilder {
             Some(blob) => EntryRef { blob: self.copy_blob(blob)?, ..entry },
             None => entry,
         };
+
         let mut starts_page = self.page.is_empty();
         let mut fits = self.page.push(entry);
         if !fits && !starts_page {
@@ -461,6 +470,7 @@ impl RunBuilder {
             starts_page = true;
             fits = self.page.push(entry);
         }
+
         let before = std::mem::take(&mut self.max_key);
         if fits {
             self.blob_end = self.blob_end.max(blob_end(entry));
@@ -474,14 +484,16 @@ impl RunBuilder {
             }
             self.note(entry, Some(&before), hash);
         }
+
         if let Some(blobs) = &mut self.blobs {
             blobs.current = None;
         }
+
         Ok(())
     }
 
-    /// Takes note of an entry that stands on the pages; with the last key of the page before if it is the first
-    /// one of its page.
+    /// Takes note of an entry that stands on the pages; with the last key of the page before if it
+    /// is the first one of its page.
     fn note(&mut self, entry: EntryRef<'_>, before: Option<&[u8]>, hash: impl FnOnce() -> u64) {
         if let Some(filter) = &mut self.filter {
             filter.insert(hash(), entry.key);
@@ -496,9 +508,9 @@ impl RunBuilder {
         self.meta.value_bytes += entry.value.len() as u64;
     }
 
-    /// Takes note of an entry that was in the file before this builder, whose key is above all earlier ones
-    /// and within the bounds of the plan. `starts_page` says whether it is the first one of its page,
-    /// `overflow` on how many more pages it goes on.
+    /// Takes note of an entry that was in the file before this builder, whose key is above all
+    /// earlier ones and within the bounds of the plan. `starts_page` says whether it is the first
+    /// one of its page, `overflow` on how many more pages it goes on.
     pub(crate) fn adopt(
         &mut self,
         entry: EntryRef<'_>,
@@ -519,7 +531,7 @@ impl RunBuilder {
         self.blob_end_finished = self.blob_end;
     }
 
-    /// What was in the files before this builder.
+    /// Returns the part of the files that was there before this builder.
     pub(crate) fn durable(&self, partial: Partial) -> Flushed {
         Flushed::durable(partial, &self.handle)
     }
@@ -529,17 +541,20 @@ impl RunBuilder {
         self.page.last_key().unwrap_or(&self.max_key)
     }
 
-    /// Brings all finished pages to the files, with the blobs of their entries; `None` if there are none.
-    /// Entries after them are not part of it. `work` is what the merge has done, for whoever goes on.
+    /// Brings all finished pages to the files, with the blobs of their entries; `None` if there are
+    /// none. Entries after them are not part of it. `work` is what the merge has done, for whoever
+    /// goes on.
     pub(crate) fn flush(&mut self, work: u64) -> Result<Option<Flushed>> {
         assert!(!self.in_large);
         if let Some(blobs) = &mut self.blobs {
             blobs.flush(self.blob_end_finished)?;
         }
+
         self.writer.write_chunk()?;
         if self.writer.next_page == 0 {
             return Ok(None);
         }
+
         let partial = Partial {
             number: self.handle.number(),
             identity: self.meta.identity,
@@ -547,6 +562,7 @@ impl RunBuilder {
             blob_bytes: self.blob_end_finished,
             work,
         };
+
         let blobs = self.blobs.as_ref().filter(|_| partial.blob_bytes > 0);
         let files = [Some(&self.writer), blobs.map(|blobs| &blobs.writer)];
         let files = files.into_iter().flatten().map(|writer| Arc::clone(&writer.file)).collect();
@@ -560,6 +576,7 @@ impl RunBuilder {
             let limit = VALUE_BYTES_MAX - BLOB_SPAN_SIZE;
             return Err(Error::ValueTooLarge { bytes: entry.value.len(), limit });
         };
+
         let overflow = overflow_pages(entry.key.len(), stored);
         self.check_room(u64::from(overflow))?;
         self.in_large = true;
@@ -567,13 +584,16 @@ impl RunBuilder {
         self.blob_end = self.blob_end.max(blob_end(entry));
         self.map.push(self.meta.key_pages, overflow);
         self.finish_page(stored_bytes)?;
+
         // The place of a blob follows the value, and may begin a page of its own.
         let (pages, last) = rest.as_chunks::<PAYLOAD_SIZE>();
         let last = [last, &span].concat();
         let pages = pages.iter().map(<[u8; PAYLOAD_SIZE]>::as_slice);
+
         for (position, bytes) in (1..).zip(pages.chain(last.chunks(PAYLOAD_SIZE))) {
             self.writer.payload(PageKind::Overflow, position, bytes)?;
         }
+
         self.in_large = false;
         Ok(())
     }
@@ -611,13 +631,14 @@ impl RunBuilder {
         if self.page.is_empty() { Ok(()) } else { self.finish_page(0) }
     }
 
-    /// Ends the entries, whose last page must have been written; `None` if there were none, and the file
-    /// is gone again.
+    /// Ends the entries, whose last page must have been written; `None` if there were none, and the
+    /// file is gone again.
     pub(crate) fn finish_entries(self) -> Result<Option<RunFinisher>> {
         assert!(self.page.is_empty());
         if self.meta.entries == 0 {
             return Ok(None);
         }
+
         let filter = self.filter.map_or_else(Filter::empty, FilterBuilder::finish);
         let section = IndexSection {
             min_key: self.min_key.into(),
@@ -625,6 +646,7 @@ impl RunBuilder {
             map: self.map,
             index: self.index.finish(),
         };
+
         let index_bytes = section.encode();
         let limit = u64::from(u32::MAX);
         let meta = RunMeta {
@@ -635,9 +657,12 @@ impl RunBuilder {
             blob_bytes: self.blobs.as_ref().map_or(self.meta.blob_bytes, |blobs| blobs.bytes),
             ..self.meta
         };
+
         let meta = meta.with_filter(filter.shape());
         let writer = self.writer;
-        let (handle, access) = (self.handle, self.access);
+        let handle = self.handle;
+        let access = self.access;
+
         Ok(Some(RunFinisher {
             writer,
             blobs: self.blobs.filter(|blobs| blobs.bytes > 0).map(|blobs| blobs.writer.file),
@@ -685,7 +710,8 @@ impl RunFinisher {
         self.filter.memory_bytes() + index
     }
 
-    /// Whether more than the last page is left, which ends the run, and can be written without waiting.
+    /// Whether more than the last page is left, which ends the run, and can be written without
+    /// waiting.
     pub(crate) fn can_step(&self) -> bool {
         self.done < self.meta.filter_pages + self.meta.index_pages && !self.writer.may_wait()
     }
@@ -695,6 +721,7 @@ impl RunFinisher {
         let RunMeta { filter_pages, index_pages, .. } = self.meta;
         let total = filter_pages + index_pages + 1;
         let end = total.min(self.done.saturating_add(pages));
+
         let mut content = Vec::with_capacity(PAYLOAD_SIZE);
         while self.done < end {
             content.clear();
@@ -715,12 +742,14 @@ impl RunFinisher {
                 }
                 self.writer.end()?;
             }
+
             self.done += 1;
         }
+
         Ok(total - self.done)
     }
 
-    /// As [`RunBuilder::flush`]: all entries.
+    /// Flushes all entries, see [`RunBuilder::flush`].
     pub(crate) fn flush(&mut self, work: u64) -> Result<Flushed> {
         self.writer.write_chunk()?;
         let number = self.handle.number();

@@ -90,7 +90,7 @@ impl CurrentManifest {
         }
         inner.sync_dir(ACTIVE)?;
         files.pin(next.numbers());
-        let _right = files.open_files().may_write()?;
+        let _right = files.handles().may_write()?;
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
 
         if let Err(error) = inner.write_whole(&first, &bytes) {
@@ -143,7 +143,7 @@ impl CurrentManifest {
         let (added, removed) = changed_bases(&self.manifest, &next);
         inner.files().pin(added.iter().copied());
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
-        let right = inner.files().open_files().may_write()?;
+        let right = inner.files().handles().may_write()?;
         self.len = None;
 
         if let Err(error) = append(inner, &first, &bytes, len) {
@@ -209,7 +209,7 @@ fn changed_bases(old: &StoreManifest, new: &StoreManifest) -> (Vec<u64>, Vec<u64
 /// One copy is durable before the other one is touched: what a loss of power does to a sector that
 /// is being written, it does to one copy.
 fn append(inner: &SessionInner, path: &Path, bytes: &[u8], len: u64) -> Result<()> {
-    let files = inner.files().open_files();
+    let files = inner.files().handles();
     let open = || inner.disk().open(path, OpenMode::ReadWrite, Access::Buffered);
     let file = files.with_room(open)?;
     if let Err(error) = files.with_space(|| file.write_at(bytes, len)) {

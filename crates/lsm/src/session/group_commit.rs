@@ -199,7 +199,7 @@ impl GroupCommit {
     /// be written, damage of these records may look like a torn end.
     fn mark(&self, log: &WalFile, last: u64) {
         let marked =
-            self.inner.files().open_files().may_write().and_then(|_right| Ok(log.mark(last)?));
+            self.inner.files().handles().may_write().and_then(|_right| Ok(log.mark(last)?));
         if let Err(error) = marked {
             event!(WARN, "log.unmarked", self.inner.dir(), commit = last, %error);
         }

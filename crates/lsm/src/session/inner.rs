@@ -407,7 +407,7 @@ fn keep_orphans(
     let active = dir.join(ACTIVE);
     if orphans.is_empty() {
         if is_known {
-            files.open_files().note_dispensable(lost_found::runs_in(dir, lost));
+            files.handles().note_dispensable(lost_found::runs_in(dir, lost));
         }
         return Ok(());
     }
@@ -429,7 +429,7 @@ fn keep_orphans(
     }
     let places =
         orphans.iter().flat_map(|name| [active.join(name), dir.join(LOST_FOUND).join(name)]);
-    files.open_files().note_dispensable(places);
+    files.handles().note_dispensable(places);
     Ok(())
 }
 
@@ -734,9 +734,9 @@ impl SessionInner {
             tables: read(&self.tables),
             cursors: read(&self.cursors),
             snapshots: self.snapshots.names().map_or(0, |names| names.len() as u64),
-            open_files: self.files.open_files().count() as u64,
-            reserve_bytes: self.files.open_files().disk_reserve().bytes(),
-            is_full: self.files.open_files().disk_reserve().is_full(),
+            open_files: self.files.handles().count() as u64,
+            reserve_bytes: self.files.handles().disk_reserve().bytes(),
+            is_full: self.files.handles().disk_reserve().is_full(),
             runs: read(&sums.runs),
             entries: read(&sums.entries),
             deletes: read(&sums.deletes),
@@ -812,7 +812,7 @@ impl SessionInner {
     /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`],
     /// [`Error::SessionClosed`].
     pub(crate) fn check_room(&self) -> Result<()> {
-        let open = self.files.open_files();
+        let open = self.files.handles();
         if !open.disk_reserve().is_full() {
             return Ok(());
         }
@@ -828,7 +828,7 @@ impl SessionInner {
         let is_growing = |(_, update): &(K, Update<'_>)| {
             !matches!(update, Update::Delete | Update::DeleteRange(_))
         };
-        let is_full = self.files.open_files().disk_reserve().is_full();
+        let is_full = self.files.handles().disk_reserve().is_full();
         if is_full && batch.iter().any(is_growing) { self.check_room() } else { Ok(()) }
     }
 
@@ -855,7 +855,7 @@ impl SessionInner {
         self.worker.stop();
         self.lookups.stop();
         self.snapshots.close();
-        self.files.sweeper().settle();
+        self.files.reclaimer().wait();
         self.check_for_leaks();
 
         // What readers needed until now.
@@ -917,23 +917,23 @@ impl SessionInner {
 
     /// The merge that `spec` describes, which had written `output`: shared with whoever has it
     /// under way, or resumed; `None` if neither can be. Cost: no I/O.
-    pub(crate) fn merging(
+    pub(crate) fn compaction(
         &self,
         spec: &CompactionSpec,
         output: &Partial,
     ) -> Option<Arc<Compaction>> {
         let mut merges = lock(&self.merges);
-        if let Some(merging) = merges.get(&output.number).and_then(Weak::upgrade)
-            && merging.access() == spec.access
+        if let Some(compaction) = merges.get(&output.number).and_then(Weak::upgrade)
+            && compaction.access() == spec.access
         {
-            return Some(merging);
+            return Some(compaction);
         }
         let (handle, partial) = self.files.take_over(output)?;
         let taken = ResumedPages { partial, handle };
-        let merging = Arc::new(Compaction::resumed(&self.files, spec.clone(), taken));
-        merges.retain(|_, merging| merging.strong_count() > 0);
-        merges.insert(output.number, Arc::downgrade(&merging));
-        Some(merging)
+        let compaction = Arc::new(Compaction::resumed(&self.files, spec.clone(), taken));
+        merges.retain(|_, compaction| compaction.strong_count() > 0);
+        merges.insert(output.number, Arc::downgrade(&compaction));
+        Some(compaction)
     }
 
     /// Lets tables that are opened from a snapshot share these merges, each with the number of its
@@ -943,8 +943,8 @@ impl SessionInner {
         shared: impl Iterator<Item = (u64, &'a Arc<Compaction>)>,
     ) {
         let mut merges = lock(&self.merges);
-        merges.retain(|_, merging| merging.strong_count() > 0);
-        merges.extend(shared.map(|(number, merging)| (number, Arc::downgrade(merging))));
+        merges.retain(|_, compaction| compaction.strong_count() > 0);
+        merges.extend(shared.map(|(number, compaction)| (number, Arc::downgrade(compaction))));
     }
 
     /// Lets tables that are opened from a snapshot share these runs.
@@ -958,7 +958,7 @@ impl SessionInner {
     pub(crate) fn read_snapshot(&self, name: &str) -> Result<SnapshotMeta> {
         let path = snapshot_path(&self.dir, name);
         let read = || read_file(self.disk(), &path, MANIFEST_BYTES_MAX);
-        let read = self.files.open_files().with_room(read);
+        let read = self.files.handles().with_room(read);
         decode_snapshot(path, name, read)
     }
 
@@ -976,7 +976,7 @@ impl SessionInner {
 
         let temporary = PathBuf::from(temporary);
         let written = (|| {
-            let files = self.files.open_files();
+            let files = self.files.handles();
             let open = || create_afresh(disk, &temporary, OpenMode::CreateNew, Access::Buffered);
             let file = files.with_space(|| files.with_room(open))?;
             files.with_space(|| file.write_at(bytes, 0))?;
@@ -1015,7 +1015,7 @@ impl SessionInner {
 
     fn sync_names(&self, path: &Path) -> Result<()> {
         self.files.check_poisoned()?;
-        let synced = self.files.open_files().with_room(|| self.disk().sync_dir(path));
+        let synced = self.files.handles().with_room(|| self.disk().sync_dir(path));
         self.files.synced(path, synced)
     }
 }
@@ -1026,7 +1026,7 @@ impl Drop for SessionInner {
         self.worker.stop();
         self.lookups.stop();
         // The next session must not find files that are on their way out.
-        self.files.sweeper().settle();
+        self.files.reclaimer().wait();
         self.check_for_leaks();
     }
 }

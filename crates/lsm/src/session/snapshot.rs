@@ -30,7 +30,7 @@ use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View};
 use crate::compaction::levels::{
     CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
 };
-use crate::compaction::union::{Piece, Progress, Union, UnionTable};
+use crate::compaction::union::{Piece, Union, UnionProgress, UnionTable};
 use crate::config::{CompactionThread, DiskCache, LEVELS_MAX, MemoryGoal, TableConfig};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{EntryRef, Order, key_hash};
@@ -44,7 +44,7 @@ use crate::manifest::snapshot_meta::{
     IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MaskedRef, MergeRef, SnapshotMeta, UnionRef,
     UnionTableRef, is_name,
 };
-use crate::memory::budget::{Held, check_budget};
+use crate::memory::budget::{TableMemory, check_budget};
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{Chunk, MemtablePart, NewEntry};
 use crate::run::blob::retrieve;
@@ -145,7 +145,7 @@ impl WrittenOut {
     pub(crate) fn share(&self, inner: &SessionInner) {
         inner.share(&self.held);
         let outputs = self.unfinished.iter();
-        inner.share_merges(outputs.map(|output| (output.number(), &output.merging)));
+        inner.share_merges(outputs.map(|output| (output.number(), &output.compaction)));
     }
 }
 
@@ -248,7 +248,7 @@ fn write_images(
 ) -> Result<Images> {
     let files = inner.files();
     let mut images = Images::default();
-    for segment in buffer.segments() {
+    for segment in buffer.parts() {
         let mask = segment.mask().cloned().unwrap_or_default();
         for saved in segment.saved_as() {
             let image = saved.image().attach(files);
@@ -275,7 +275,7 @@ fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Opt
     let spec = CompactionSpec {
         inputs: vec![Input::Buffer(Memtable::of(segment))],
         drop_deletes: false,
-        resolve: context.config.resolve.clone(),
+        operator: context.config.resolve.clone(),
         filter: None,
         index: IndexKind::Ordinary,
         access: Access::Buffered,
@@ -287,7 +287,7 @@ fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Opt
 
 /// The output of a merge under way, which a snapshot refers to.
 struct Unfinished {
-    merging: Arc<Compaction>,
+    compaction: Arc<Compaction>,
     flushed: Flushed,
 }
 
@@ -305,7 +305,7 @@ fn level_ref(
     let incoming = match &level.incoming {
         None => IncomingRef::Nothing,
         Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
-        Some(Incoming::Compaction(pending)) => match pending.merging.flush()? {
+        Some(Incoming::Compaction(pending)) => match pending.compaction.flush()? {
             (View::Output(None), _) => IncomingRef::Nothing,
             (View::Output(Some(run)), _) => {
                 IncomingRef::Single(refer(&run.under_mask(&pending.mask)))
@@ -313,11 +313,11 @@ fn level_ref(
             (View::Inputs(inputs), flushed) => {
                 let runs = inputs.iter().filter_map(Input::run);
                 let output = flushed.as_ref().map(|flushed| flushed.partial);
-                let merging = Arc::clone(&pending.merging);
-                unfinished.extend(flushed.map(|flushed| Unfinished { merging, flushed }));
+                let compaction = Arc::clone(&pending.compaction);
+                unfinished.extend(flushed.map(|flushed| Unfinished { compaction, flushed }));
                 IncomingRef::Compaction(MergeRef {
                     due: pending.due,
-                    drop_deletes: pending.merging.drops_deletes(),
+                    drop_deletes: pending.compaction.drops_deletes(),
                     inputs: runs.map(&mut *refer).collect(),
                     mask: pending.mask.clone(),
                     output,
@@ -336,7 +336,7 @@ fn union_ref(
     refer: &mut impl FnMut(&Arc<Run>) -> MaskedRef,
 ) -> UnionRef {
     let (tables, progress) = union.progress();
-    let Progress { slices, frontier, passed } = progress;
+    let UnionProgress { slices, frontier, passed } = progress;
     let slices = slices.iter().map(|run| refer(&run.under_mask(mask))).collect();
     let mut refs = Vec::new();
     for table in tables.iter() {
@@ -567,7 +567,7 @@ pub(crate) fn open_tree(
 /// more than is there. Without a budget, all that nobody has read.
 fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Result<()> {
     let _turn = inner.reading_filters();
-    let mut held = Held::default();
+    let mut held = TableMemory::default();
     tree.sources().for_each_run(&mut |run| held.add_run(run));
 
     let shares = match config.memory_budget {
@@ -684,7 +684,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
             Ok(MemtablePart::Chunk(Arc::new(chunk)).under_mask(&image.mask))
         };
         let segments = meta.images.iter().map(read).collect::<Result<_>>()?;
-        tree.buffer = Memtable::of_segments(segments, resolve)?;
+        tree.buffer = Memtable::of_parts(segments, resolve)?;
         if config.memory_budget.is_none() && tree.now(&context) > meta.now {
             tree.set_time(&context, meta.now);
         }
@@ -698,12 +698,12 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
 
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed, 1)?;
-        let merging = Arc::new(Compaction::completed(inner.files(), run));
+        let compaction = Arc::new(Compaction::completed(inner.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
         let due = start + TICKS_PER_FLUSH;
-        let base = merging.done();
+        let base = compaction.done();
         tree.flushing =
-            Some(ScheduledCompaction { merging, start, due, base, mask: Mask::default() });
+            Some(ScheduledCompaction { compaction, start, due, base, mask: Mask::default() });
     }
 
     Ok(tree)
@@ -717,7 +717,7 @@ fn restore_levels(
     open: &impl Fn(&MaskedRef, usize) -> Result<Arc<Run>>,
 ) -> Result<Vec<Level>> {
     let mut opened = Vec::new();
-    let mut held = Held::default();
+    let mut held = TableMemory::default();
     for (at, level) in (1..).zip(&meta.levels) {
         let runs: Vec<_> = level.sources().map(|run| open(run, at)).collect::<Result<_>>()?;
         for run in &runs {
@@ -735,7 +735,9 @@ fn restore_levels(
             let time = (meta.now, context.merge_ticks(at));
             let incoming = restore_merge(inner, merge, spec, time)?;
             match &incoming {
-                Incoming::Compaction(pending) => held.add_output(pending.merging.planned_bytes()),
+                Incoming::Compaction(pending) => {
+                    held.add_output(pending.compaction.planned_bytes())
+                }
                 Incoming::Single(run) => held.add_run(run),
             }
             Some(incoming)
@@ -766,7 +768,7 @@ fn restore_union(
     }
 
     let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
-    let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
+    let progress = UnionProgress { slices, frontier: union.frontier.clone(), passed: union.passed };
     Ok(context.union(tables, progress))
 }
 
@@ -804,7 +806,7 @@ fn restore_merge(
 ) -> Result<Incoming> {
     let mut known = None;
     if let Some(output) = &merge.output {
-        known = inner.merging(&spec, output);
+        known = inner.compaction(&spec, output);
         if known.is_none() && inner.files().is_whole(output.number) {
             // It was completed since.
             match inner.run(output.number, spec.access) {
@@ -817,22 +819,20 @@ fn restore_merge(
             }
         }
     }
-
-    let merging = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
+    let compaction = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
     if inner.is_read_only() {
         // It merges nothing.
         let due = clamped(merge.due, time.0);
         let mask = merge.mask.clone();
         return Ok(Incoming::Compaction(ScheduledCompaction {
-            merging,
+            compaction,
             start: time.0,
             due,
             base: 0,
             mask,
         }));
     }
-
-    let pending = resume(merging, merge.due, time)?;
+    let pending = resume(compaction, merge.due, time)?;
     Ok(Incoming::Compaction(ScheduledCompaction { mask: merge.mask.clone(), ..pending }))
 }
 
@@ -848,26 +848,26 @@ const PACE_MAX: u64 = 4;
 /// for what is left of its work, at up to [`PACE_MAX`] times its first pace, so that no later
 /// update has to do much at once; what does not fit is done here.
 fn resume(
-    merging: Arc<Compaction>,
+    compaction: Arc<Compaction>,
     due: u64,
     (now, span): (u64, u64),
 ) -> Result<ScheduledCompaction> {
     let due = clamped(due, now);
-    let pages = u128::from(merging.work()) * u128::from(PACE_MAX);
+    let pages = u128::from(compaction.work()) * u128::from(PACE_MAX);
     let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);
     // There may turn out to be more to do.
-    while merging.total() - merging.done() > fits {
-        merging.advance_to(merging.total() - fits)?;
+    while compaction.total() - compaction.done() > fits {
+        compaction.advance_to(compaction.total() - fits)?;
     }
-    let base = merging.done();
-    Ok(ScheduledCompaction { merging, start: now, due, base, mask: Mask::default() })
+    let base = compaction.done();
+    Ok(ScheduledCompaction { compaction, start: now, due, base, mask: Mask::default() })
 }
 
 /// Gives a snapshot another name.
 pub(crate) fn rename(inner: &SessionInner, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
     inner.check_writable()?;
-    let files = inner.files().open_files();
+    let files = inner.files().handles();
     let rename = || inner.disk().rename(&path_of(inner, from), &path_of(inner, to));
     let rename = || Ok(files.with_space(rename)?);
     let _operation = inner.snapshots().rename(from.as_str(), to.as_str(), rename)?;
@@ -948,7 +948,7 @@ mod tests {
     use terrane_io::{Access, Fault, FaultKind, FaultPlan, Repeat, SimDisk};
 
     use super::*;
-    use crate::filter::filter::Kept;
+    use crate::filter::filter::FilterPortion;
     use crate::table::session::{Session, SessionOptions};
 
     /// Runs that were opened without their filters by somebody who gave up: whoever is next reads
@@ -980,7 +980,7 @@ mod tests {
 
             let open = || session.open_snapshot_with(&name, "", &options);
             let runs = unread();
-            assert!(runs.iter().all(|run| run.filter().kept() == Kept::Nothing));
+            assert!(runs.iter().all(|run| run.filter().kept() == FilterPortion::Nothing));
             let before = disk.calls();
             let filter_bytes = open().unwrap().stats().filter_bytes;
             let calls = disk.calls() - before;

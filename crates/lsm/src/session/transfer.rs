@@ -23,7 +23,7 @@ use std::sync::Arc;
 use terrane_io::{Access, AlignedBuf, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::block::index::IndexKind;
-use crate::block::page::{PAGE_SIZE, PageKind, Place, check_crc, decode_payload};
+use crate::block::page::{PAGE_SIZE, PageAddress, PageKind, check_crc, decode_payload};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
@@ -107,8 +107,7 @@ pub(crate) fn export(
     let reading = snapshot::read(inner, name)?;
     let disk = place.disk_or(inner.files().disk());
     let open = || open_target(&disk, &place.dir, inner.salt());
-
-    let target = with_room(&[inner.files().open_files()], open)?;
+    let target = with_room(&[inner.files().handles()], open)?;
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
         let known = target.snapshots().runs();
@@ -346,7 +345,7 @@ impl Copier<'_> {
     }
 
     fn with_room<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
-        with_room(&[self.from.open_files(), self.to.files().open_files()], call)
+        with_room(&[self.from.handles(), self.to.files().handles()], call)
     }
 
     /// The same run in the other session, if it is there and its footer is whole.
@@ -457,7 +456,7 @@ impl Copier<'_> {
         &mut self,
         way: &Way<'_>,
         pages: Range<u32>,
-        check: fn(&[u8], Place) -> std::result::Result<(), Corrupt>,
+        check: fn(&[u8], PageAddress) -> std::result::Result<(), Corrupt>,
     ) -> Result<()> {
         let mut chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
         for first in pages.clone().step_by(CHUNK_PAGES as usize) {
@@ -465,7 +464,7 @@ impl Copier<'_> {
             let bytes = &mut chunk[..count as usize * PAGE_SIZE];
             way.source.read_at(bytes, page_offset(first))?;
             for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_SIZE)) {
-                check(bytes, Place { identity: way.identity, page })
+                check(bytes, PageAddress { identity: way.identity, page })
                     .map_err(|what| Error::corrupt(way.source.path(), what))?;
             }
             way.target.write_at(bytes, page_offset(first))?;
@@ -524,7 +523,7 @@ struct Way<'a> {
     identity: u64,
 }
 
-fn check_blob_page(bytes: &[u8], place: Place) -> std::result::Result<(), Corrupt> {
+fn check_blob_page(bytes: &[u8], place: PageAddress) -> std::result::Result<(), Corrupt> {
     decode_payload(bytes, place, PageKind::Blob, place.page).map(drop)
 }
 

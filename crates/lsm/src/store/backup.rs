@@ -97,7 +97,7 @@ pub(crate) fn back_up(
     let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.inner.files().disk()));
 
     let open = || open_target(&disk, dir, source.inner.salt());
-    let target = match with_room(&[source.inner.files().open_files()], open) {
+    let target = match with_room(&[source.inner.files().handles()], open) {
         Err(Error::SnapshotExportDirExists { path }) => {
             return Err(Error::NotABackup { path, reason: "something else is there".to_owned() });
         }
@@ -250,9 +250,7 @@ fn copy_log(
             let path = source.dir().join(LOG).join(&name);
             source.disk().open(&path, OpenMode::Read, Access::Buffered)
         };
-
-        let file = source.files().open_files().with_room(open)?;
-
+        let file = source.files().handles().with_room(open)?;
         let path = dir.join(&name);
         let is_there = is_copy_of(file.as_ref(), target, &path)?;
         if !is_there {
@@ -279,8 +277,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
         return Ok(false);
     }
     let open = || target.disk().open(path, OpenMode::Read, Access::Buffered);
-
-    let other = target.files().open_files().with_room(open)?;
+    let other = target.files().handles().with_room(open)?;
     let len = file.len()?;
     if other.len()? != len {
         return Ok(false);
@@ -315,7 +312,7 @@ fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Resu
 
     let copy = || -> Result<()> {
         let open = || target.disk().open(&temporary, OpenMode::CreateNew, Access::Buffered);
-        let copy = target.files().open_files().with_room(open)?;
+        let copy = target.files().handles().with_room(open)?;
         let len = file.len()?;
         let mut bytes = Vec::new();
         for at in (0..len).step_by(COPIED_BYTES) {

@@ -57,21 +57,19 @@ impl Place for &NamedTable {
 
 fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
     place.ask(Table::check_writable)?;
-    for (merging, target) in place.ask(|table| Ok(table.work_ahead()))? {
-        advance(&mut place, &merging, target, &mut |_, _| {})?;
+    for (compaction, target) in place.ask(|table| Ok(table.work_ahead()))? {
+        advance(&mut place, &compaction, target, &mut |_, _| {})?;
     }
 
     if let Some(flush) = place.change(Table::begin_flush)? {
         advance(&mut place, &flush, u64::MAX, &mut |_, _| {})?;
     }
-
-    let Some(merging) = place.change(|table| Ok(table.begin_compaction()))? else {
+    let Some(compaction) = place.change(|table| Ok(table.begin_compaction()))? else {
         return Ok(());
     };
-    let merged = advance(&mut place, &merging, u64::MAX, progress);
-
+    let merged = advance(&mut place, &compaction, u64::MAX, progress);
     let ended = place.change(|table| {
-        table.end_compaction(&merging);
+        table.end_compaction(&compaction);
         Ok(())
     });
 
@@ -81,14 +79,15 @@ fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
 /// Does the work of a merge up to some page of it, step by step.
 fn advance(
     place: &mut impl Place,
-    merging: &Arc<Compaction>,
+    compaction: &Arc<Compaction>,
     target: u64,
     progress: Progress<'_>,
 ) -> Result<()> {
-    while !merging.is_complete() && merging.done() < target {
+    while !compaction.is_complete() && compaction.done() < target {
         place.ask(Table::check_writable)?;
-        merging.advance_to((merging.done() + PAGES_AT_ONCE).min(target).min(merging.total()))?;
-        progress(merging.done(), merging.total());
+        compaction
+            .advance_to((compaction.done() + PAGES_AT_ONCE).min(target).min(compaction.total()))?;
+        progress(compaction.done(), compaction.total());
     }
     Ok(())
 }

@@ -135,7 +135,7 @@ impl FoundLog {
     /// # Errors
     /// Those of the disk. Nothing has changed then.
     pub(crate) fn secure(&self, inner: &SessionInner) -> Result<WalEnd> {
-        let files = inner.files().open_files();
+        let files = inner.files().handles();
         let _right = files.may_write()?;
 
         let mut bytes = Vec::new();
@@ -334,8 +334,7 @@ impl Shared {
         if disk.kind(&dir)?.is_some() {
             return Ok(());
         }
-        self.inner.files().open_files().with_space(|| disk.create_dir(&dir))?;
-
+        self.inner.files().handles().with_space(|| disk.create_dir(&dir))?;
         let synced = self.inner.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
@@ -352,8 +351,7 @@ impl Shared {
     fn begin_segment(&self, state: &mut State, record: usize, room: LogRoom) -> Result<()> {
         let files = self.inner.files();
         files.check_poisoned()?;
-        let _right = files.open_files().may_write()?;
-
+        let _right = files.handles().may_write()?;
         if state.log.is_none() {
             self.make_log_dir()?;
         }
@@ -447,7 +445,7 @@ impl Shared {
     /// Writes the next commit to the log, if there is one.
     fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
         let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
-        let _right = self.inner.files().open_files().may_write()?;
+        let _right = self.inner.files().handles().may_write()?;
         let commit = state.commit + 1;
         let known = self.durable.commit();
         debug_assert!(known < commit, "only written commits are durable");
@@ -668,8 +666,7 @@ impl Shared {
         if state.segment == 0 {
             return Ok(());
         }
-        let _right = self.inner.files().open_files().may_write()?;
-
+        let _right = self.inner.files().handles().may_write()?;
         let needed_from = match published.manifest.segment {
             0 => state.segment + 1,
             segment => segment,
@@ -708,7 +705,7 @@ impl Shared {
     /// has sealed: of others it does not know where they end.
     fn trim(&self, state: &State, number: u64) -> Result<()> {
         let Some(&end) = state.ends.get(&number) else { return Ok(()) };
-        let files = self.inner.files().open_files();
+        let files = self.inner.files().handles();
         let path = self.log_dir.path(number);
         let open = || self.inner.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
         Ok(files.with_room(open)?.set_len(end)?)
@@ -721,7 +718,7 @@ struct Unwinding<'a>(&'a Shared);
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         let inner = &self.0.inner;
-        inner.files().open_files().panicked(inner.dir());
+        inner.files().handles().panicked(inner.dir());
     }
 }
 

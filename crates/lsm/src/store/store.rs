@@ -154,7 +154,7 @@ impl Store {
         let durable = GroupCommit::new(Arc::clone(&inner), manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: WalDir::new(
-                Arc::clone(inner.files().open_files()),
+                Arc::clone(inner.files().handles()),
                 dir,
                 log_bytes_max / SEGMENTS,
             ),

@@ -26,7 +26,7 @@ use crate::config::{CompactionThread, LEVELS_MAX, TableConfig};
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::entry::mask::{Masking, Span};
 use crate::error::{Error, Result};
-use crate::memory::budget::{Held, budget_min, check_budget};
+use crate::memory::budget::{TableMemory, budget_min, check_budget};
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::Room;
 use crate::run::run::{Purpose, Run};
@@ -205,7 +205,7 @@ impl BulkLoader {
         let spec = CompactionSpec {
             inputs,
             drop_deletes: false,
-            resolve: self.config.resolve.clone(),
+            operator: self.config.resolve.clone(),
             filter: None,
             index: IndexKind::Ordinary,
             access: self.config.disk_cache.access(LEVELS_MAX),
@@ -229,19 +229,19 @@ impl BulkLoader {
             return Ok(());
         }
         let buffer = std::mem::take(&mut self.buffer);
-        let merging = self.begin_merge(vec![Input::Buffer(buffer)]);
+        let compaction = self.begin_merge(vec![Input::Buffer(buffer)]);
         if self.config.merge_thread == CompactionThread::Background {
-            merging.requested.store(u64::MAX, Ordering::Release);
-            self.session.worker().advance(&merging);
+            compaction.requested.store(u64::MAX, Ordering::Release);
+            self.session.worker().advance(&compaction);
         }
-        self.flushing = Some(merging);
+        self.flushing = Some(compaction);
         Ok(())
     }
 
     /// Ends the writing that is under way.
     fn settle(&mut self) -> Result<()> {
-        let Some(merging) = &self.flushing else { return Ok(()) };
-        let run = merging.finish()?;
+        let Some(compaction) = &self.flushing else { return Ok(()) };
+        let run = compaction.finish()?;
         self.flushing = None;
         self.add_run(0, run);
         Ok(())
@@ -311,24 +311,22 @@ impl BulkLoader {
 
         let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
         let level = context.last_level_of(weight);
-        let spec = context.spec(inputs, (level, level), true, &Held::default());
-
-        let merging = Compaction::new(self.session.files(), spec);
+        let spec = context.spec(inputs, (level, level), true, &TableMemory::default());
+        let compaction = Compaction::new(self.session.files(), spec);
         if self.has_two_threads()
-            && let ControlFlow::Break(reason) = merging.merge_on_two_threads(watch)?
+            && let ControlFlow::Break(reason) = compaction.merge_on_two_threads(watch)?
         {
             return Ok(ControlFlow::Break(reason));
         }
-
-        while !merging.is_complete() {
-            if let ControlFlow::Break(reason) = watch(merging.done(), merging.total()) {
+        while !compaction.is_complete() {
+            if let ControlFlow::Break(reason) = watch(compaction.done(), compaction.total()) {
                 return Ok(ControlFlow::Break(reason));
             }
-            merging.advance_to(merging.done() + STEP_PAGES)?;
+            compaction.advance_to(compaction.done() + STEP_PAGES)?;
         }
 
         let mut tree = Levels { written_bytes: self.written_bytes, ..Levels::default() };
-        if let Some(run) = merging.finish()? {
+        if let Some(run) = compaction.finish()? {
             if let Some(budget) = self.config.memory_budget {
                 let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);
                 check_budget(budget, least, "for a table of this size")?;

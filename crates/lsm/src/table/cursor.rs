@@ -219,8 +219,8 @@ impl Cursor {
 
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            let reading = Reading::Scan(Prefetcher::new(self.session.files().open_files()));
-            let scan = Scan { order, resolve: self.resolve.clone(), reading };
+            let reading = Reading::Scan(Prefetcher::new(self.session.files().handles()));
+            let scan = Scan { order, operator: self.resolve.clone(), reading };
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });
         }

@@ -69,7 +69,7 @@ impl View {
             cache: None,
             salt: session.salt(),
             queue_depth: self.config.queue_depth as usize,
-            resolve: &self.config.resolve,
+            operator: &self.config.resolve,
             spare: session.spare_pages(),
             idle: None,
         };
@@ -184,12 +184,11 @@ impl Diff {
             // What combines in another way is not the same.
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
-
-        let reading = Reading::Scan(Prefetcher::new(session.files().open_files()));
+        let reading = Reading::Scan(Prefetcher::new(session.files().handles()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let order = Order::Ascending;
-            let resolve = config.resolve.clone();
-            merge_of(layers, &Scan { order, resolve, reading: reading.clone() })
+            let operator = config.resolve.clone();
+            merge_of(layers, &Scan { order, operator, reading: reading.clone() })
         };
 
         let [of_older, of_newer] = sources;

@@ -63,10 +63,10 @@ impl Layer {
         match self {
             Self::Chunk(chunk) => {
                 let segment = MemtablePart::Chunk(Arc::clone(chunk));
-                Source::Segment(MemtablePartReader::new(&segment, range, scan.order))
+                Source::Memtable(MemtablePartReader::new(&segment, range, scan.order))
             }
             Self::Masked(segment) => {
-                Source::Segment(MemtablePartReader::new(segment, range, scan.order))
+                Source::Memtable(MemtablePartReader::new(segment, range, scan.order))
             }
             Self::Run(run) => {
                 let reader = RunReader::new(run, range, scan.order, scan.reading.clone());
@@ -81,14 +81,14 @@ impl Layer {
 pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> MergeIterator {
     let sources = layers.iter().map(|layer| layer.source(scan, &KeyRange::ALL)).collect();
     let combine = Combine::Levels;
-    let resolve = scan.resolve.clone();
+    let operator = scan.operator.clone();
     let order = scan.order;
-    MergeIterator::new(sources, Rules { combine, resolve, order })
+    MergeIterator::new(sources, Rules { combine, operator, order })
 }
 
 /// The layers of a table, newest first; its own write buffer must be among the sources.
 pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
-    let segments = sources.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
+    let segments = sources.buffers.iter().flat_map(|buffer| buffer.parts().iter().rev());
     let mut layers = Vec::new();
     for segment in segments {
         match segment {

@@ -148,7 +148,7 @@ impl Table {
         LookupEnv {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
-            resolve: &self.config.resolve,
+            operator: &self.config.resolve,
             cache: self.cache.as_ref().map(CacheShare::cache),
             spare: self.session.spare_pages(),
             idle: None,
@@ -609,10 +609,10 @@ impl Table {
     fn merge_ahead(&self) -> Result<Option<bool>> {
         let soon = self.tree.now(&self.context()) + self.batch_ticks;
         let mut done = None;
-        for ScheduledCompaction { merging, .. } in
-            self.tree.pending().filter(|pending| pending.merging.done() < pending.required(soon))
+        for ScheduledCompaction { compaction, .. } in
+            self.tree.pending().filter(|pending| pending.compaction.done() < pending.required(soon))
         {
-            if merging.advance_unasked()? {
+            if compaction.advance_unasked()? {
                 return Ok(Some(true));
             }
             done = Some(false);
@@ -625,10 +625,10 @@ impl Table {
         let mut next = self.tree.flush(&context)?;
         self.limit_cache(&next);
         if self.config.merge_schedule == CompactionSchedule::OneShot {
-            let settled = next.settled(&context);
+            let with_flush_finished = next.with_flush_finished(&context);
             // The table stays as it is if that failed.
-            self.limit_cache(settled.as_ref().unwrap_or(&self.tree));
-            next = settled?;
+            self.limit_cache(with_flush_finished.as_ref().unwrap_or(&self.tree));
+            next = with_flush_finished?;
         }
         Ok(next)
     }
@@ -642,16 +642,18 @@ impl Table {
         for pending in self.tree.pending() {
             match self.config.merge_schedule {
                 CompactionSchedule::OneShot => {
-                    pending.merging.finish()?;
+                    pending.compaction.finish()?;
                     continue;
                 }
                 CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
             let asked = match self.config.merge_thread {
                 CompactionThread::Caller => 0,
-                CompactionThread::Background => pending.merging.requested.load(Ordering::Acquire),
+                CompactionThread::Background => {
+                    pending.compaction.requested.load(Ordering::Acquire)
+                }
             };
-            let target = pending.merging.done().max(asked) + batch;
+            let target = pending.compaction.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
         }
 
@@ -661,28 +663,28 @@ impl Table {
 
     fn work_on(&self, pending: &ScheduledCompaction, now: u64, batch: u64) -> Result<()> {
         let required = pending.required(now);
-        let merging = &pending.merging;
-        if required < merging.done() + batch && required < merging.total() {
+        let compaction = &pending.compaction;
+        if required < compaction.done() + batch && required < compaction.total() {
             return Ok(());
         }
 
         match self.config.merge_thread {
             // Who is at it, for another handle or to compact, goes on with it; what is due is
             // waited for.
-            CompactionThread::Caller if required < merging.total() => {
-                merging.advance_unless_busy(required)
+            CompactionThread::Caller if required < compaction.total() => {
+                compaction.advance_unless_busy(required)
             }
-            CompactionThread::Caller => merging.advance_to(required),
+            CompactionThread::Caller => compaction.advance_to(required),
             CompactionThread::Background => {
-                merging.requested.fetch_max(required, Ordering::AcqRel);
-                self.session.worker().advance(merging);
+                compaction.requested.fetch_max(required, Ordering::AcqRel);
+                self.session.worker().advance(compaction);
                 // Credit: what the thread may owe. Beyond it this call pays, or another merge's
                 // call does if the thread is at this one; far beyond it, this call waits its turn.
                 let lag = LAG_BATCHES_MAX * batch;
-                if merging.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
-                    return merging.advance_to(required.saturating_sub(lag));
+                if compaction.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
+                    return compaction.advance_to(required.saturating_sub(lag));
                 }
-                merging.advance_unless_busy(required.saturating_sub(lag))
+                compaction.advance_unless_busy(required.saturating_sub(lag))
             }
         }
     }
@@ -691,7 +693,7 @@ impl Table {
     pub(crate) fn work_ahead(&self) -> Vec<(Arc<Compaction>, u64)> {
         let moment = self.tree.next_flush();
         let pending = self.tree.pending();
-        pending.map(|merge| (Arc::clone(&merge.merging), merge.required(moment))).collect()
+        pending.map(|merge| (Arc::clone(&merge.compaction), merge.required(moment))).collect()
     }
 
     /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under
@@ -705,21 +707,21 @@ impl Table {
             self.tree = self.flush()?;
             self.next_work = 0;
         }
-        Ok(self.tree.flushing.as_ref().map(|flush| Arc::clone(&flush.merging)))
+        Ok(self.tree.flushing.as_ref().map(|flush| Arc::clone(&flush.compaction)))
     }
 
     /// Begins a merge of all runs; `None` if there is nothing for it to do. Cost: no I/O.
     pub(crate) fn begin_compaction(&mut self) -> Option<Arc<Compaction>> {
         self.make_room_to_write();
-        let (tree, merging) = self.tree.compacting(&self.context())?;
+        let (tree, compaction) = self.tree.compacting(&self.context())?;
         self.anchor = Arc::default();
         self.set_tree(tree);
-        Some(merging)
+        Some(compaction)
     }
 
     /// Ends such a merge, whether it is complete or not. Cost: no I/O.
-    pub(crate) fn end_compaction(&mut self, merging: &Arc<Compaction>) {
-        self.set_tree(self.tree.compacted(&self.context(), merging));
+    pub(crate) fn end_compaction(&mut self, compaction: &Arc<Compaction>) {
+        self.set_tree(self.tree.compacted(&self.context(), compaction));
     }
 
     fn set_tree(&mut self, tree: Levels) {
@@ -1112,8 +1114,8 @@ impl Table {
         });
 
         for pending in self.tree.pending() {
-            stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
-            stats.unfinished_bytes += pending.merging.built_bytes();
+            stats.merge_debt_pages += pending.compaction.total() - pending.compaction.done();
+            stats.unfinished_bytes += pending.compaction.built_bytes();
         }
 
         if let Some(union) = &self.tree.union {
@@ -1121,7 +1123,7 @@ impl Table {
         }
 
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
-        let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
+        let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.compaction.view());
         if let Some(View::Output(Some(run))) = flushed {
             if stats.levels.is_empty() {
                 stats.levels.push(LevelStats::default());
@@ -1183,8 +1185,8 @@ impl Drop for Table {
 fn level_stats(level: &Level) -> LevelStats {
     let mut shape = LevelStats::default();
     if let Some(Incoming::Compaction(pending)) = &level.incoming {
-        shape.merge_pages = pending.merging.total();
-        shape.merge_pages_done = pending.merging.done();
+        shape.merge_pages = pending.compaction.total();
+        shape.merge_pages_done = pending.compaction.done();
     }
     let mut sources = Sources::default();
     sources.add_level(level);
@@ -1256,10 +1258,10 @@ mod tests {
             let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
             let mut runs = Sources::default();
             // The inputs of a merge are on their way here from the level above.
-            let merging = matches!(&level.incoming, Some(Incoming::Compaction(pending))
-                if !pending.merging.is_complete());
+            let compaction = matches!(&level.incoming, Some(Incoming::Compaction(pending))
+                if !pending.compaction.is_complete());
             let there = Level {
-                incoming: level.incoming.clone().filter(|_| !merging),
+                incoming: level.incoming.clone().filter(|_| !compaction),
                 residents: level.residents.clone(),
             };
             runs.add_level(&there);
@@ -1392,7 +1394,7 @@ mod tests {
         }
 
         let done = |table: &Table| -> Vec<(u64, u64)> {
-            table.tree.pending().map(|merge| (merge.merging.done(), merge.due)).collect()
+            table.tree.pending().map(|merge| (merge.compaction.done(), merge.due)).collect()
         };
         let before = done(&table);
         let now = table.tree.now(&table.context());

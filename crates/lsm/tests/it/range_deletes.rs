@@ -325,9 +325,9 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
 }
 
 /// From a thousand ranges on, those of few keys are deleted key by key, and those of many are
-/// added: so masks are small, and no call reads more than a few thousand keys.
-/// A deleted range is one record whatever it holds, so other threads go on beside it. Readers of the
-/// same table see the range whole or gone, never a part; commits to other tables are not lost.
+/// added: so masks are small, and no call reads more than a few thousand keys. A deleted range is
+/// one record whatever it holds, so other threads go on beside it. Readers of the same table see
+/// the range whole or gone, never a part; commits to other tables are not lost.
 #[test]
 fn threads_read_and_commit_beside_deleted_ranges() {
     const RANGES: u64 = 20;

@@ -115,8 +115,11 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
 
-    let merge_thread =
-        if options.background_merges { CompactionThread::Background } else { CompactionThread::Caller };
+    let merge_thread = if options.background_merges {
+        CompactionThread::Background
+    } else {
+        CompactionThread::Caller
+    };
     let config = TableConfig {
         merge_thread,
         memory_goal: memory_goal.into(),

@@ -2,8 +2,8 @@
 //!
 //! A sequence of `count` numbers in `0..=value_max`, never falling, is kept in two parts (P. Elias,
 //! 1974; R. Fano, 1971). The lowest `low_bits` bits of each number stand packed in `lows`. The rest
-//! of the number is its *bucket*: `highs` has, bucket by bucket, a one bit for each number in it and
-//! then a zero bit. With `low_bits` chosen so that there are once to twice as many buckets as
+//! of the number is its *bucket*: `highs` has, bucket by bucket, a one bit for each number in it
+//! and then a zero bit. With `low_bits` chosen so that there are once to twice as many buckets as
 //! numbers, a number takes `low_bits + 2` to `low_bits + 3` bits.
 //!
 //! The format is in `docs/format/index.md`.
@@ -11,9 +11,9 @@
 //! # Search
 //!
 //! The numbers of bucket `b` begin after zero bit `b - 1` of `highs`. A directory (in memory only)
-//! finds a zero: for each 512 bits how many zeros come before, and for each 256th zero which 512 bits
-//! hold it. It adds 3 % to a sequence. The bucket itself is searched by halving, so a long stretch of
-//! equal numbers costs its logarithm.
+//! finds a zero: for each 512 bits how many zeros come before, and for each 256th zero which 512
+//! bits hold it. It adds 3 % to a sequence. The bucket itself is searched by halving, so a long
+//! stretch of equal numbers costs its logarithm.
 
 use super::grow;
 use crate::corrupt::Corrupt;
@@ -132,7 +132,8 @@ impl SequenceBuilder {
     /// the smallest size possible.
     pub(super) fn new(value_max: u64, count_expected: u64) -> Self {
         let low_bits = best_low_bits(value_max, count_expected);
-        let (lows, highs) = (Bits::default(), Bits::default());
+        let lows = Bits::default();
+        let highs = Bits::default();
         Self { value_max, low_bits, count_expected, count: 0, last: 0, lows, highs }
     }
 
@@ -161,14 +162,18 @@ impl SequenceBuilder {
     /// Ends the sequence.
     pub(super) fn finish(mut self) -> Sequence {
         self.skip_buckets((self.value_max >> self.low_bits) + 1);
-        let (value_max, low_bits, count) = (self.value_max, self.low_bits, self.count);
+        let value_max = self.value_max;
+        let low_bits = self.low_bits;
+        let count = self.count;
         self.lows.words.shrink_to_fit();
         self.highs.words.shrink_to_fit();
         let sequence = Sequence::new(low_bits, count, self.lows, self.highs);
+
         // Down to a quarter of the expected count the size is at most a bit per number off.
         if u64::from(count) >= self.count_expected / 4 {
             return sequence;
         }
+
         let mut smaller = Self::new(value_max, u64::from(count));
         sequence.iter().for_each(|value| smaller.push(value));
         smaller.finish()
@@ -183,7 +188,7 @@ fn to_usize(number: u64) -> usize {
 
 /// Where a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Position {
     /// Index of the last number that is at most the one looked for.
     pub(super) index: u32,
     /// Whether it is equal.
@@ -212,6 +217,7 @@ impl Sequence {
         let groups = highs.words.len().div_ceil(GROUP_WORDS);
         let mut zeros_before = Vec::with_capacity(groups);
         let mut samples = Vec::with_capacity((highs.len - count as usize) / SAMPLE_ZEROS + 1);
+
         let mut zeros = 0u32;
         for (group, words) in (0u32..).zip(highs.words.chunks(GROUP_WORDS)) {
             zeros_before.push(zeros);
@@ -222,6 +228,7 @@ impl Sequence {
                 samples.push(group);
             }
         }
+
         Self { low_bits, count, lows, highs, zeros_before, samples }
     }
 
@@ -243,10 +250,12 @@ impl Sequence {
 
     /// The last number that is at most `value <= value_max`; none if all are greater.
     #[inline]
-    pub(super) fn last_at_most(&self, value: u64) -> Option<Found> {
+    pub(super) fn last_at_most(&self, value: u64) -> Option<Position> {
         let low = value & mask(self.low_bits);
         let bucket = self.bucket(value >> self.low_bits);
-        let (mut left, mut right) = (bucket.start, bucket.end);
+        let mut left = bucket.start;
+
+        let mut right = bucket.end;
         while left < right {
             let middle = left + (right - left) / 2;
             if self.low(middle) <= low {
@@ -255,9 +264,10 @@ impl Sequence {
                 right = middle;
             }
         }
+
         let index = left.checked_sub(1)?;
         let equal = bucket.contains(&index) && self.low(index) == low;
-        Some(Found { index: u32::try_from(index).ok()?, equal })
+        Some(Position { index: u32::try_from(index).ok()?, equal })
     }
 
     /// Whether number `index` is `value <= value_max`.
@@ -307,6 +317,7 @@ impl Sequence {
         let skipped = groups.unwrap_or_default().partition_point(|&zeros| zeros as usize <= rank);
         let group = first + skipped;
         let mut left = rank - self.zeros_before.get(group).map_or(0, |&zeros| zeros as usize);
+
         let mut position = group * GROUP_WORDS * 64;
         for word in self.highs.words.get(group * GROUP_WORDS..).unwrap_or_default() {
             let zeros = word.count_zeros() as usize;
@@ -316,6 +327,7 @@ impl Sequence {
             left -= zeros;
             position += 64;
         }
+
         position
     }
 
@@ -339,16 +351,19 @@ impl Sequence {
         if low_bits > 63 {
             return Err(broken("fences: low_bits", 63, low_bits.into()));
         }
+
         let buckets = (value_max >> low_bits).saturating_add(1);
         if buckets > u64::from(u32::MAX) {
             return Err(broken("fences: buckets", u32::MAX.into(), buckets));
         }
+
         let lows = Bits::decode(reader, u64::from(count) * u64::from(low_bits))?;
         let highs = Bits::decode(reader, u64::from(count) + buckets)?;
         let ones: u64 = highs.words.iter().map(|word| u64::from(word.count_ones())).sum();
         if ones != u64::from(count) {
             return Err(broken("fences: one bits", count.into(), ones));
         }
+
         let sequence = Self::new(low_bits, count, lows, highs);
         let mut least = 0;
         for value in sequence.iter() {
@@ -360,12 +375,13 @@ impl Sequence {
             }
             least = value;
         }
+
         Ok(sequence)
     }
 }
 
-/// The position of one bit number `rank` of a word that has more than `rank` ones. Adding up the ones
-/// of all bytes side by side, to skip whole bytes, was measured and is no faster here.
+/// The position of one bit number `rank` of a word that has more than `rank` ones. Adding up the
+/// ones of all bytes side by side, to skip whole bytes, was measured and is no faster here.
 #[inline]
 fn select_one(mut word: u64, rank: usize) -> usize {
     for _ in 0..rank {
@@ -395,9 +411,10 @@ mod tests {
         assert_eq!(sequence.iter().collect::<Vec<_>>(), values);
         let near = |&value: &u64| [value.saturating_sub(1), value, value.saturating_add(1)];
         let asked = values.iter().flat_map(near).chain([0, value_max / 2, value_max]);
+
         for value in asked.filter(|&value| value <= value_max) {
             let index = values.partition_point(|&other| other <= value).checked_sub(1);
-            let expected = index.map(|index| Found {
+            let expected = index.map(|index| Position {
                 index: u32::try_from(index).unwrap(),
                 equal: values[index] == value,
             });
@@ -422,10 +439,12 @@ mod tests {
             for value in &mut values {
                 *value &= value_max;
             }
+
             // A long stretch of one number.
             if let Some(&first) = values.first() {
                 values.extend(std::iter::repeat_n(first, repeats));
             }
+
             values.sort_unstable();
             // The number of buckets must stay small: memory is bounded by it.
             let count_expected = count_expected.min(4 * values.len() as u64 + 8);
@@ -438,6 +457,7 @@ mod tests {
             let mut reader = Reader::new(&bytes);
             let again = Sequence::decode(&mut reader, value_max, sequence.low_bits(), sequence.count());
             check(&again.unwrap(), &values, value_max);
+
             prop_assert!(reader.rest().is_empty());
         }
     }

@@ -1,21 +1,21 @@
 //! Compact index: the first key of each page, cut to a few bits, as an Elias–Fano sequence.
 //!
-//! All keys lie between two bounds. What the bounds have in common at the front is dropped; the next
-//! eight bytes of a key are read as a number, counted from that of the lower bound; and of its bits
-//! only the top `ceil(log2(entries)) + 3` are kept, so that for evenly spread keys a value belongs to
-//! an eighth of a key or less. The *fence* of a page is the value of its first key. That is 1.3 bytes
-//! per page, against 8 and more for keys that are kept whole.
+//! All keys lie between two bounds. What the bounds have in common at the front is dropped; the
+//! next eight bytes of a key are read as a number, counted from that of the lower bound; and of its
+//! bits only the top `ceil(log2(entries)) + 3` are kept, so that for evenly spread keys a value
+//! belongs to an eighth of a key or less. The *fence* of a page is the value of its first key. That
+//! is 1.3 bytes per page, against 8 and more for keys that are kept whole.
 //!
 //! Cutting keeps the order of keys but lets different keys have equal values. A key whose value is
 //! below the fence of a page is in none of the pages from there on. A key whose value *equals* the
 //! fence of its candidate page may still come before that page's first key, and then belongs to the
-//! page before; this is [`Candidate::earlier`]. For evenly spread keys it costs 0.1 to 0.2 % more
-//! reads; for others it is counted exactly while building, see [`Fences::extra_reads`].
+//! page before; this is [`PageCandidate::earlier`]. For evenly spread keys it costs 0.1 to 0.2 %
+//! more reads; for others it is counted exactly while building, see [`Fences::extra_reads`].
 //!
 //! The format is in `docs/format/index.md`.
 
 use super::elias_fano::{Sequence, SequenceBuilder};
-use super::{Bounds, Candidate, KIND_COMPACT, eight_bytes};
+use super::{Bounds, KIND_COMPACT, PageCandidate, eight_bytes};
 use crate::corrupt::Corrupt;
 use std::cmp::Ordering;
 use terrane_io::bytes::{Reader, Writer};
@@ -137,23 +137,23 @@ impl Fences {
     }
 
     #[inline]
-    pub(super) fn search(&self, key: &[u8]) -> Candidate {
+    pub(super) fn search(&self, key: &[u8]) -> PageCandidate {
         match self.sequence.last_at_most(self.cut.value(key)) {
             Some(found) => {
-                Candidate { ordinal: found.index, earlier: found.equal && found.index > 0 }
+                PageCandidate { ordinal: found.index, earlier: found.equal && found.index > 0 }
             }
-            None => Candidate { ordinal: 0, earlier: false },
+            None => PageCandidate { ordinal: 0, earlier: false },
         }
     }
 
-    pub(super) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<Candidate> {
+    pub(super) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<PageCandidate> {
         let value = self.cut.value(key);
         if !self.sequence.is_at(ordinal, value) {
             return None;
         }
         let ordinal = ordinal.checked_sub(1)?;
         let earlier = ordinal > 0 && self.sequence.is_at(ordinal, value);
-        Some(Candidate { ordinal, earlier })
+        Some(PageCandidate { ordinal, earlier })
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -182,6 +182,7 @@ impl Fences {
                 reader.string()?,
             ))
         };
+
         let header = header().map_err(|_: terrane_io::bytes::Overrun| too_short(left))?;
         let ((shift, low_bits, zero), count, extra_reads, base, value_max, prefix) = header;
         if shift > 63 {
@@ -193,6 +194,7 @@ impl Fences {
         if count != pages {
             return Err(broken("fences: pages", pages.into(), count.into()));
         }
+
         let sequence = Sequence::decode(reader, value_max, low_bits.into(), pages)?;
         let cut = Cut { prefix: prefix.to_vec(), base, shift: shift.into(), value_max };
         Ok(Self { cut, sequence, extra_reads })

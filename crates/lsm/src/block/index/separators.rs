@@ -1,17 +1,17 @@
 //! Ordinary index: for each page a string that separates it from the page before.
 //!
 //! The *separator* of a page is the shortest string above all keys of the page before that is not
-//! above any of its own; for the first page it is empty. What all keys have in common at the front is
-//! dropped. A search for the last separator that is not above the key names the one page that can hold
-//! it: no key ever needs a second page, whatever the keys are like.
+//! above any of its own; for the first page it is empty. What all keys have in common at the front
+//! is dropped. A search for the last separator that is not above the key names the one page that
+//! can hold it: no key ever needs a second page, whatever the keys are like.
 //!
-//! Separators stand front-coded in blocks of 16: the first of a block whole, each other as the number
-//! of bytes it shares with the one before, and its tail. Evenly spread keys take 3 bytes per page,
-//! and another byte in memory for the directory of blocks.
+//! Separators stand front-coded in blocks of 16: the first of a block whole, each other as the
+//! number of bytes it shares with the one before, and its tail. Evenly spread keys take 3 bytes per
+//! page, and another byte in memory for the directory of blocks.
 //!
 //! The format is in `docs/format/index.md`.
 
-use super::{Bounds, Candidate, KIND_ORDINARY, common_size, eight_bytes, grow};
+use super::{Bounds, KIND_ORDINARY, PageCandidate, common_size, eight_bytes, grow};
 use crate::corrupt::Corrupt;
 use std::cmp::Ordering;
 use terrane_io::bytes::{Reader, Writer};
@@ -40,14 +40,15 @@ impl SeparatorsBuilder {
     /// Begins a page whose first key is `key`, after one whose last key is `before`.
     pub(super) fn start_page(&mut self, key: &[u8], before: &[u8]) {
         let skip = self.separators.prefix.len();
-        let (key, before) =
-            (key.get(skip..).unwrap_or_default(), before.get(skip..).unwrap_or_default());
+        let key = key.get(skip..).unwrap_or_default();
+        let before = before.get(skip..).unwrap_or_default();
         let separator = if self.separators.pages == 0 {
             &[]
         } else {
             assert!(before < key, "keys come in order");
             &key[..=common_size(before, key)]
         };
+
         self.separators.push(&self.last_separator, separator);
         self.last_separator.clear();
         self.last_separator.extend_from_slice(separator);
@@ -82,7 +83,9 @@ pub(super) struct Separators {
 
 impl Separators {
     fn empty(prefix: &[u8]) -> Self {
-        let (bytes, fronts, starts) = (Vec::new(), Vec::new(), Vec::new());
+        let bytes = Vec::new();
+        let fronts = Vec::new();
+        let starts = Vec::new();
         Self { prefix: prefix.to_vec(), pages: 0, bytes, fronts, starts }
     }
 
@@ -95,11 +98,13 @@ impl Separators {
         grow(&mut self.bytes, 1 + 2 * NUMBER_BYTES_MAX + tail.len());
         let sizes = [shared, tail.len()].map(|size| size.min(SIZE_ESCAPE) as u8);
         self.bytes.push(sizes[0] << 4 | sizes[1]);
+
         for size in [shared, tail.len()] {
             if size >= SIZE_ESCAPE {
                 put_number(&mut self.bytes, size - SIZE_ESCAPE);
             }
         }
+
         self.bytes.extend_from_slice(tail);
         self.pages = self.pages.checked_add(1).expect("pages are numbered with 32 bits");
     }
@@ -131,14 +136,14 @@ impl Separators {
             + self.starts.capacity() * size_of::<usize>()
     }
 
-    pub(super) fn search(&self, key: &[u8]) -> Candidate {
+    pub(super) fn search(&self, key: &[u8]) -> PageCandidate {
         let front = key.get(..self.prefix.len()).unwrap_or(key);
         let ordinal = match front.cmp(&self.prefix) {
             Ordering::Less => 0,
             Ordering::Equal => self.ordinal(key.get(self.prefix.len()..).unwrap_or_default()),
             Ordering::Greater => self.pages.saturating_sub(1),
         };
-        Candidate { ordinal, earlier: false }
+        PageCandidate { ordinal, earlier: false }
     }
 
     /// The last separator that is not above `key`, which is without the prefix.
@@ -154,6 +159,7 @@ impl Separators {
         let block = (below + within).saturating_sub(1);
         let rest = self.starts.get(block).and_then(|&start| self.bytes.get(start..));
         let skipped = last_at_most(rest.unwrap_or_default(), key);
+
         u32::try_from(block * BLOCK_COUNT + skipped).unwrap_or(u32::MAX)
     }
 
@@ -182,27 +188,33 @@ impl Separators {
         if count != pages {
             return Err(broken("separators: pages", pages.into(), count.into()));
         }
+
         let bytes = reader.take(reader.rest().len()).unwrap_or_default();
         let mut separators = Self::empty(prefix);
         let mut last = Vec::new();
+
         let mut rest = bytes;
         while separators.pages < pages {
             let ordinal = u64::from(separators.pages);
             let Some((coded, after)) = split_separator(rest) else {
                 return Err(broken("separators: count", pages.into(), ordinal));
             };
+
             if !separators.allows(&coded, &last) {
                 return Err(broken("separators: order", ordinal, ordinal));
             }
+
             last.truncate(coded.shared);
             last.extend_from_slice(coded.tail);
             separators.note_block(bytes.len() - rest.len(), &last);
             separators.pages += 1;
             rest = after;
         }
+
         if !rest.is_empty() {
             return Err(broken("separators: bytes after the last", 0, rest.len() as u64));
         }
+
         separators.bytes = bytes.to_vec();
         Ok(separators)
     }
@@ -232,6 +244,7 @@ fn last_at_most(mut rest: &[u8], key: &[u8]) -> usize {
         if coded.shared < matched {
             break;
         }
+
         if coded.shared == matched {
             let key = key.get(matched..).unwrap_or_default();
             let common = common_size(coded.tail, key);
@@ -240,9 +253,11 @@ fn last_at_most(mut rest: &[u8], key: &[u8]) -> usize {
             }
             matched += common;
         }
+
         last = index;
         rest = after;
     }
+
     last
 }
 
@@ -291,6 +306,7 @@ fn split_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
             ));
         }
     }
+
     None
 }
 

@@ -74,6 +74,7 @@ fn look_up(index: &Index, pages: &Pages, key: &[u8]) -> (usize, u64) {
         candidate = previous;
         extra_reads += 1;
     }
+
     (candidate.ordinal as usize, extra_reads)
 }
 
@@ -91,6 +92,7 @@ fn check(index: &Index, pages: &Pages) {
             check_any(index, pages, absent);
         }
     }
+
     assert_eq!(index.extra_reads(), extra_reads);
     for key in [&[][..], &[0], &[255; 40]] {
         check_any(index, pages, key);
@@ -101,7 +103,7 @@ fn check(index: &Index, pages: &Pages) {
 /// page begins at or before the key.
 fn check_any(index: &Index, pages: &Pages, key: &[u8]) {
     if pages.is_empty() {
-        assert_eq!(index.search(key), Candidate { ordinal: 0, earlier: false });
+        assert_eq!(index.search(key), PageCandidate { ordinal: 0, earlier: false });
         assert_eq!(index.previous(0, key), None);
         return;
     }
@@ -180,14 +182,16 @@ fn search_decoded(bytes: &[u8], pages: u32) -> bool {
     let Ok(index) = Index::decode(bytes, pages) else { return false };
     assert_eq!(index.pages(), pages);
     let inner = bytes.get(36..).unwrap_or(bytes);
+
     for key in [&[][..], &[0; 30], &[255; 30], &[0x55], inner, &bytes[bytes.len() / 2..]] {
         let mut candidate = Some(index.search(key));
-        while let Some(Candidate { ordinal, .. }) = candidate {
+        while let Some(PageCandidate { ordinal, .. }) = candidate {
             assert!(ordinal < pages.max(1));
             candidate = index.previous(ordinal, key);
             assert!(candidate.is_none_or(|candidate| candidate.ordinal + 1 == ordinal));
         }
     }
+
     assert_eq!(index.previous(u32::MAX, b"key"), None);
     assert_eq!(index.encode(), bytes, "two encodings of one index");
     true
@@ -203,9 +207,11 @@ fn damaged_encodings_are_refused_or_searched_without_panic() {
             let index = build(plan(kind, &pages), &pages);
             let bytes = index.encode();
             assert!(search_decoded(&bytes, index.pages()));
+
             for size in 0..bytes.len() {
                 assert!(!search_decoded(&bytes[..size], index.pages()), "cut to {size}");
             }
+
             assert!(!search_decoded(&[bytes.as_slice(), &[0]].concat(), index.pages()));
             for bit in 0..bytes.len() * 8 {
                 let mut damaged = bytes.clone();
@@ -225,16 +231,19 @@ fn huge_sizes_are_refused_before_anything_is_allocated() {
     compact.extend([0; 16]);
     compact.extend(u64::MAX.to_le_bytes());
     compact.extend([0; 4]);
+
     for low_bits in 0..=255 {
         compact[2] = low_bits;
         assert!(Index::decode(&compact, u32::MAX).is_err());
     }
+
     let mut ordinary = vec![2, 0, 0, 0];
     ordinary.extend(u32::MAX.to_le_bytes());
     ordinary.extend([0; 4]);
     ordinary.extend([0xFF; 12]);
     assert!(Index::decode(&ordinary, u32::MAX).is_err());
     ordinary[8..12].fill(0xFF);
+
     assert!(Index::decode(&ordinary, u32::MAX).is_err());
 }
 
@@ -258,8 +267,8 @@ impl Spread {
     }
 }
 
-/// Evenly spread keys at both ends of what rounding `log2(entries)` up does: a value for each eighth
-/// and for each sixteenth of a key.
+/// Evenly spread keys at both ends of what rounding `log2(entries)` up does: a value for each
+/// eighth and for each sixteenth of a key.
 #[test]
 fn evenly_spread_keys_take_under_1_6_bytes_per_page_and_0_3_percent_more_reads() {
     for count in [1 << 15, (1 << 16) + 5000] {
@@ -289,6 +298,7 @@ fn keys_that_agree_in_their_cut_bytes_get_the_ordinary_index() {
     for n in 0..5_000u32 {
         keys.push([b"12345678", n.to_le_bytes().as_slice(), b"12345678"].concat());
     }
+
     keys.sort_unstable();
     let pages = cut(keys, &[28]);
     let auto = build(plan(IndexKind::Auto, &pages), &pages);
@@ -296,6 +306,7 @@ fn keys_that_agree_in_their_cut_bytes_get_the_ordinary_index() {
     check(&auto, &pages);
     let compact = build(plan(IndexKind::Compact, &pages), &pages);
     assert!(compact.extra_reads() > 250_000);
+
     check(&compact, &pages);
 }
 
@@ -350,8 +361,10 @@ fn encodings_are_those_of_the_format() {
     for word in [0, u64::from(b'a') << 56, 50] {
         expected.extend(u64::to_le_bytes(word));
     }
+
     expected.extend([1, 0, 0, 0, b'p']);
     expected.extend(u64::to_le_bytes(0x040));
+
     // Buckets 0 to 3: two numbers, none, one, none.
     expected.extend(u64::to_le_bytes(0b001_0011));
     assert_eq!(compact, expected);
