@@ -23,8 +23,6 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::numbered::extent;
-
 const DIR: &str = "/store";
 
 /// The engines under test.
@@ -117,7 +115,7 @@ fn keeps_the_rules(opening: Opening, disk: Arc<dyn Disk>, dir: &Path, extent: &E
 fn both_keep_the_rules_in_memory() {
     for kind in KINDS {
         let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
-        let extent = by_effort(extent(), Extent::default());
+        let extent = by_effort(Extent::small(1), Extent::default());
         keeps_the_rules(opening, MemoryDisk::new(), Path::new("/"), &extent);
     }
 }

@@ -85,9 +85,12 @@ fn sqlite_with_a_deleted_journal_keeps_all_rules() {
     assert_eq!(report.kept.len(), RULES.len());
 }
 
+/// A sample leaves out the two that have tests of their own.
 #[test]
 fn sqlite_with_the_other_journals_keeps_all_rules() {
-    for journal_mode in JOURNALS {
+    let others =
+        [JournalMode::Truncate, JournalMode::Persist, JournalMode::Memory, JournalMode::Off];
+    for &journal_mode in by_effort(&others[..], &JOURNALS) {
         let options = SqliteOptions {
             synchronous: Synchronous::Off,
             auto_vacuum: Some(AutoVacuum::Incremental),

@@ -309,7 +309,7 @@ fn a_collection_loses_nothing_because_of_damage() {
         let expected = Expected { commits, branches: Vec::new() };
         for file in chunks(&disk) {
             let bytes = disk.read_raw(&file).unwrap();
-            for at in (64..bytes.len()).step_by(5) {
+            for at in places(64..bytes.len() as u64, 4, seed).map(|at| at as usize) {
                 let altered = disk.clone_disk();
                 altered.flip_bit(&file, at as u64 * 8 + 3);
                 let shared: Arc<dyn Disk> = altered.clone();
@@ -332,7 +332,8 @@ fn a_collection_loses_nothing_because_of_damage() {
         }
     });
     println!("{done} done, {stopped} stopped");
-    assert!(done > 100 && stopped > 50, "{done} {stopped}");
+    let [least_done, least_stopped] = by_effort([25, 12], [100, 50]);
+    assert!(done > least_done && stopped > least_stopped, "{done} {stopped}");
 }
 
 /// Behind a directory that was damaged in the last chunk, the rest of its commit was once not known

@@ -276,7 +276,7 @@ fn at_each_call(
     act(&shared).unwrap();
     let calls = whole.calls() - calls;
     assert!(calls > 20, "{calls}");
-    for call in places(0..calls, 6, calls) {
+    for call in places(0..calls, 12, calls) {
         let disk = before.clone_disk();
         disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
         let shared: Arc<dyn Disk> = disk.clone();

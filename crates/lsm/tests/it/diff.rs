@@ -172,7 +172,7 @@ fn step(
 #[test]
 fn a_diff_is_the_difference_of_any_two_tables() {
     let mut number = 0;
-    for_each_seed("a_diff_is_the_difference_of_any_two_tables", by_effort(8, 24), |rng, seed| {
+    for_each_seed("a_diff_is_the_difference_of_any_two_tables", by_effort(4, 24), |rng, seed| {
         // Saving snapshots takes its time on the real disk.
         let is_real = number % 12 == 0;
         number += 1;

@@ -189,7 +189,9 @@ fn key(number: u64) -> [u8; 34] {
 /// A value that tells by its bytes which one it is.
 fn value(number: u64, len: usize) -> Vec<u8> {
     let bytes = spread(number).to_le_bytes();
-    bytes.iter().copied().cycle().take(len).collect()
+    let mut value = bytes.repeat(len.div_ceil(bytes.len()));
+    value.truncate(len);
+    value
 }
 
 /// Inserts keys of these numbers, with values of 60 bytes, in batches.

@@ -25,6 +25,7 @@ use terrane_lsm::{
     Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -88,7 +89,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
 
 #[test]
 fn views_are_what_a_commit_left_whatever_the_writer_does() {
-    for_each_seed("reader", 3, |rng, _| {
+    for_each_seed("reader", by_effort(1, 3), |rng, _| {
         for place in Place::both() {
             let durability = [Durability::Group, Durability::Each, Durability::SnapshotOnly];
             let durability = durability[rng.index(3)];

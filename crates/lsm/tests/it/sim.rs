@@ -273,14 +273,14 @@ impl<'a> Soak<'a> {
 fn any_history_gives_the_models_answers_on_the_simulated_disk() {
     run_histories(
         "any_history_gives_the_models_answers_on_the_simulated_disk",
-        by_effort(12, 40),
+        by_effort(8, 40),
         false,
     );
 }
 
 #[test]
 fn any_history_gives_the_models_answers_on_the_real_disk() {
-    run_histories("any_history_gives_the_models_answers_on_the_real_disk", by_effort(3, 8), true);
+    run_histories("any_history_gives_the_models_answers_on_the_real_disk", by_effort(2, 8), true);
 }
 
 /// Actions after which there is something of everything.

@@ -125,7 +125,7 @@ fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
 
 #[test]
 fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
-    for_each_seed("versions of a store", 4, |rng, _| {
+    for_each_seed("versions of a store", by_effort(2, 4), |rng, _| {
         for place in Place::both() {
             let (disk, dir) = (place.disk(), place.dir());
             let durability = [Durability::Group, Durability::SnapshotOnly][rng.index(2)];

@@ -65,12 +65,12 @@ fn check_all(subject: &mut dyn Subject, operations: u64) {
 
 #[test]
 fn the_state_on_lsm_tables() {
-    check_all(&mut InDirectories::new(lsm), by_effort(5_000, 100_000));
+    check_all(&mut InDirectories::new(lsm), by_effort(2_000, 100_000));
 }
 
 #[test]
 fn the_state_on_a_btree() {
-    check_all(&mut InDirectories::new(btree), by_effort(3_000, 20_000));
+    check_all(&mut InDirectories::new(btree), by_effort(1_500, 20_000));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn the_state_on_lmdb() {
         let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
         Ok(Arc::new(LmdbDatabase::open(dir.with_extension("mdb"), indexes, &options)?))
     };
-    check_all(&mut InDirectories::new(open), by_effort(5_000, 100_000));
+    check_all(&mut InDirectories::new(open), by_effort(2_000, 100_000));
     repair::check(&mut InDirectories::new(open));
 }
 
@@ -99,8 +99,7 @@ fn the_state_on_sqlite() {
         };
         Ok(Arc::new(SqliteDatabase::open(indexes, &options)?))
     };
-
-    check_all(&mut InDirectories::new(open), by_effort(1_000, 5_000));
+    check_all(&mut InDirectories::new(open), by_effort(500, 5_000));
 }
 
 #[test]
@@ -135,5 +134,5 @@ fn the_state_on_redis() {
 
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]).unwrap();
-    check_all(&mut InServer(server, 0), by_effort(500, 2_000));
+    check_all(&mut InServer(server, 0), by_effort(250, 2_000));
 }

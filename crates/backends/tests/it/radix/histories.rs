@@ -275,7 +275,7 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
 
 #[test]
 fn random_operations_on_memory_agree_with_a_model() {
-    check(&mut InMemory, by_effort(10_000, 100_000));
+    check(&mut InMemory, by_effort(5_000, 100_000));
 }
 
 /// Compares all versions and all nodes with the model.

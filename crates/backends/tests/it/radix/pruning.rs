@@ -151,7 +151,7 @@ impl Forest {
 
 fn parents_are_the_nearest_retained_ancestors(store: &Store) {
     let tree = tree(store);
-    for_each_seed("radix_forest", 3, |rng, seed| {
+    for_each_seed("radix_forest", by_effort(1, 3), |rng, seed| {
         let mut forest = Forest { parents: BTreeMap::new(), roots: BTreeMap::new() };
         for step in 0..120u64 {
             if !forest.roots.is_empty() && rng.below(100) < 40 {
@@ -261,7 +261,7 @@ fn a_handle_of_a_renamed_tree_prunes_its_own(store: &Store) {
 /// they have rows of their own.
 fn a_value_at_hundreds_of_addresses(store: &Store) {
     let tree = tree(store);
-    for_each_seed("radix_spilled", 2, |rng, _| {
+    for_each_seed("radix_spilled", by_effort(1, 2), |rng, _| {
         let addresses: Vec<String> = (0..300u32)
             .map(|n| match n % 4 {
                 0 => format!("{:02x}{:02x}", n % 7, n / 2),
