@@ -89,6 +89,7 @@ impl<K: Key, V: Weigh> Cache<K, V> {
             shard.evict();
         }
         shard.bytes += weight;
+        debug_assert!(shard.bytes <= self.budget, "a shard keeps to its budget");
         let slot = Slot { at, object, weight, was_used: false };
         shard.table.insert_unique(hash, slot, |slot| slot.at.hash());
     }
@@ -122,6 +123,7 @@ impl<K, V> Shard<K, V> {
     /// Evicts an object that was not used since the hand last passed. The shard must have an
     /// object.
     fn evict(&mut self) {
+        debug_assert!(!self.table.is_empty(), "a shard over its budget has an object");
         loop {
             let bucket = self.hand;
             self.hand = (bucket + 1) % self.table.num_buckets();

@@ -146,7 +146,7 @@ pub enum SyncMode {
 /// The processes that may change an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EnvironmentAccess {
-    /// This process and others.
+    /// This process.
     #[default]
     Write,
     /// Other processes: snapshots take a slot in the lock file.

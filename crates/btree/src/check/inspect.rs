@@ -1,7 +1,7 @@
 //! Inspection of an index from outside: locks and writes nothing, even while a writer has it open.
 //!
 //! An inspection repeats what the newest superblock and the WAL say;
-//! [`check`](fn@crate::check::check) finds out whether it is true.
+//! [`check`](fn@crate::check) finds out whether it is true.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -142,6 +142,8 @@ struct Basis {
 /// [`Error::NotFound`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Disk`];
 /// [`Error::NotAnIndex`] or [`Error::Corrupt`] if neither a superblock nor a leaf is whole. Nothing
 /// was changed.
+#[doc(alias = "recover")]
+#[doc(alias = "RepairDB")]
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,

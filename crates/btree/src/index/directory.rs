@@ -1,8 +1,8 @@
 //! The directory of an index: its files, and what a missing tree file means.
 //!
 //! A creation writes `tree.tmp` before the first segment of the WAL, and renames it to `tree` last.
-//! So a WAL with neither file beside it has lost its tree file, and is not the beginning of an
-//! index.
+//! A WAL with neither file beside it has therefore lost its tree file, and is not the beginning of
+//! an index.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

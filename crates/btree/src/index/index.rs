@@ -439,6 +439,7 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Closed`].
+    #[doc(alias = "sync_wal")]
     pub fn sync_to(&self, position: u64) -> Result<()> {
         if self.core.is_closed() {
             return Err(Error::Closed);
@@ -555,6 +556,7 @@ impl Index {
     ///
     /// # Errors
     /// Those of [`flush`](Self::flush).
+    #[doc(alias = "wal_checkpoint")]
     pub fn checkpoint(&self) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;

@@ -13,8 +13,8 @@
 //!
 //! Leases are never synced: after a loss of power there are no readers.
 //!
-//! Rejected: shared memory (a reader may run where none can be shared); a list of changed pages for
-//! readers to drop (pages keep their content, so there is nothing to drop).
+//! Rejected: shared memory (writer and readers share none, by requirement); a list of changed pages
+//! for readers to drop (pages keep their content, so there is nothing to drop).
 
 #![doc = include_str!("../../../../docs/format/btree-lease.md")]
 

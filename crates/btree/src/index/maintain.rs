@@ -211,6 +211,8 @@ impl Index {
     ///
     /// # Errors
     /// Those of [`flush`](Self::flush), and [`Error::Corrupt`].
+    #[doc(alias = "compact_range")]
+    #[doc(alias = "vacuum")]
     pub fn compact(&self) -> Result<u64> {
         self.with_writer(|writer, core| {
             let before = writer.free_map.pages();

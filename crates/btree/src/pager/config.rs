@@ -23,6 +23,7 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 ///
 /// The index records the sizes of keys and values, which cannot change. The limits can be chosen
 /// anew at each opening.
+#[doc(alias = "options")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

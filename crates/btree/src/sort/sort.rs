@@ -442,7 +442,7 @@ impl Sorter {
         let mut writer = self.create(Run { number, first, covered, records: 0, blocks: 0 })?;
         self.stats.note_memory(self.arena.memory_bytes() + writer.memory_bytes());
 
-        // Of records with equal keys only the last goes into the run.
+        // Only the last of several records with equal keys goes into the run.
         let mut index = 0;
         while let Some((record, next)) = self.arena.last_of_key(index)? {
             writer.push(&record)?;

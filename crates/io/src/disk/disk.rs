@@ -106,6 +106,9 @@ impl QueueKind {
 }
 
 /// A file system as engines see it. Paths are taken as they are; nothing is searched for.
+#[doc(alias = "env")]
+#[doc(alias = "vfs")]
+#[doc(alias = "filesystem")]
 pub trait Disk: Send + Sync + Debug {
     /// Anchors a directory: while the guard lives, every path below `dir` is resolved from the
     /// directory that `dir` names now.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Reads a whole file into memory; for small files.
 ///
 /// # Errors
-/// As [`Disk::open`] and [`DiskFile::read_at`]; a file above `limit` bytes is a
+/// Those of [`Disk::open`] and [`DiskFile::read_at`]; a file above `limit` bytes is a
 /// [`ShortRead`](crate::Error::ShortRead)-free `Io` error of kind `FileTooLarge`.
 pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
@@ -28,7 +28,7 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
 /// instead of emptying it: its other names keep their bytes.
 ///
 /// # Errors
-/// As [`Disk::open`] and [`Disk::remove`].
+/// Those of [`Disk::open`] and [`Disk::remove`].
 pub fn create_afresh(
     disk: &dyn Disk,
     path: &Path,
@@ -58,7 +58,7 @@ pub fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
 /// [`CreatePrivate`](OpenMode::CreatePrivate).
 ///
 /// # Errors
-/// As [`replace_file`].
+/// Those of [`replace_file`].
 pub fn replace_file_as(disk: &dyn Disk, path: &Path, bytes: &[u8], mode: OpenMode) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");

@@ -484,6 +484,7 @@ pub(crate) fn lock(place: &AnchoredPath<'_>, modes: FileModes) -> Result<Box<dyn
         }
     };
 
+    // Under another name the file may belong to another store: nothing is written to it.
     let metadata = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
     if metadata.nlink() > 1 {
         return Err(Error::SeveralNames { path: place.path.to_owned() });

@@ -211,6 +211,7 @@ impl UringQueue {
 
             self.unseen.push_back(slot);
             self.in_flight += 1;
+            debug_assert!(self.unseen.len() <= self.in_flight, "unseen requests are in flight");
         }
     }
 
@@ -270,6 +271,7 @@ impl UringQueue {
             let request = self.slots[slot].take().expect("in flight until now");
             self.free.push(slot);
             self.in_flight -= 1;
+            // A short or failed transfer is carried out again by a positioned call, whose answer counts.
             let is_whole = usize::try_from(entry.result()) == Ok(request.buffer.len());
             self.done.push_back(if is_whole {
                 Completion { tag: request.tag, buffer: request.buffer, result: Ok(()) }
@@ -351,6 +353,7 @@ impl IoQueue for UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
+        // The kernel may still write to the buffers of requests in flight.
         while self.in_flight > 0 {
             self.enter(true);
             self.reap();

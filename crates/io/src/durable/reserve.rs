@@ -75,6 +75,7 @@ impl Reserve {
             return Err(error);
         }
 
+        debug_assert!(self.bytes < bytes, "a reserve only grows");
         self.bytes = bytes;
         Ok(())
     }

@@ -11,13 +11,11 @@
 //!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
-mod media;
-
+// Bottom-up: a module imports only from modules above it.
 mod random;
-
 mod image;
-
 mod tree;
+mod media;
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
