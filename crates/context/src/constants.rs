@@ -1,4 +1,4 @@
-//! The constants of the formats, for whoever reads files without this program.
+//! Constants of the formats, for programs that read the files without this crate.
 
 use crate::base::address::UNIT_BYTES;
 use crate::base::path::HEIGHT_MAX;
@@ -22,7 +22,7 @@ use crate::proof::codec::{DENSE_MIN, DENSE_SLOTS, INDEX_BITS, SEGMENT_MAX};
 use crate::proof::proof::{NESTING_MAX, VERSION};
 use crate::snapshot::snapshot::{SNAPSHOT_HEAD_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_VERSION};
 
-/// Every constant of the formats of context stores and proofs, by name.
+/// Returns every constant of the formats of context stores and proofs, by name.
 #[must_use]
 pub fn constants() -> Vec<(&'static str, String)> {
     let text = |magic: &[u8]| String::from_utf8_lossy(magic).into_owned();

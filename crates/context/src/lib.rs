@@ -1,5 +1,18 @@
-//! The Merkle context store: versioned trees with the hashes of Tezos, direct pointers and fast
-//! commits.
+//! Merkle context store: versioned trees with a root hash for each commit, on an append-only pack
+//! of files. The hashes are those of Tezos, or BLAKE3.
+//!
+//! Begin with [`Store`] (the writer), [`Context`] (a working tree with the parents of its commit)
+//! and [`Tree`]. A [`StoreReader`] sees a *view*: the commits at its last sync. A [`Snapshot`] is
+//! an exported commit.
+//!
+//! Folders, bottom-up; the header of each says what it is, where to begin, and what was rejected:
+//! - `base` (hashes, addresses, rules), `object` (records), `tree` (nodes in memory);
+//! - `pack` (files), `proof` (partial trees), `store` (commits, collection, repair; the lock
+//!   order);
+//! - `snapshot` (export and import).
+//!
+//! **Tezos** is in three places: [`Scheme::Tezos`] (the hashes), [`TezosContext`] (paths and
+//! branches of a node), and the encoding of [`Proof`].
 
 #![forbid(unsafe_code)]
 

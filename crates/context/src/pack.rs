@@ -9,11 +9,11 @@
 //! the store.
 //!
 //! Invariants:
-//! - A commit is one frame at the end of the last chunk and one fsync. The whole frames after a
-//!   crash are a prefix of the frames written.
+//! - A commit is one frame at the end of the last chunk (a large one several) and one fsync. The
+//!   whole frames after a crash are a prefix of the frames written.
 //! - A frame records how far the pack was durable. An incomplete frame before that address is
 //!   corruption; behind the last such address it is a torn write, and the writer truncates it.
-//! - Every head and every record is checksummed with its address, so no bytes pass at another
+//! - Every frame head and every record is checksummed with its address, so no bytes pass at another
 //!   place.
 //! - The control record and the durable mark are lower bounds of what is durable.
 //!

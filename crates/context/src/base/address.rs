@@ -54,7 +54,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Address and length of a record, so that one read fetches the record.
+/// Address and length of a record, so that one read fetches the record: the *place* of the format
+/// documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) at: Address,

@@ -24,7 +24,7 @@ pub enum Error {
     Disk(#[from] terrane_io::Error),
     /// The index failed. The store stays at its last commit; lookups that need no index still work.
     ///
-    /// If the index is damaged, [`repair`](crate::store::repair()) rebuilds it from the pack.
+    /// If the index is damaged, [`repair`](crate::repair()) rebuilds it from the pack.
     #[error("index of commits: {reason}; `terrane verify --repair` rebuilds a damaged index")]
     Index {
         /// Message of the index.

@@ -15,6 +15,9 @@
 //! - A record in a part is never copied into another part.
 //! - The marker is durable before the control record counts the volume. A directory without marker
 //!   (the mount point of a disk that is away) or with another marker gets no part.
+//!
+//! Rejected: all copies first and a switch behind them (needs the disk twice); whole chunks in
+//! volumes (live records would be there twice); a table of parts in the pack (repeats the names).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

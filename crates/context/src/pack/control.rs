@@ -75,6 +75,22 @@ pub(crate) fn is_control(pages: &[u8]) -> bool {
     pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
 }
 
+fn scheme_of(tag: u8) -> Option<Scheme> {
+    match tag {
+        1 => Some(Scheme::Tezos),
+        2 => Some(Scheme::Blake3),
+        _ => None,
+    }
+}
+
+fn indexing_of(tag: u8) -> Option<Indexing> {
+    match tag {
+        1 => Some(Indexing::Minimal),
+        2 => Some(Indexing::Always),
+        _ => None,
+    }
+}
+
 /// Refuses a page of another length, or with a wrong checksum.
 fn check_page(page: &[u8]) -> std::result::Result<(), Corrupt> {
     if page.len() != CONTROL_PAGE_BYTES {
@@ -186,16 +202,11 @@ impl Control {
             return Err(Error::UnsupportedVersion { path, found, newest });
         }
 
-        let scheme = match reader.u8().map_err(short)? {
-            1 => Scheme::Tezos,
-            2 => Scheme::Blake3,
-            other => return Err(corrupt("scheme", 1, u64::from(other))),
-        };
-        let indexing = match reader.u8().map_err(short)? {
-            1 => Indexing::Minimal,
-            2 => Indexing::Always,
-            other => return Err(corrupt("indexing", 1, u64::from(other))),
-        };
+        let scheme = reader.u8().map_err(short)?;
+        let scheme = scheme_of(scheme).ok_or_else(|| corrupt("scheme", 1, scheme.into()))?;
+        let indexing = reader.u8().map_err(short)?;
+        let indexing =
+            indexing_of(indexing).ok_or_else(|| corrupt("indexing", 1, indexing.into()))?;
         let volumes = reader.u16().map_err(short)?;
         let branching = reader.u32().map_err(short)?;
         let flat_limit = reader.u32().map_err(short)?;

@@ -5,6 +5,9 @@
 //! first file without one.
 //!
 //! Invariant: after a file was replaced or removed, no caller gets the old file.
+//!
+//! Rejected: a file for each chunk that stays open, since descriptors and maps of compacted chunks
+//! would grow with the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

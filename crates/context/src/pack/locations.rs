@@ -21,6 +21,9 @@
 //! creation of the store. Creation writes the file first, so that a repeated creation after a crash
 //! finds the identity that its markers may have. The control record comes last and makes the
 //! directory a store.
+//!
+//! Rejected: paths in the control record, whose page has a bounded size; options given at each
+//! open, since a forgotten one would start an empty archive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

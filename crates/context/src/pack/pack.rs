@@ -192,6 +192,7 @@ impl Pack {
     /// this caller alone, so that a sweep neither evicts open files nor keeps maps of runs in
     /// memory.
     pub(crate) fn chunk_aside(&self, number: u32) -> Result<Arc<Chunk>> {
+        // An open chunk is shared; a closed one is dropped after use.
         match self.files.find((number, None)) {
             Some(chunk) => Ok(chunk),
             None => Ok(Arc::new(self.open_chunk(number, self.access_of(number))?)),
@@ -334,6 +335,7 @@ impl Pack {
 
     /// Returns whether a collection removed a missing chunk since a reader last looked.
     fn was_removed(&self, number: u32) -> bool {
+        // A writer knows its own collections; a reader reads the newest record.
         let control = ControlFile::read(&*self.disk, &self.dir().join(CONTROL));
         !self.writable && control.is_ok_and(|control| control.newest().first > number)
     }
@@ -450,6 +452,8 @@ impl Pack {
             return Ok(record);
         }
         let fail = |what| self.corrupt(extent.at, what);
+
+        // A delta needs its base, which is a full record: two reads at most.
         let record = match Record::decode(extent, &self.body(extent)?).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
@@ -527,6 +531,7 @@ impl Pack {
 
     /// Makes a chunk and its name durable.
     pub(crate) fn sync_new(&self, chunk: &Chunk) -> terrane_io::Result<()> {
+        // First the content, then the name: a name without content would be damage.
         chunk.file.sync()?;
         self.disk.sync_dir(self.dir())
     }
@@ -824,6 +829,7 @@ impl Pack {
     ///
     /// Cost: one read, and one listing for each volume.
     pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
+        // A volume that is away must not be taken for an empty one.
         check_marker(&*self.disk, &self.archive_dir(), volume, store)?;
         self.with_catalog(true, |_| ())
     }
@@ -884,6 +890,8 @@ impl Pack {
         pace: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let copy = new_path(path);
+
+        // A failed copy is removed, since the disk may be full.
         let written = write_compacted(&*self.disk, &copy, source, runs, pace);
         if let Err(error) = written {
             self.disk.remove(&copy).ok();
@@ -974,6 +982,8 @@ impl Source for Pack {
         if let Some(Cached::Value(value)) = self.cached(extent.at) {
             return Ok(value);
         }
+
+        // Values share the cache with nodes, but large ones are left out.
         let body = self.body(extent)?;
         let Some((&VALUE, bytes)) = body.split_first() else {
             let found = body.first().copied().unwrap_or(0);

@@ -82,7 +82,7 @@ pub fn produce_tree_proof<R>(
 /// Proves the child at one path for a verifier that knows the hash of the tree: the nodes on the
 /// way with the hashes of their siblings, and the hash or all of the target.
 ///
-/// Cost: that of [`find_tree`](Tree::find_tree), and of reading the target through for
+/// Cost: as [`find_tree`](Tree::find_tree), and of reading the target through for
 /// [`Target::Raw`].
 ///
 /// # Errors

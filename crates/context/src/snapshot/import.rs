@@ -160,6 +160,7 @@ fn any_step(env: &Env, node: &Node) -> Result<Box<[u8]>> {
 impl ElementKind {
     /// Returns the kind of a node of the base.
     fn of_node(env: &Env, node: &Node) -> Result<Self> {
+        // The base is stored here, so its shape can be trusted.
         Ok(match node.shape() {
             Shape::Entries(entries) if entries.is_leaf() => {
                 let steps: Vec<(Box<[u8]>, Bound)> = (0..entries.len())
@@ -287,6 +288,7 @@ impl<'a> Importer<'a> {
 
     /// Returns an element, and marks it as used.
     fn used(&mut self, number: usize) -> &ImportedElement {
+        // Elements that no later element uses are refused at the end.
         let object = &mut self.imported[number];
         object.is_used = true;
         object
@@ -377,6 +379,8 @@ impl<'a> Importer<'a> {
             Bound::Value(number) => (number, true),
             Bound::Dir(number) => (number, false),
         };
+
+        // The kind of the element must fit the tag of the entry.
         let object = self.used(number);
         let fits = match &object.kind {
             ElementKind::Value => is_value,
@@ -567,6 +571,8 @@ impl<'a> Importer<'a> {
 
     fn put(&self, number: usize, ready: &Ready, sink: &mut dyn Sink) -> Result<Extent> {
         let ImportedElement { hash, height, .. } = self.imported[number];
+
+        // An index of all objects may have the object already.
         if let Some(extent) = sink.known(matches!(ready, Ready::Value(_)), &hash)? {
             return Ok(extent);
         }
@@ -805,6 +811,7 @@ fn copy_out(
     dir: &Path,
     options: &Options,
 ) -> Result<Snapshot> {
+    // The new store has the rules of this one, whatever the options say.
     let header = source.header;
     let options = Options { rules: header.rules, ..options.clone() };
     options.check()?;
@@ -894,6 +901,8 @@ impl Store {
         input: &mut dyn Read,
     ) -> Result<(Self, Snapshot)> {
         let (mut stream, header) = StreamReader::begin(input)?;
+
+        // A new store has no commit that an increment could build on.
         if let Some(hash) = header.base {
             return Err(Error::UnknownCommit { hash });
         }

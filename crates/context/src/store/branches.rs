@@ -77,7 +77,7 @@ impl Store {
     /// `change` gets the tree at the path and returns the new tree, `None` for none. It may be
     /// called several times. Concurrent collections keep all that the call needs.
     ///
-    /// Cost: that of a checkout and a commit, for each try.
+    /// Cost: as a checkout and a commit, for each try.
     ///
     /// # Errors
     /// [`TooManyRetries`](Error::TooManyRetries); with [`Merge`](Strategy::Merge) those of
@@ -125,7 +125,7 @@ impl Store {
 
     /// Moves a branch to a descendant of its head.
     ///
-    /// Cost: that of [`lcas`](Self::lcas), and one write.
+    /// Cost: as [`lcas`](Self::lcas), and one write.
     ///
     /// # Errors
     /// [`NoChange`](Error::NoChange) if it is there already, [`Rejected`](Error::Rejected) if the
@@ -177,7 +177,7 @@ impl Store {
     /// and the retries count. Returns the new head: a commit with both as parents, or the
     /// descendant if one descends from the other.
     ///
-    /// Cost: that of [`lcas`](Self::lcas), of [`Tree::merge`], and of a commit.
+    /// Cost: as [`lcas`](Self::lcas), of [`Tree::merge`], and of a commit.
     ///
     /// # Errors
     /// [`Conflict`](Error::Conflict): the branch stays as it was;

@@ -21,6 +21,10 @@
 //!
 //! **Pace.** `pace` is called after each piece of work of about 1 MiB of input or output: it may
 //! wait, so that the store's own work goes first, and it may cancel.
+//!
+//! Rejected: copying all live records at once (needs the disk twice); punching holes into chunks
+//! (most pages of old chunks have a live record); a reserve of a whole chunk (doubles an empty
+//! store).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -274,6 +278,7 @@ impl Store {
 
     /// Excludes other collections and imports.
     fn no_collection(&self) -> Result<MutexGuard<'_, ()>> {
+        // A panic in another thread leaves no state behind the lock.
         match self.collection.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
@@ -384,7 +389,7 @@ impl Store {
 
         loop {
             let is_counting = left > 0 || since.is_some() || retain.everything;
-            // With an archive, older commits are as many as were ever made, and stay as they are.
+            // With an archive, the older commits are all that were ever made, and stay as they are.
             if archives && !is_counting {
                 break;
             }
@@ -440,6 +445,7 @@ impl Store {
         missing: &mut BTreeSet<Hash>,
         plan: &mut Plan,
     ) -> Result<()> {
+        // Through the index, since a walk over an archive would read every commit ever made.
         for hash in heads | &*missing {
             if let Some((extent, CommitRecord { root, .. })) = self.inner.find_commit(&hash)? {
                 plan.kept.push(Kept { hash, extent, root: root.map(|root| root.extent.at) });
@@ -459,6 +465,8 @@ impl Store {
     }
 
     fn chunk_bytes(&self, first: u32, end: u32) -> Result<u64> {
+        // Files that are open stay open, and others are not kept: a collection passes over all of
+        // them.
         let mut total = 0;
         for number in first..end {
             total += self.inner.pack.chunk_aside(number)?.file.len()?;
@@ -561,6 +569,8 @@ impl Store {
         if self.inner.view().control.volumes > 0 {
             return Ok(());
         }
+
+        // Heads, commits that calls hold, and commits made again since the marking began.
         let mut wanted: BTreeSet<Hash> =
             self.branches().into_iter().map(|(_, head)| head).collect();
         {
@@ -592,6 +602,7 @@ impl Store {
     /// the former view.
     fn hide(&self, plan: &Plan, marks: &mut Marks) -> Result<(Address, FastMap<Hash, Extent>)> {
         loop {
+            // Outside the lock of the view, since marking reads the pack.
             marks.mark_all(&self.inner.pack, self.inner.pinned.roots())?;
             // Under this lock a checkout pins its commit and tests whether it is kept, so none
             // slips between.
@@ -683,6 +694,7 @@ impl Store {
     }
 
     fn switch(&self, plan: &Plan, writer: &mut Writer, end: u32, marks: &Arc<Marks>) -> Result<()> {
+        // First, so that no commit refers to garbage once the record is written.
         *self.marks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(marks));
         let change = ControlChange {
             retained: Some((plan.retained, plan.exceptions())),

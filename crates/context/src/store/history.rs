@@ -271,7 +271,7 @@ impl StoreInner {
 macro_rules! searches {
     ($store:ty) => {
         impl $store {
-            /// The commits that lead to `head`, up to so many generations before it.
+            /// Returns `head` and its ancestors, at most `depth` generations back.
             ///
             /// Cost: one read for each commit, beside those of the index.
             ///
@@ -282,9 +282,10 @@ macro_rules! searches {
                 self.inner.history(head, depth)
             }
 
-            /// The last `count` commits that lead to `head` and have something else at `path` than
-            /// all their parents, the newest first. Of a commit whose parents are all gone it
-            /// counts that there is anything.
+            /// Returns the newest `count` commits among `head` and its ancestors whose tree at
+            /// `path` differs from all their parents, newest first.
+            ///
+            /// A commit without present parents counts if anything is bound at `path`.
             ///
             /// Cost: for each commit that is looked at two reads, and those of
             /// [`find_tree`](crate::Tree::find_tree).
@@ -300,9 +301,8 @@ macro_rules! searches {
                 self.inner.last_modified(head, Steps::new(path).as_slice(), count)
             }
 
-            /// The lowest common ancestors of two commits, the newest first: those that are no
-            /// ancestors of another. None if they have nothing in common, several if histories were
-            /// merged crosswise.
+            /// Returns the lowest common ancestors of two commits, newest first; none for unrelated
+            /// commits, several after crosswise merges.
             ///
             /// Cost: one read for each commit that is newer than the ancestors, beside those of the
             /// index.

@@ -63,6 +63,7 @@ impl View {
 
     /// Returns whether a commit was not collected.
     pub(crate) fn is_kept(&self, hash: &Hash, extent: Extent) -> bool {
+        // Exceptions are compared with their extent: a collected commit may be made again.
         extent.at >= self.control.retained || self.kept.get(hash) == Some(&extent)
     }
 
@@ -141,6 +142,7 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Resul
 
 /// Returns whether the bytes before a tail without later frames are where they were written.
 fn starts_at(tail: &Tail) -> bool {
+    // At the beginning of a chunk only its head can vouch for the position.
     let is_begun = tail.end.unit == FIRST_UNIT;
     if is_begun { tail.chunk.head.chain == tail.chain } else { Pack::has_state_before(tail) }
 }
@@ -231,9 +233,10 @@ impl StoreInner {
 
     /// Returns the extent of an object, if the index has it and it was not collected.
     ///
-    /// Cost: that of the index; for a reader one read for each table of commits down to that which
-    /// has it, the first time.
+    /// Cost: a lookup in the index; for a reader one read for each table of commits down to that
+    /// which has it, the first time.
     pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Extent>> {
+        // Index and tables may lag, or name objects that a collection removed since.
         let found = match &self.index {
             Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(extent),
             None => self.find_in_tables(hash)?,
@@ -297,6 +300,8 @@ impl StoreInner {
     /// Checks out a commit.
     pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
         let Some((extent, record)) = self.find_commit(hash)? else { return Ok(None) };
+
+        // The pin comes before the load, so that no collection removes a node in between.
         let pins = Pins::default();
         if let Some(root) = &record.root {
             // A collection reads the pins and hides commits under this lock.
@@ -311,6 +316,7 @@ impl StoreInner {
 
     /// Returns the tree of a commit.
     pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
+        // The empty directory is never stored.
         let root = match &record.root {
             None => empty_dir(),
             Some(link) => Child::Dir(self.env.load_at(link, 0)?),
@@ -325,6 +331,7 @@ impl StoreInner {
 
     /// Returns whether the heads of a change differ at a path.
     fn differ(&self, change: &HeadChange, path: &[Box<[u8]>]) -> Result<bool> {
+        // A head that was collected meanwhile is an error, which the caller takes for a difference.
         let at_path = |head: Option<Hash>| -> Result<Option<Tree>> {
             let Some(hash) = head else { return Ok(None) };
             self.checkout(&hash)?.ok_or(Error::UnknownCommit { hash })?.find_tree(path)

@@ -135,7 +135,7 @@ impl StoreReader {
 
         let mut is_followed = false;
 
-        // The same record: follow the frames. Another one: recover anew, and reopen replaced
+        // If the record is the same, follow the frames; if not, recover again, and reopen replaced
         // chunks.
         if newest.sequence == known.sequence {
             let mut view = self.inner.view().clone();

@@ -88,7 +88,7 @@ impl<'a> Meta<'a> {
 
 /// Findings of opening a store: what was found, truncated and rebuilt.
 ///
-/// Opening never drops durable bytes. It fails instead, and [`repair`](crate::store::repair())
+/// Opening never drops durable bytes. It fails instead, and [`repair`](crate::repair())
 /// says what would be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -113,6 +113,8 @@ impl Recovery {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
+
+        // A sentence for each finding that a user should know; silence means a clean shutdown.
         if self.cut_bytes > 0 {
             notes.push(format!(
                 "{} bytes of an unfinished write follow the last commit; no durable commit was among them",
@@ -275,6 +277,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
+    // The error names the store, not its lock file.
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
         terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
         other => other.into(),
@@ -390,6 +393,7 @@ pub(crate) fn write_control(
     control: &Control,
     end: Address,
 ) -> Result<()> {
+    // Rename makes the file appear complete or not at all.
     let staged = dir.join("control.new");
     let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
     file.write_at(&encode_file(control, Mark { store: control.store, end }), 0)?;
@@ -401,6 +405,7 @@ pub(crate) fn write_control(
 
 /// Refuses rules that differ from those of the store.
 pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Result<()> {
+    // The first difference is named: the hashes of a store depend on each rule.
     let mismatch = |option, stored: String, given: String| {
         Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
     };
@@ -775,7 +780,7 @@ impl Store {
     /// pack, an object may be stored twice. It is then not found after the copy in the index was
     /// collected, or if it was written shortly before a crash.
     ///
-    /// Cost: that of the index, and one read, or two.
+    /// Cost: a lookup in the index, and one read, or two.
     ///
     /// # Errors
     /// Errors of [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
@@ -880,7 +885,7 @@ impl Store {
     /// Commits like [`commit`](Self::commit), and sets the head of a branch to the commit: both or
     /// neither, with one sync. No collection comes between.
     ///
-    /// Cost: that of a commit.
+    /// Cost: as a commit.
     ///
     /// # Errors
     /// Errors of [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
@@ -993,6 +998,7 @@ impl Store {
     /// Stores the extents of records in the nodes of a tree, and the records in the cache.
     fn keep(&self, written: Written<'_>) {
         written.keep(|before, extent, record| {
+            // The cache holds one version of a node: few calls ask for the old one.
             if let Some(before) = before {
                 self.inner.pack.uncache(before.at);
             }
@@ -1007,6 +1013,8 @@ impl Store {
         if Arc::ptr_eq(&tree.env, &self.inner.env) {
             return Ok(Cow::Borrowed(tree));
         }
+
+        // The copy has the hashes of the original, so only the records are written again.
         let mut copy = self.inner.empty();
         copy.add_tree::<&[u8]>(&[], tree)?;
         Ok(Cow::Owned(copy))
@@ -1018,6 +1026,7 @@ impl Store {
 
     /// Hashes a tree on all threads, and counts the work.
     fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
+        // A tree that was not loaded has its hash already.
         let Child::Dir(node) = tree.root() else {
             return match tree.root() {
                 Child::DirAt(far) => Ok(far.0.hash),
@@ -1050,6 +1059,8 @@ impl Store {
     pub fn flush(&self, tree: &Tree) -> Result<()> {
         let tree = &*self.own_tree(tree)?;
         self.hash_tree(tree)?;
+
+        // No sync: a commit that reaches these objects makes them durable.
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let written = self.write(&mut writer, tree, None)?;
@@ -1229,6 +1240,8 @@ impl Store {
     /// Restores the reserve if a collection used it. Only collections go on without the reserve.
     fn hold_reserve(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
+
+        // Without the reserve a later collection could not free anything on a full disk.
         if reserve.take_back(&*self.inner.disk, &self.inner.dir)? {
             return Ok(());
         }
@@ -1333,6 +1346,8 @@ impl Store {
 
     fn index_entries(&self, entries: &[(IndexKey, IndexValue)]) -> Result<()> {
         let Some(index) = &self.inner.index else { return Ok(()) };
+
+        // Batches bound the memory of the index; the flush makes them durable before the record.
         for some in entries.chunks(INDEX_BATCH) {
             index.insert(some).map_err(Error::index)?;
         }
@@ -1395,6 +1410,8 @@ impl Store {
     pub fn split(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
+
+        // A chunk without commits has nothing to collect.
         let end = writer.tail.end;
         let view = self.inner.view();
         // A chunk may have only the tables of an earlier close.
@@ -1515,6 +1532,7 @@ impl Store {
 
     /// Returns the extent of an object in the index, or about to be, if a record may refer to it.
     fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Extent>> {
+        // Objects written since the last control record are not indexed yet.
         let found = match writer.unindexed.get(&key(object, hash)) {
             Some(found) => Some(extent(*found)),
             None => self.inner.indexed(object, hash)?,
@@ -1528,6 +1546,8 @@ impl Store {
         if at.chunk >= self.inner.view().control.collecting {
             return true;
         }
+
+        // While a collection removes garbage, only marked objects of its chunks may be referred to.
         let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
         marks.as_ref().is_some_and(|marks| marks.is_live(at))
     }

@@ -5,6 +5,9 @@
 //!
 //! If another thread is making calls, that thread makes these too. So calls come one after the
 //! other, in the order of the changes, and a call may itself change branches.
+//!
+//! Rejected: calls under the lock of the writer (a call that commits would wait for itself); a
+//! channel for each watch (grows while nobody reads).
 
 use std::collections::VecDeque;
 use std::fmt;

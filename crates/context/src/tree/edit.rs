@@ -31,7 +31,7 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
 /// Unbinds `path`, which is bound and has a step, below `root`. The directory must have other
 /// steps, or be the root.
 ///
-/// Cost: that of [`bind`]; all inodes of the directory that has it where that falls to the flat
+/// Cost: as [`bind`]; all inodes of the directory that has it where that falls to the flat
 /// limit, and those of one bucket where that falls to the branching.
 pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
     edit(env, root, path, None)

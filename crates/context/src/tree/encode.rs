@@ -65,6 +65,7 @@ impl<'a> Written<'a> {
     /// Returns the written objects: whether each is a value, its hash and its extent, for an index
     /// of all objects.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Extent)> + '_ {
+        // Directories and inodes first, then values: the index sorts them anyway.
         let nodes = self
             .nodes
             .iter()

@@ -231,7 +231,7 @@ impl Tree {
     /// Returns the children of the directory at `path` in the order of [`list`](Self::list); none
     /// for a value and where nothing is bound.
     ///
-    /// Cost: that of [`mem_tree`](Self::mem_tree); then one read for each inode when it is reached.
+    /// Cost: as [`mem_tree`](Self::mem_tree); then one read for each inode when it is reached.
     ///
     /// # Errors
     /// Errors of [`mem`](Self::mem), here and from the sequence, which ends with an error.

@@ -899,7 +899,7 @@ impl Node {
     /// Returns whether the directory, or an inode on the way to `step`, changes its shape with a
     /// step less.
     ///
-    /// Cost: that of [`locate`](Self::locate).
+    /// Cost: as [`locate`](Self::locate).
     pub(crate) fn is_at_limit(&self, env: &Env, step: &[u8]) -> Result<bool> {
         let mut node = self;
         let mut is_at_limit = !self.is_flat() && env.rules.is_flat(self.count().saturating_sub(1));

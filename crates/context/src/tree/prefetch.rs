@@ -4,6 +4,9 @@
 //! The records go into the cache, where later calls find them; the tree stays as it is. So a
 //! prefetch changes the cost of answers, never an answer, and leaves errors to the calls that need
 //! the record.
+//!
+//! Rejected: loading nodes into the tree (a tree would hold guesses); an error of its own (a guess
+//! would fail a block).
 
 use std::hash::RandomState;
 use std::sync::Arc;

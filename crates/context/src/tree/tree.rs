@@ -285,7 +285,7 @@ impl Tree {
     /// Returns the value at `path`; `None` for a directory, an absent path, and a path through a
     /// value.
     ///
-    /// Cost: that of [`mem`](Self::mem), and one read for a value of more than 48 bytes.
+    /// Cost: as [`mem`](Self::mem), and one read for a value of more than 48 bytes.
     ///
     /// # Errors
     /// Errors of [`mem`](Self::mem).
@@ -314,7 +314,7 @@ impl Tree {
 
     /// Number of children of the directory at `path`; 0 for a value and where nothing is bound.
     ///
-    /// Cost: that of [`mem_tree`](Self::mem_tree), and one read at most, whatever the number.
+    /// Cost: as [`mem_tree`](Self::mem_tree), and one read at most, whatever the number.
     ///
     /// # Errors
     /// Errors of [`mem`](Self::mem).
@@ -358,7 +358,7 @@ impl Tree {
     /// whether anything changed: an equal binding changes nothing. With the empty path the tree
     /// becomes the value.
     ///
-    /// Cost: that of [`mem`](Self::mem).
+    /// Cost: as [`mem`](Self::mem).
     ///
     /// # Errors
     /// Errors of [`mem`](Self::mem), and [`StepSize`](Error::StepSize),

@@ -45,16 +45,20 @@ fn no_delta_is_based_on_a_record_that_was_collected() {
     }
     let first = store.commit(&context, &Meta::tezos(1, "")).unwrap();
     let mut context = store.checkout(&first).unwrap().unwrap();
+
     // So many changes make a full record.
     for number in 0..20 {
         context.add(&path("new", number), [2; 40]).unwrap();
     }
+
     context.advance(store.commit(&context, &Meta::tezos(2, "")).unwrap());
     collect(&store);
+
     // From the first record the directory differs by a few steps only.
     for number in 0..15 {
         context.remove(&path("new", number)).unwrap();
     }
+
     let last = store.commit(&context, &Meta::tezos(3, "")).unwrap();
     assert!(fresh(&disk, &last).find(&path("old", 1)).unwrap().is_some());
     assert_eq!(fresh(&disk, &last).length(&["d"]).unwrap(), 105);
@@ -65,25 +69,30 @@ fn a_node_that_takes_the_place_of_an_equal_one_has_its_children() {
     let disk: Arc<dyn Disk> = MemoryDisk::new();
     let store = create(&disk, Indexing::Minimal);
     let mut context = store.empty();
+
     for (dir, number) in [("x", "1"), ("y", "2")] {
         // Values that are equal, and stored twice, since they are not indexed.
         context.add(&[dir, "value"], [9; 3_000]).unwrap();
         context.add(&[dir, "number"], number.as_bytes()).unwrap();
     }
+
     let first = store.commit(&context, &Meta::tezos(1, "")).unwrap();
     store.close().unwrap();
     drop(store);
     let options = options(Indexing::Always);
     let store = Store::open(Arc::clone(&disk), Path::new(DIR), &options).unwrap();
     let mut context = store.checkout(&first).unwrap().unwrap();
+
     for (date, dir) in [(2, "y"), (3, "x")] {
         context.add(&[dir, "number"], *b"3").unwrap();
         context.advance(store.commit(&context, &Meta::tezos(date, "")).unwrap());
     }
+
     collect(&store);
     assert!(context.find(&["x", "value"]).unwrap().is_some());
     context.add(&["x", "number"], *b"4").unwrap();
     let last = store.commit(&context, &Meta::tezos(4, "")).unwrap();
+
     assert!(fresh(&disk, &last).find(&["x", "value"]).unwrap().is_some());
 }
 
@@ -103,6 +112,7 @@ fn an_old_tree_that_is_committed_again_during_a_collection_stays() {
     let old = block(&store, 1);
     block(&store, 2);
     let mut again = None;
+
     let mut pace = |_: &GcProgress| {
         again.get_or_insert_with(|| {
             let context = store.checkout(&old).unwrap().unwrap();
@@ -110,6 +120,7 @@ fn an_old_tree_that_is_committed_again_during_a_collection_stays() {
         });
         GcPace::Go
     };
+
     store.collect(&Retain::newest(1), &mut pace).unwrap();
     let again = again.unwrap();
     store.close().unwrap();
@@ -126,6 +137,7 @@ fn what_a_tree_shares_with_another_stays_while_either_may_be_written() {
     }
     let mut whole = store.empty();
     whole.add_tree(&["part"], &part).unwrap();
+
     // Its nodes have places from now on, also those that the other tree shares.
     store.flush(&part).unwrap();
     drop(part);
@@ -135,6 +147,7 @@ fn what_a_tree_shares_with_another_stays_while_either_may_be_written() {
     collect(&store);
     let commit = store.commit(&whole, &Meta::tezos(3, "")).unwrap();
     store.close().unwrap();
+
     assert_eq!(fresh(&disk, &commit).find(&["part", "7"]).unwrap().unwrap(), [7; 100]);
 }
 

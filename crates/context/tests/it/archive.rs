@@ -54,6 +54,7 @@ impl Bench {
             context.add(&steps_of(&path), value.as_slice()).unwrap();
             content.insert(path, value);
         }
+
         let date = i64::try_from(number).unwrap();
         let hash = self.store.commit(&context, &Meta::tezos(date, "")).unwrap();
         self.commits.push((hash, content));
@@ -131,6 +132,7 @@ fn after_two_collections_into_two_volumes_all_old_commits_are_readable() {
         bench.check();
         bench.reopen();
         bench.check();
+
         // Nothing is moved twice.
         let again = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
         assert!(again.archived_bytes < report.archived_bytes / 10, "{again:?}");
@@ -145,6 +147,7 @@ fn after_two_collections_into_two_volumes_all_old_commits_are_readable() {
         bench.store.close().unwrap();
         let report = bench.report();
         assert_eq!(report.problems, [], "{indexing:?}");
+
         assert_eq!(report.commits, 102);
     }
 }
@@ -158,20 +161,24 @@ fn a_volume_is_added_only_behind_one_that_is_in_use() {
     assert!(matches!(&again, Err(Error::EmptyVolume { path }) if *path == first), "{again:?}");
     let store = &bench.store;
     let mut during = None;
+
     let mut pace = |_: &terrane_context::GcProgress| {
         during.get_or_insert_with(|| store.add_volume());
         GcPace::Go
     };
+
     store.collect(&Retain::newest(2), &mut pace).unwrap();
     assert!(matches!(during, Some(Err(Error::GcRunning))), "{during:?}");
     bench.store.add_volume().unwrap();
     assert!(matches!(bench.store.add_volume(), Err(Error::EmptyVolume { .. })));
+
     // Who only reads has no such call; who is not the writer does not become one.
     let second = open(&bench.shared(), &bench.options);
     assert!(matches!(second, Err(Error::Locked { .. })));
     bench.reopen();
     assert_eq!(bench.store.volumes().len(), 2);
     bench.store.close().unwrap();
+
     assert!(matches!(bench.store.add_volume(), Err(Error::Closed)));
 }
 
@@ -180,10 +187,12 @@ fn a_volume_is_added_only_behind_one_that_is_in_use() {
 fn a_volume_waits_for_the_end_of_a_collection_that_was_interrupted() {
     let mut bench = Bench::new(options());
     bench.chain(40);
+
     let mut pace = |progress: &terrane_context::GcProgress| match progress.phase {
         terrane_context::GcPhase::Mark => GcPace::Go,
         terrane_context::GcPhase::Reclaim => GcPace::Cancel,
     };
+
     let cancelled = bench.store.collect(&Retain::newest(2), &mut pace);
     assert!(matches!(cancelled, Err(Error::GcCancelled)));
     bench.commits.drain(..38);
@@ -192,6 +201,7 @@ fn a_volume_waits_for_the_end_of_a_collection_that_was_interrupted() {
     bench.store.add_volume().unwrap();
     bench.commit(None);
     bench.store.collect(&Retain::newest(1), &mut go).unwrap();
+
     bench.check();
 }
 
@@ -201,6 +211,7 @@ fn an_archiving_collection_can_be_cancelled_anywhere_and_is_gone_on_with() {
     bench.chain(40);
     bench.store.add_volume().unwrap();
     let mut cancelled = 0;
+
     for rounds in 0.. {
         let mut left = rounds;
         let mut pace = |_: &terrane_context::GcProgress| {
@@ -214,12 +225,14 @@ fn an_archiving_collection_can_be_cancelled_anywhere_and_is_gone_on_with() {
         }
         assert!(!bench.store.has_unfinished_collection());
     }
+
     assert!(cancelled > 20, "{cancelled}");
     bench.check();
     let mut strays = bench.disk.files();
     strays.retain(|path| path.to_string_lossy().ends_with(".new"));
     assert_eq!(strays, Vec::<PathBuf>::new());
     bench.store.close().unwrap();
+
     assert_eq!(bench.report().problems, []);
 }
 
@@ -234,12 +247,14 @@ fn a_context_of_a_reader_goes_on_while_its_objects_move() {
         let (hash, content) = bench.commits[number].clone();
         (reader.checkout(&hash).unwrap().unwrap(), content)
     });
+
     for (keep, (context, content)) in [20, 10, 1].into_iter().zip(&contexts) {
         bench.store.add_volume().unwrap();
         let report = bench.store.collect(&Retain::newest(keep), &mut go).unwrap();
         assert!(report.archived_bytes > 0);
         assert!(content_of(context).unwrap() == *content, "{keep} are kept");
     }
+
     assert!(reader.exists(&bench.commits[0].0).unwrap());
 }
 
@@ -258,6 +273,7 @@ fn an_archived_commit_is_exported_and_imported() {
     let (store, snapshot) = Store::import_new(other, dir, &bench.options, &mut source).unwrap();
     assert_eq!(snapshot.commit, *hash);
     let context = store.checkout(hash).unwrap().unwrap();
+
     assert!(content_of(&context).unwrap() == *content);
 }
 
@@ -276,6 +292,7 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
         .filter(|path| path.to_string_lossy().contains("/volume-00000000/chunk-"))
         .collect();
     assert!(parts.len() > 3, "{parts:?}");
+
     for part in &parts {
         let damaged = bench.disk.clone_disk();
         damaged.flip_bit(part, 64 * 8 + 100);
@@ -283,10 +300,12 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
         let report = checked(&shared);
         assert!(report.problems.iter().any(|problem| problem.path == *part), "{report:?}");
     }
+
     let lost: Arc<dyn Disk> = bench.disk.clone_disk();
     lost.remove(&parts[0]).unwrap();
     let report = checked(&lost);
     assert!(report.problems.iter().any(|problem| problem.what.contains("collected")), "{report:?}");
+
     // The rest can be used.
     let store = open(&lost, &bench.options).unwrap();
     let (hash, content) = bench.commits.last().unwrap();
@@ -296,10 +315,12 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
         lost.remove(part).ok();
     }
     lost.remove(&parts[0].with_file_name("volume")).unwrap();
+
     let missing = |report: &CheckReport| {
         let dir = parts[0].parent().unwrap();
         report.problems.iter().any(|problem| problem.path == dir && problem.what.contains("mount"))
     };
+
     assert!(missing(&checked(&lost)), "the directory alone is a mount point");
     lost.remove_dir(parts[0].parent().unwrap()).unwrap();
     assert!(missing(&checked(&lost)));
@@ -318,6 +339,7 @@ fn a_read_of_what_was_archived_names_the_volume_that_is_missing() {
     bench.store.close().unwrap();
     let (old, _) = bench.commits[0];
     let (newest, content) = bench.commits.last().unwrap();
+
     for is_mount_point in [true, false] {
         let disk: Arc<dyn Disk> = bench.disk.clone_disk();
         for entry in disk.list(&first).unwrap() {
@@ -328,6 +350,7 @@ fn a_read_of_what_was_archived_names_the_volume_that_is_missing() {
         }
         let store = open(&disk, &bench.options).unwrap();
         let reader = StoreReader::open(Arc::clone(&disk), Path::new(DIR), 1 << 20).unwrap();
+
         for outcome in [store.checkout(&old), reader.checkout(&old)] {
             let error = outcome.unwrap_err();
             assert!(
@@ -335,6 +358,7 @@ fn a_read_of_what_was_archived_names_the_volume_that_is_missing() {
                 "{error}"
             );
         }
+
         let checked_out = store.checkout(newest).unwrap().unwrap();
         assert!(content_of(&checked_out).unwrap() == *content);
     }
@@ -357,6 +381,7 @@ fn index_and_control_record_of_an_archive_are_made_again() {
         assert_eq!(bench.report().problems, []);
         bench.store = open(&shared, &bench.options).unwrap();
         assert_eq!(bench.store.volumes().len(), 1);
+
         bench.check();
     }
 }
@@ -371,10 +396,12 @@ fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
     bench.store.add_volume().unwrap();
     bench.store.collect(&Retain::newest(2), &mut go).unwrap();
     bench.store.add_volume().unwrap();
+
     for _ in 0..20 {
         bench.chain(5);
         bench.store.collect(&Retain::newest(2), &mut go).unwrap();
     }
+
     bench.check();
     bench.store.close().unwrap();
     for file in bench.disk.files() {
@@ -382,6 +409,7 @@ fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
             bench.disk.remove(&file).unwrap();
         }
     }
+
     bench.store = open(&bench.shared(), &bench.options).unwrap();
     let lost = |number: usize| bench.store.checkout(&bench.commits[number].0).is_err();
     assert!(lost(0) && lost(40), "the first commits were in the volume");
@@ -389,6 +417,7 @@ fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
     let report = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
     assert_eq!(report.kept, 3, "two, and the head of the branch");
     assert!(report.archived_bytes > 0, "{report:?}");
+
     // Also one that is named, or all that follow one.
     let named = Retain::newest(2).and(bench.commits[80].0);
     assert_eq!(bench.store.collect(&named, &mut go).unwrap().kept, 4);
@@ -397,6 +426,7 @@ fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
     let unknown = Retain::newest(2).and(Hash([7; 32]));
     let refused = bench.store.collect(&unknown, &mut go);
     assert!(matches!(refused, Err(Error::UnknownCommit { .. })), "{refused:?}");
+
     for number in (61..bench.commits.len()).chain([55]) {
         let (hash, content) = &bench.commits[number];
         let context = bench.store.checkout(hash).unwrap().unwrap();
@@ -416,13 +446,16 @@ fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
     bench.chain(20);
     bench.store.close().unwrap();
     let is_part = |path: &PathBuf| path.starts_with(&dir);
+
     let parts = |bench: &Bench| -> Vec<(PathBuf, Vec<u8>)> {
         let files = bench.disk.files().into_iter().filter(is_part);
         files.map(|path| (path.clone(), bench.disk.read_raw(&path).unwrap())).collect()
     };
+
     let before = parts(&bench);
     bench.disk.rename(&dir, &away).unwrap();
     bench.disk.create_dir(&dir).unwrap();
+
     // The volumes are looked through while it is away.
     bench.store = open(&bench.shared(), &bench.options).unwrap();
     assert!(bench.store.checkout(&bench.commits[0].0).is_err());
@@ -431,6 +464,7 @@ fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
     let refused = bench.store.add_volume();
     assert!(matches!(&refused, Err(Error::AbsentVolume { path }) if *path == dir), "{refused:?}");
     assert!(parts(&bench).is_empty());
+
     // It is back: nothing that it has is written over.
     bench.disk.remove_dir(&dir).unwrap();
     bench.disk.rename(&away, &dir).unwrap();
@@ -438,9 +472,11 @@ fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
     let after = parts(&bench);
     assert!(before.iter().all(|part| after.contains(part)) && after.len() > before.len());
     bench.check();
+
     // It goes while a collection runs.
     bench.chain(20);
     let mut is_away = false;
+
     let mut pace = |progress: &terrane_context::GcProgress| {
         if progress.phase == terrane_context::GcPhase::Reclaim && !is_away {
             bench.disk.rename(&dir, &away).unwrap();
@@ -449,12 +485,14 @@ fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
         }
         GcPace::Go
     };
+
     let refused = bench.store.collect(&Retain::newest(2), &mut pace);
     assert!(matches!(refused, Err(Error::AbsentVolume { .. })), "{refused:?}");
     assert!(parts(&bench).is_empty());
     bench.disk.remove_dir(&dir).unwrap();
     bench.disk.rename(&away, &dir).unwrap();
     bench.check();
+
     // The next volume is a disk that is one already.
     let second = dir.with_file_name("volume-00000001");
     bench.disk.create_dir(&second).unwrap();
@@ -462,6 +500,7 @@ fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
     bench.disk.write_raw(second.join("volume"), &marker);
     let refused = bench.store.add_volume();
     assert!(matches!(&refused, Err(Error::ForeignVolume { path }) if *path == second));
+
     assert_eq!(bench.store.volumes().len(), 1);
 }
 
@@ -471,14 +510,17 @@ fn a_part_that_is_there_is_not_replaced() {
     bench.chain(40);
     let dir = bench.store.add_volume().unwrap();
     let part = dir.join("chunk-00000000-00000000");
+
     let mut pace = |_: &terrane_context::GcProgress| {
         bench.disk.write_raw(&part, b"of another");
         GcPace::Go
     };
+
     let refused = bench.store.collect(&Retain::newest(2), &mut pace);
     assert!(matches!(&refused, Err(Error::PartExists { path }) if *path == part), "{refused:?}");
     assert_eq!(bench.disk.read_raw(&part).unwrap(), b"of another");
     bench.disk.remove(&part).unwrap();
     bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+
     bench.check();
 }

@@ -27,6 +27,7 @@ fn filled(indexing: Indexing) -> (Arc<SimDisk>, Vec<Hash>) {
     let store = Store::create(shared, Path::new(DIR), &options(indexing)).unwrap();
     let mut context = store.empty();
     let mut commits = Vec::new();
+
     for block in 0..60u32 {
         for name in 0..15u32 {
             let path = ["data".to_owned(), (block * 31 % 400 + name).to_string(), "v".to_owned()];
@@ -37,6 +38,7 @@ fn filled(indexing: Indexing) -> (Arc<SimDisk>, Vec<Hash>) {
         context = store.checkout(&hash).unwrap().unwrap();
         commits.push(hash);
     }
+
     store.set_branch(b"main", &commits[59]).unwrap();
     store.set_branch(b"old", &commits[20]).unwrap();
     drop(context);
@@ -44,6 +46,7 @@ fn filled(indexing: Indexing) -> (Arc<SimDisk>, Vec<Hash>) {
     store.close().unwrap();
     let mut kept = vec![commits[20]];
     kept.extend_from_slice(&commits[30..]);
+
     (disk, kept)
 }
 
@@ -94,6 +97,7 @@ fn a_lost_index_is_made_again() {
         assert_eq!(repaired(&disk), before, "the same once more");
         assert_eq!(checked(&disk).problems, []);
         let store = open(&disk, indexing).unwrap();
+
         assert!(kept.iter().all(|hash| store.exists(hash).unwrap()));
     }
 }
@@ -103,6 +107,7 @@ fn a_lost_control_record_is_made_again() {
     let (disk, kept) = filled(Indexing::Minimal);
     let control = Path::new(DIR).join("control");
     let good = disk.read_raw(&control).unwrap();
+
     for damage in 0..3 {
         let mut bytes = good.clone();
         match damage {
@@ -114,14 +119,17 @@ fn a_lost_control_record_is_made_again() {
                 }
             }
         }
+
         disk.write_raw(&control, &bytes);
         assert!(open(&disk, Indexing::Minimal).is_err());
         assert!(checked(&disk).problem_count > 0);
         let report = repaired(&disk);
         assert!(report.control);
         assert_eq!((report.commits, report.branches), (kept.len() as u64, 2));
+
         assert_eq!(checked(&disk).problems, []);
     }
+
     let store = open(&disk, Indexing::Minimal).unwrap();
     assert_eq!(store.branch(b"old"), Some(kept[0]));
     let newest: Vec<Hash> = store.newest().map(|commit| commit.unwrap().hash).collect();
@@ -131,6 +139,7 @@ fn a_lost_control_record_is_made_again() {
     store.commit(&context, &Meta::tezos(99, "")).unwrap();
     store.close().unwrap();
     drop((store, context));
+
     assert_eq!(checked(&disk).problems, []);
 }
 
@@ -140,11 +149,13 @@ fn a_damaged_head_of_a_frame_is_named() {
     let (disk, _) = filled(Indexing::Minimal);
     let mut heads = 0;
     let chunks = disk.files().into_iter().filter(|path| path.to_string_lossy().contains("chunk-"));
+
     for path in chunks {
         let bytes = disk.read_raw(&path).unwrap();
         // In a compacted chunk there may be what only looks like one.
         let is_as_written = bytes[32] == 1;
         let starts = (64..bytes.len()).step_by(8).filter(|&at| bytes[at..].starts_with(b"TMF1"));
+
         for at in starts.filter(|_| is_as_written) {
             let damaged = disk.clone_disk();
             damaged.flip_bit(&path, at as u64 * 8 + 40);
@@ -157,6 +168,7 @@ fn a_damaged_head_of_a_frame_is_named() {
             heads += 1;
         }
     }
+
     assert!(heads > 20, "{heads}");
 }
 
@@ -185,11 +197,13 @@ fn a_damaged_object_is_named_with_the_path_that_leads_there() {
     );
     let store = open(&disk, Indexing::Minimal).unwrap();
     let mut damaged = 0;
+
     for commit in store.newest() {
         let context = store.checkout(&commit.unwrap().hash).unwrap().unwrap();
         damaged +=
             usize::from(matches!(context.find(&["data", "large"]), Err(Error::Corrupt { .. })));
         assert!(context.length(&["data"]).unwrap() > 30, "the rest can be used");
     }
+
     assert_eq!(damaged, 1);
 }

@@ -26,6 +26,7 @@ fn options() -> Options {
 fn objects_are_found_by_their_hashes_until_they_are_collected() {
     let all = Options { indexing: Indexing::Always, ..options() };
     let mut bench = Bench::new(all.clone());
+
     let trees = |bench: &Bench| {
         let head = bench.commits[bench.commits.len() - 1].0;
         let context = bench.store.checkout(&head).unwrap().unwrap();
@@ -36,10 +37,12 @@ fn objects_are_found_by_their_hashes_until_they_are_collected() {
         trees.extend(wide.list(&[] as &[&str], 0, usize::MAX).unwrap().into_iter().map(|(_, t)| t));
         trees
     };
+
     let below = |tree: &Tree| {
         let found = tree.list(&[] as &[&str], 0, usize::MAX).unwrap();
         found.into_iter().map(|(step, tree)| (step, tree.hash())).collect::<Vec<_>>()
     };
+
     let check = |bench: &Bench, trees: &[Tree]| {
         for tree in trees {
             let hash = tree.hash();
@@ -54,6 +57,7 @@ fn objects_are_found_by_their_hashes_until_they_are_collected() {
             }
         }
     };
+
     bench.chain(20);
     let early = trees(&bench);
     check(&bench, &early);
@@ -64,6 +68,7 @@ fn objects_are_found_by_their_hashes_until_they_are_collected() {
     bench.reopen();
     check(&bench, &trees(&bench));
     bench.chain(30);
+
     // What was found is held, and the rest of its commit goes.
     let held = bench.store.find_object(Kind::Directory, &hashes[1]).unwrap().unwrap();
     let content = below(&held);
@@ -92,6 +97,7 @@ fn objects_are_found_by_their_hashes_until_they_are_collected() {
     let mut minimal = Bench::new(options());
     let hash = minimal.commit(None);
     let root = minimal.store.commit_info(&hash).unwrap().root;
+
     assert!(minimal.store.find_object(Kind::Directory, &root).unwrap().is_none());
 }
 
@@ -147,6 +153,7 @@ impl Bench {
                 content.insert(path, value);
             }
         }
+
         let date = i64::try_from(self.commits.len()).unwrap();
         let hash = self.store.commit(&context, &Meta::tezos(date, "")).unwrap();
         self.commits.push((hash, content));
@@ -175,6 +182,7 @@ impl Bench {
             context.add(&path, value.clone()).unwrap();
             content.insert(path, value);
         }
+
         let date = i64::try_from(self.commits.len()).unwrap();
         let hash = self.store.commit(&context, &Meta::tezos(date, ""))?;
         self.commits.push((hash, content));
@@ -210,6 +218,7 @@ impl Bench {
             }
             assert_eq!(fresh.hash(), self.store.commit_info(hash).unwrap().root);
         }
+
         let wanted: Vec<Hash> = self
             .commits
             .iter()
@@ -221,6 +230,7 @@ impl Bench {
         let newest: Vec<Hash> = self.store.newest().map(|commit| commit.unwrap().hash).collect();
         assert_eq!(newest, wanted);
         let newest: Vec<Hash> = reader.newest().map(|commit| commit.unwrap().hash).collect();
+
         assert_eq!(newest, wanted, "reader");
     }
 }
@@ -249,6 +259,7 @@ fn the_newest_commits_stay_and_the_rest_goes() {
     bench.check(|number| number >= 140);
     let after = bench.disk_bytes();
     assert!(after * 4 < before, "{before} to {after}");
+
     // All but a sixteenth of what is left is in use, beside heads and maps.
     assert!(after < report.live_bytes * 13 / 10 + (20 << 10), "{after} {report:?}");
 
@@ -264,6 +275,7 @@ fn the_newest_commits_stay_and_the_rest_goes() {
     bench.check(|number| number >= 167);
     let report = bench.store.collect(&Retain::everything(), &mut go).unwrap();
     assert_eq!((report.kept, report.collected), (3, 0));
+
     bench.check(|number| number >= 167);
 }
 
@@ -271,6 +283,7 @@ fn the_newest_commits_stay_and_the_rest_goes() {
 fn a_commit_and_all_after_it_and_single_ones_and_heads_of_branches() {
     let mut bench = Bench::new(options());
     bench.chain(40);
+
     // Two forks of commit 5: parents are not followed.
     bench.commit(Some(5));
     bench.commit(Some(5));
@@ -284,12 +297,14 @@ fn a_commit_and_all_after_it_and_single_ones_and_heads_of_branches() {
     assert_eq!(parents, [bench.commits[5].0], "known by its hash only");
     bench.reopen();
     bench.check(kept);
+
     // Again: what was an exception is one still only if it is asked for, or a head.
     bench.store.collect(&Retain::newest(2), &mut go).unwrap();
     bench.check(|number| number >= 40 || number == 3);
     bench.store.remove_branch(b"fork").unwrap();
     bench.store.collect(&Retain::newest(1), &mut go).unwrap();
     bench.check(|number| number == 41);
+
     // What was collected can be committed again.
     let content = bench.commits[0].1.clone();
     let mut again = bench.store.empty();
@@ -299,6 +314,7 @@ fn a_commit_and_all_after_it_and_single_ones_and_heads_of_branches() {
     let hash = bench.store.commit(&again, &Meta::tezos(0, "")).unwrap();
     assert_eq!(hash, bench.commits[0].0);
     let unknown = Retain::since(bench.commits[12].0);
+
     assert!(matches!(bench.store.collect(&unknown, &mut go), Err(Error::UnknownCommit { .. })));
 }
 
@@ -332,6 +348,7 @@ fn trees_that_are_in_use_stay_whole() {
     bench.store.collect(&Retain::newest(1), &mut go).unwrap();
     bench.check(|number| number == 59);
     assert_eq!(content_of(&held), bench.commits[20].1);
+
     // A commit of what was held brings it back.
     held.add(&["new"], *b"1").unwrap();
     let hash = bench.store.commit(&held, &Meta::tezos(99, "")).unwrap();
@@ -344,6 +361,7 @@ fn trees_that_are_in_use_stay_whole() {
     let context = bench.store.checkout(&hash).unwrap().unwrap();
     assert_eq!(content_of(&context), bench.commits[20].1);
     let context = bench.store.checkout(&grafted).unwrap().unwrap();
+
     assert_eq!(content_of(&context), bench.commits[25].1);
 }
 
@@ -351,11 +369,13 @@ fn trees_that_are_in_use_stay_whole() {
 fn a_collection_that_is_cancelled_changes_nothing_or_leaves_garbage() {
     let mut bench = Bench::new(options());
     bench.chain(80);
+
     let cancel_in = |phase: GcPhase| {
         move |progress: &terrane_context::GcProgress| {
             if progress.phase == phase { GcPace::Cancel } else { GcPace::Go }
         }
     };
+
     let cancelled = bench.store.collect(&Retain::newest(5), &mut cancel_in(GcPhase::Mark));
     assert!(matches!(cancelled, Err(Error::GcCancelled)));
     bench.check(|_| true);
@@ -372,6 +392,7 @@ fn a_collection_that_is_cancelled_changes_nothing_or_leaves_garbage() {
     bench.store.collect(&Retain::everything(), &mut go).unwrap();
     assert!(!bench.store.has_unfinished_collection());
     bench.check(|number| number >= 75);
+
     assert!(bench.disk_bytes() < before / 3);
 }
 
@@ -400,7 +421,8 @@ fn commits_go_on_during_collections() {
         let (last, content) = bench.commits.last().cloned().unwrap();
         let made = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                let (mut commits, mut content) = (vec![last], content.clone());
+                let mut commits = vec![last];
+                let mut content = content.clone();
                 let mut rng = ChaCha8Rng::seed_from_u64(11);
                 while !stop.load(Ordering::Relaxed) || commits.len() < 20 {
                     let mut context = store.checkout(commits.last().unwrap()).unwrap().unwrap();
@@ -433,6 +455,7 @@ fn commits_go_on_during_collections() {
         bench.reopen();
         let context = bench.store.checkout(commits.last().unwrap()).unwrap().unwrap();
         assert_eq!(content_of(&context), content, "{indexing:?}");
+
         assert_eq!(bench.store.newest().count(), 1);
     }
 }
@@ -443,6 +466,7 @@ fn a_context_that_is_advanced_holds_its_last_commit_only() {
     let bench = Bench::new(options());
     let mut context = bench.store.empty();
     let mut commits = Vec::new();
+
     for block in 0..200u32 {
         context.add(&["large"], block.to_le_bytes().repeat(500)).unwrap();
         context.add(&["n"], block.to_le_bytes()).unwrap();
@@ -450,15 +474,18 @@ fn a_context_that_is_advanced_holds_its_last_commit_only() {
         context.advance(hash);
         commits.push(hash);
     }
+
     assert!(bench.disk_bytes() > 400_000);
     let report = bench.store.collect(&Retain::newest(1), &mut go).unwrap();
     assert_eq!(report.collected, 199);
     assert!(bench.disk_bytes() < 40_000, "{} {report:?}", bench.disk_bytes());
+
     // It goes on from where it was.
     context.add(&["n"], *b"next").unwrap();
     let last = bench.store.commit(&context, &Meta::tezos(999, "")).unwrap();
     assert_eq!(bench.store.commit_info(&last).unwrap().parents, [commits[199]]);
     let seen = bench.store.checkout(&last).unwrap().unwrap();
+
     assert_eq!(seen.find(&["large"]).unwrap().unwrap(), 199u32.to_le_bytes().repeat(500));
 }
 
@@ -469,6 +496,7 @@ fn commits_made_during_a_collection_of_everything_stay() {
     bench.chain(20);
     let store = &bench.store;
     let mut made = None;
+
     let mut pace = |_: &terrane_context::GcProgress| {
         made.get_or_insert_with(|| {
             let mut context = store.empty();
@@ -477,12 +505,14 @@ fn commits_made_during_a_collection_of_everything_stay() {
         });
         GcPace::Go
     };
+
     let report = store.collect(&Retain::default(), &mut pace).unwrap();
     assert_eq!((report.kept, report.collected), (0, 20));
     let made = made.expect("a collection asks now and then");
     let newest: Vec<Hash> = store.newest().map(|commit| commit.unwrap().hash).collect();
     assert_eq!(newest, [made]);
     let context = store.checkout(&made).unwrap().unwrap();
+
     assert_eq!(context.find(&["made"]).unwrap(), Some(b"meanwhile".to_vec()));
 }
 
@@ -507,12 +537,14 @@ fn closing_a_store_cancels_its_collection() {
         store.close().unwrap();
         collection.join().unwrap()
     });
+
     // It may have ended just before.
     assert!(matches!(outcome, Ok(_) | Err(Error::GcCancelled)), "{outcome:?}");
     let options = options();
     let disk = Arc::clone(&bench.disk);
     bench.store = Store::open(disk, Path::new(DIR), &options).unwrap();
     let has_switched = outcome.is_ok() || bench.store.has_unfinished_collection();
+
     bench.check(|number| !has_switched || number == 59);
 }
 
@@ -522,9 +554,11 @@ fn closing_a_store_cancels_its_collection() {
 fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
     let mut bench = Bench::new(options());
     bench.chain(30);
+
     let collect = |bench: &Bench, head: Option<usize>| {
         let store = &bench.store;
         let mut is_set = false;
+
         let mut pace = |_: &terrane_context::GcProgress| {
             if !std::mem::replace(&mut is_set, true) {
                 let head = match head {
@@ -535,8 +569,10 @@ fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
             }
             GcPace::Go
         };
+
         store.collect(&Retain::newest(5).and(bench.commits[2].0), &mut pace)
     };
+
     let report = collect(&bench, Some(3)).unwrap();
     assert_eq!((report.kept, report.collected), (7, 23));
     bench.check(|number| number >= 25 || number == 2 || number == 3);
@@ -548,6 +584,7 @@ fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
     collect(&bench, Some(2)).unwrap();
     bench.check(kept);
     let made = collect(&bench, None).and(bench.store.branch(b"late").ok_or(Error::EmptyChunk));
+
     assert!(bench.store.exists(&made.unwrap()).unwrap());
 }
 
@@ -558,6 +595,7 @@ fn an_index_of_all_objects_loses_what_is_collected() {
     let mut bench = Bench::new(Options { indexing: Indexing::Always, ..options() });
     bench.chain(60);
     bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+
     let indexed = |bench: &mut Bench| {
         bench.store.close().unwrap();
         let engine: Arc<dyn terrane_context::IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
@@ -572,10 +610,12 @@ fn an_index_of_all_objects_loses_what_is_collected() {
         index.close().unwrap();
         keys
     };
+
     let after = indexed(&mut bench);
     let engine: Arc<dyn terrane_context::IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
     terrane_context::repair(&bench.disk, Path::new(DIR), &engine, Loss::Refused, &mut |_| {})
         .unwrap();
+
     // What is there is what is in use: that of an index made anew.
     assert_eq!(after, indexed(&mut bench));
     assert!(after.len() > 300, "{}", after.len());
@@ -596,6 +636,7 @@ fn chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
             assert!(matches!(bench.store.split(), Err(Error::EmptyChunk)), "nothing was written");
         }
     }
+
     bench.check(|_| true);
     let present = |bench: &Bench| -> Vec<bool> {
         let entries = bench.disk.list(Path::new(DIR)).unwrap();
@@ -603,6 +644,7 @@ fn chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
             |number: u32| entries.iter().any(|entry| entry.name == format!("chunk-{number:08x}"));
         (0..4).map(is_there).collect()
     };
+
     assert_eq!(present(&bench), [true; 4]);
     for (target, removed, chunks) in [
         (5, 1, [false, true, true, true]),  // the last commit of a chunk
@@ -611,19 +653,23 @@ fn chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
     ] {
         let before = bench.disk_bytes();
         let mut peak = before;
+
         let mut pace = |_: &terrane_context::GcProgress| {
             peak = peak.max(bench.disk_bytes());
             GcPace::Go
         };
+
         let report = bench.store.collect(&Retain::since(bench.commits[target].0), &mut pace);
         let report = report.unwrap();
         assert_eq!(report.removed, removed, "{target}: {report:?}");
         assert_eq!(present(&bench), chunks, "{target}");
         bench.check(|number| number >= target);
+
         // What is dead in the chunk that stays is counted, and given back.
         assert!(report.freed_bytes >= 20_000, "{report:?}");
         let live = (12 - target as u64) * 20_000;
         assert!((live..live + 10_000).contains(&report.live_bytes), "{target}: {report:?}");
+
         // No more than one chunk is there twice.
         assert!(peak <= before + 65_000, "{target}: {before} {peak}");
     }
@@ -642,6 +688,7 @@ fn a_commit_that_is_made_again_during_a_collection_stays() {
         let mut context = store.checkout(&old).unwrap().unwrap();
         context.set_parents(info.parents.clone());
         let mut is_made = false;
+
         let mut pace = |progress: &terrane_context::GcProgress| {
             if progress.phase == phase && !std::mem::replace(&mut is_made, true) {
                 let message = String::from_utf8(info.message.clone()).unwrap();
@@ -651,11 +698,13 @@ fn a_commit_that_is_made_again_during_a_collection_stays() {
             }
             GcPace::Go
         };
+
         store.collect(&Retain::newest(5), &mut pace).unwrap();
         assert!(is_made && store.exists(&old).unwrap(), "{phase:?}");
         bench.reopen();
         let context = bench.store.checkout(&old).unwrap().unwrap();
         assert_eq!(content_of(&context), content);
+
         assert_eq!(
             bench.store.newest().count(),
             6,
@@ -711,6 +760,7 @@ fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes
     let Bench { store, options, commits, .. } = bench;
     drop(store);
     let disk = disk.process_kill();
+
     let run = |crash: Option<u64>| {
         let disk = disk.process_kill();
         disk.set_plan(FaultPlan::capacity(capacity));
@@ -725,6 +775,7 @@ fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes
         drop(store);
         (disk, calls)
     };
+
     let (_, calls) = run(None);
     for call in places(0..calls, by_effort(calls / 10, 1), 5) {
         let (disk, _) = run(Some(call));
@@ -749,15 +800,18 @@ fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes
 fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
     let small = Options { indexing: Indexing::Always, chunk_bytes: 128 << 10, ..options() };
     let options = Options { chunk_bytes: 2 << 20, ..small.clone() };
+
     let fill = |context: &mut Context, dir: &str, values: u8| {
         for number in 0..values {
             let value = format!("{dir} {number} ").repeat(1_200);
             context.add(&[dir, &number.to_string()], value.as_bytes()).unwrap();
         }
     };
+
     let disk = SimDisk::new(5);
     let shared: Arc<dyn Disk> = disk.clone();
     let store = Store::create(Arc::clone(&shared), Path::new(DIR), &small).unwrap();
+
     // A short chunk of garbage, one that is mostly in use, and the commit that stays.
     let mut context = store.empty();
     fill(&mut context, "first", 10);
@@ -775,10 +829,12 @@ fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
     commit(&both, 2);
     drop(both);
     store.split().unwrap();
+
     // So much that the chunk is not worth rewriting.
     fill(&mut context, "last", 20);
     commit(&context, 3);
     drop(context);
+
     // The disk fills up when the collection knows what is in use, but for a third of that.
     let mut is_full = false;
     let mut pace = |progress: &terrane_context::GcProgress| {
@@ -790,6 +846,7 @@ fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
         }
         GcPace::Go
     };
+
     let report = store.collect(&Retain::newest(1), &mut pace).unwrap();
     assert_eq!(report.put_off, 1, "{report:?}");
     assert!(!store.has_unfinished_collection());
@@ -802,6 +859,7 @@ fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
         store.commit(&context, &Meta::tezos(date, "")).unwrap();
         store.stats().committed.values - before
     };
+
     assert_eq!(write_anew(&store, "used", 100, 4), 0);
     assert_eq!(write_anew(&store, "garbage", 20, 5), 20, "what was collected is written again");
     store.close().unwrap();
@@ -815,5 +873,6 @@ fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
     let engine: Arc<dyn terrane_context::IndexEngine> = options.index;
     let whole = terrane_context::CheckOptions { index: Some(&engine), hashes: true };
     let report = terrane_context::check(&shared, Path::new(DIR), &whole, &mut |_| {}).unwrap();
+
     assert_eq!((report.problems, report.commits), (Vec::new(), 5));
 }

@@ -42,6 +42,7 @@ fn run(disk: &Arc<SimDisk>, script: &Script) -> Progress {
     let mut progress = Progress { durable: 0, done: 0, begun: 0, is_created: false, collection: 0 };
     let Ok(mut store) = create(&shared, &script.options) else { return progress };
     progress.is_created = true;
+
     for step in &script.steps {
         progress.begun += 1;
         if matches!(step, Step::Collect(_) | Step::AddVolume) && progress.collection == 0 {
@@ -56,6 +57,7 @@ fn run(disk: &Arc<SimDisk>, script: &Script) -> Progress {
             progress.durable = progress.done;
         }
     }
+
     if store.close().is_ok() {
         progress.durable = progress.done;
     }
@@ -94,14 +96,17 @@ fn check_image(disk: &Arc<SimDisk>, script: &Script, progress: Progress, rest: u
     let at = at.unwrap_or_else(|| panic!("{found:?} is none of the states {legal:?}"));
     script.check_commits(&store, &found, 2);
     assert!(store.recovery().commits <= store.stats().commits);
+
     for (number, step) in script.steps.iter().enumerate().skip(at).take(rest) {
         script.take(&mut store, &shared, step).unwrap_or_else(|error| panic!("{step:?}: {error}"));
         assert_eq!(script.state_of(&store).unwrap(), script.states[number + 1]);
     }
+
     if rest > 2 {
         store.collect(&Retain::everything(), &mut go).unwrap();
         assert!(!store.has_unfinished_collection());
     }
+
     let last = script.state_of(&store).unwrap();
     store.sync().unwrap();
     let crashed: Arc<dyn Disk> = disk.after_crash(Survival::Nothing);
@@ -112,6 +117,7 @@ fn check_image(disk: &Arc<SimDisk>, script: &Script, progress: Progress, rest: u
     script.check_commits(&store, &last, 1);
     drop(store);
     assert_eq!(disk.open_files(), 0);
+
     // The power goes after the store was opened once: what was there then is durable.
     let store = open(&crashed, &script.options).unwrap();
     assert_eq!(script.state_of(&store).unwrap(), last);
@@ -136,12 +142,14 @@ fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usi
     assert_eq!(all.durable, script.steps.len());
     let mut images = 0;
     let first = if collection_only { all.collection } else { 0 };
+
     for call in places(first..whole.calls(), 6, seed) {
         let disk = SimDisk::new(seed);
         disk.set_plan(FaultPlan::crash_at(call));
         let progress = run(&disk, script);
         let rest = if call % 16 == 0 { usize::MAX } else { (call % 3) as usize };
         let ways = (0..6).map(|number| (call + number) % 6);
+
         for way in ways.take(kinds) {
             images += 1;
             let _note = Note(&(seed, call, way));
@@ -156,6 +164,7 @@ fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usi
             }
         }
     }
+
     images
 }
 

@@ -53,6 +53,7 @@ fn commit(store: &Store, parent: Option<&(Hash, Content)>, number: u8) -> (Hash,
         context.add(&steps_of(&path), value.as_slice()).unwrap();
         content.insert(path, value);
     }
+
     (store.commit(&context, &Meta::tezos(i64::from(number), "")).unwrap(), content)
 }
 
@@ -75,6 +76,7 @@ fn write(seed: u64) -> (Arc<SimDisk>, Expected) {
     store.sync().unwrap();
     let branches = store.branches();
     drop(store);
+
     (disk.process_kill(), Expected { commits, branches })
 }
 
@@ -116,6 +118,7 @@ fn read_all(
             Err(error) => check_error(&error, damaged),
         }
     }
+
     whole
 }
 
@@ -134,7 +137,9 @@ fn chunks(disk: &SimDisk) -> Vec<PathBuf> {
 
 #[test]
 fn a_changed_byte_is_found_out_or_changes_nothing() {
-    let (mut opened, mut refused, mut in_part) = (0, 0, 0);
+    let mut opened = 0;
+    let mut refused = 0;
+    let mut in_part = 0;
     for_each_seed("a_changed_byte_is_found_out_or_changes_nothing", 1, |_, seed| {
         let (disk, expected) = write(seed);
         let mut files = chunks(&disk);
@@ -183,6 +188,7 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
     });
     println!("{opened} opened, {in_part} of them read in part, {refused} refused");
     let [all, part, none] = by_effort([110, 33, 11], [1_000, 300, 100]);
+
     assert!(opened > all && in_part > part && refused > none, "{opened} {in_part} {refused}");
 }
 
@@ -294,7 +300,8 @@ fn either_page_of_the_control_record_knows_what_a_collection_keeps() {
 /// is kept; heads of frames are needed by nobody, and what follows them is kept.
 #[test]
 fn a_collection_loses_nothing_because_of_damage() {
-    let (mut stopped, mut done) = (0, 0);
+    let mut stopped = 0;
+    let mut done = 0;
     for_each_seed("a_collection_loses_nothing_because_of_damage", 1, |_, seed| {
         let disk = SimDisk::new(seed);
         let shared: Arc<dyn Disk> = disk.clone();
@@ -345,15 +352,18 @@ fn objects_beside_a_damaged_one_are_found_after_a_crash() {
     let options = Options { indexing: Indexing::Always, chunk_bytes: 1 << 20, ..options() };
     let store = create(&shared, &options).unwrap();
     let mut context = store.empty();
+
     for dir in 0..20u8 {
         for name in 0..3u8 {
             let path = [vec![b'd', dir], vec![b'n', name]];
             context.add(&path, vec![dir * 3 + name; 100]).unwrap();
         }
     }
+
     let first = store.commit(&context, &Meta::tezos(1, "")).unwrap();
     let context = store.checkout(&first).unwrap().unwrap();
     let mut hashes = vec![(Kind::Directory, context.tree().hash())];
+
     for dir in 0..20u8 {
         let tree = context.find_tree(&[vec![b'd', dir]]).unwrap().unwrap();
         hashes.push((Kind::Directory, tree.hash()));
@@ -362,6 +372,7 @@ fn objects_beside_a_damaged_one_are_found_after_a_crash() {
             hashes.push((Kind::Value, value.hash()));
         }
     }
+
     // The frame that follows says that the first one was durable.
     let (file, start) = last_frame(&disk);
     let mut other = store.empty();
@@ -370,10 +381,12 @@ fn objects_beside_a_damaged_one_are_found_after_a_crash() {
     let (_, end) = last_frame(&disk);
     drop((context, store));
     let mut in_dir = 0;
+
     for byte in (start + 32..end).step_by(16) {
         let damaged = disk.process_kill();
         damaged.flip_bit(&file, byte as u64 * 8);
         let shared: Arc<dyn Disk> = damaged;
+
         // The commit itself may be hit.
         let Ok(store) = open(&shared, &options) else { continue };
         let is_lost =
@@ -383,7 +396,9 @@ fn objects_beside_a_damaged_one_are_found_after_a_crash() {
             continue; // the root
         }
         in_dir += usize::from(lost.len() == 4);
+
         assert!(matches!(lost.len(), 0 | 1 | 4), "byte {byte}: {lost:?}");
     }
+
     assert!(in_dir > 20, "{in_dir}");
 }

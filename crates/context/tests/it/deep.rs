@@ -45,7 +45,8 @@ fn colliding(count: u32) -> Vec<Vec<u8>> {
     let name = |number: u32| {
         let pair = |at: u32| {
             let turned = number >> at & 1;
-            let (one, two) = (0x1234_5678 ^ at, 0x0fed_cba9 ^ at);
+            let one = 0x1234_5678 ^ at;
+            let two = 0x0fed_cba9 ^ at;
             [unmixed(one ^ turned << 18), unmixed(two ^ turned << 31)].concat()
         };
         (0..9).flat_map(pair).collect()
@@ -217,12 +218,14 @@ fn a_tree_that_is_larger_than_what_is_stored_of_it_is_read_within_limits() {
     });
     assert!(matches!(outcome, Err(Error::LimitExceeded { limit: 1_000, .. })), "{outcome:?}");
     assert_eq!(met, 1_001, "the root is there without being looked for");
+
     // What a fold passes by counts as well.
     let fold = Fold { depth: Some(Depth::Eq(60)), ..fold };
     let outcome: Result<u64, Error> = tree.fold(&ROOT, fold, 0, |_, _, count| Ok(count + 1));
     assert!(matches!(outcome, Err(Error::LimitExceeded { .. })), "{outcome:?}");
     let outcome = tree.to_concrete_within(1 << 20);
     assert!(matches!(outcome, Err(Error::LimitExceeded { limit: 1_048_576, .. })));
+
     // What is there once is within the limit.
     let part = doubled_part(&tree, 50);
     assert!(matches!(part.to_concrete_within(1 << 20), Ok(Concrete::Directory(_))));
@@ -240,6 +243,7 @@ fn a_tree_that_is_larger_than_what_is_stored_of_it_is_read_within_limits() {
     drop(store);
     let other: Arc<dyn Disk> = MemoryDisk::new();
     import(&other, &options(Rules::TEZOS), &stream);
+
     for disk in [disk, other] {
         let report = checked(&disk);
         assert!(report.problems.is_empty() && report.objects < 100, "{report:?}");
@@ -259,6 +263,7 @@ fn an_import_takes_no_more_elements_than_it_may() {
         let options = Options { import_elements_max: elements_max, ..options(SMALL) };
         Store::import_new(MemoryDisk::new(), Path::new("store"), &options, &mut &*stream)
     };
+
     let error = import(elements - 2).map(drop).unwrap_err();
     assert!(matches!(error, Error::LimitExceeded { unit: "elements", .. }), "{error:?}");
     import(elements).unwrap();

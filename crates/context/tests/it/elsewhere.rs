@@ -28,7 +28,8 @@ const FAST: &str = "/fast/index-of-a";
 
 /// Options that name both directories.
 fn elsewhere() -> Options {
-    let (archive, index) = (Some(PathBuf::from(COLD)), Some(PathBuf::from(FAST)));
+    let archive = Some(PathBuf::from(COLD));
+    let index = Some(PathBuf::from(FAST));
     Options { archive_dir: archive, index_dir: index, ..options() }
 }
 
@@ -49,6 +50,7 @@ fn chain(store: &Store, count: usize) -> Vec<Hash> {
         }
         hashes.push(store.commit(&context, &Meta::tezos(date, "")).unwrap());
     }
+
     hashes
 }
 
@@ -105,6 +107,7 @@ fn parts_elsewhere_are_found_by_every_later_open() {
         assert_eq!(store.recovery(), Recovery::default(), "the index was found");
         assert_eq!(store.volumes(), [Path::new(COLD).join("volume-00000000")]);
         has_all(&store, &shared, &hashes);
+
         // The next volume goes there as well.
         let more = chain(&store, 20);
         store.add_volume().unwrap();
@@ -128,6 +131,7 @@ fn parts_elsewhere_are_found_by_every_later_open() {
         assert_eq!((done.markers, done.commits), (1, 60));
         assert_eq!(checked(&shared).problems, []);
         assert!(files_in(&disk, "/store/index").is_empty());
+
         assert_eq!(disk.open_files(), 0);
     }
 }
@@ -138,40 +142,50 @@ fn a_directory_elsewhere_that_is_away_is_refused() {
         let disk = SimDisk::new(1);
         let shared: Arc<dyn Disk> = disk.clone();
         let hashes = archived(&disk, &elsewhere());
-        let (dir, away) = (Path::new(dir), Path::new("/away"));
+        let dir = Path::new(dir);
+        let away = Path::new("/away");
+
         let absent = |result: Result<()>| match result {
             Err(Error::AbsentLocation { part: found, path }) => found == part && path == dir,
             other => panic!("{part}: {other:?}"),
         };
+
         let all_refuse = |disk: &Arc<SimDisk>| {
             let shared: Arc<dyn Disk> = disk.clone();
             let files = || -> Vec<PathBuf> {
                 let is_lease = |path: &PathBuf| path.extension().is_some_and(|end| end == "lease");
                 disk.files().into_iter().filter(|path| !is_lease(path)).collect()
             };
+
             let before = files();
             assert!(absent(open(&shared, &options()).map(drop)));
             assert!(absent(open(&shared, &elsewhere()).map(drop)));
             let reader = StoreReader::open(Arc::clone(&shared), Path::new(DIR), 1 << 20);
+
             if part == "archive" {
                 assert!(absent(reader.map(drop)));
             } else {
                 reader.expect("no reader looks into the index");
             }
+
             let refused = repair(&shared, Path::new(DIR), &engine(), Loss::Accepted, &mut |_| {});
             assert!(absent(refused.map(drop)));
             let problems = checked(&shared).problems;
             assert!(problems.iter().any(|problem| problem.path == dir), "{problems:?}");
+
             assert_eq!(files(), before, "nothing was made in its place");
         };
+
         disk.rename(dir, away).unwrap();
         all_refuse(&disk);
+
         // The mount point is there.
         disk.create_dir(dir).unwrap();
         all_refuse(&disk);
         disk.remove_dir(dir).unwrap();
         disk.rename(away, dir).unwrap();
         let store = open(&shared, &options()).unwrap();
+
         has_all(&store, &shared, &hashes);
     }
 }
@@ -181,16 +195,19 @@ fn a_directory_of_another_store_is_refused() {
     let disk = SimDisk::new(1);
     let shared: Arc<dyn Disk> = disk.clone();
     archived(&disk, &elsewhere());
+
     let other = |archive: Option<&str>, index: Option<&str>| {
         let dir = |dir: Option<&str>| dir.map(PathBuf::from);
         let options = Options { archive_dir: dir(archive), index_dir: dir(index), ..options() };
         Store::create(Arc::clone(&shared), Path::new("/other"), &options).map(drop)
     };
+
     for refused in [other(Some(COLD), None), other(None, Some(FAST))] {
         assert!(matches!(refused, Err(Error::ForeignLocation { .. })), "{refused:?}");
     }
     // One attempt that failed does not hinder the next, and two stores may share a disk.
     other(Some("/cold/other"), Some("/fast/other")).unwrap();
+
     // The mounts are exchanged.
     for (ours, theirs) in [(COLD, "/cold/other"), (FAST, "/fast/other")] {
         let swap = |disk: &SimDisk| {
@@ -204,6 +221,7 @@ fn a_directory_of_another_store_is_refused() {
         assert!(checked(&shared).problem_count > 0);
         swap(&disk);
     }
+
     assert_eq!(checked(&shared).problems, []);
     // The file `locations` of another store, and one that is damaged.
     let file = Path::new(DIR).join("locations");
@@ -215,6 +233,7 @@ fn a_directory_of_another_store_is_refused() {
     assert!(matches!(open(&shared, &options()).map(drop), Err(Error::Corrupt { path, .. })
         if path == file));
     assert!(checked(&shared).problems.iter().any(|problem| problem.path == file));
+
     // Naming the directories once more makes it again.
     open(&shared, &elsewhere()).unwrap().close().unwrap();
     assert_eq!(disk.read_raw(&file).unwrap(), own);
@@ -226,6 +245,7 @@ fn parts_move_where_an_open_says() {
     let disk = SimDisk::new(1);
     let shared: Arc<dyn Disk> = disk.clone();
     let hashes = archived(&disk, &options());
+
     // The archive does not move by itself.
     let refused = open(&shared, &elsewhere()).map(drop);
     assert!(matches!(refused, Err(Error::AbsentVolume { .. })), "{refused:?}");
@@ -276,6 +296,7 @@ fn at_each_call(
     act(&shared).unwrap();
     let calls = whole.calls() - calls;
     assert!(calls > 20, "{calls}");
+
     for call in places(0..calls, 12, calls) {
         let disk = before.clone_disk();
         disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
@@ -337,6 +358,7 @@ fn a_crash_at_any_call_of_a_move_leaves_a_whole_store() {
         disk.sync_dir(Path::new(dir)).unwrap();
     }
     let relocate = |disk: &Arc<dyn Disk>| open(disk, &elsewhere())?.close();
+
     at_each_call(&disk, &relocate, &|disk, call| {
         let shared: Arc<dyn Disk> = disk.clone();
         open(&shared, &options()).unwrap_or_else(|error| panic!("call {call}: {error}"));
@@ -366,6 +388,7 @@ fn no_link_is_followed_out_of_a_directory_elsewhere() {
     chain(&store, 10);
     store.close().unwrap();
     drop(store);
+
     // A volume.
     symlink(&outside, path("real-archive/volume-00000000")).unwrap();
     let open = || Store::open(Arc::clone(&disk), &path("store"), &options());
@@ -374,6 +397,7 @@ fn no_link_is_followed_out_of_a_directory_elsewhere() {
     assert!(matches!(refused, Err(Error::Disk(_))), "{refused:?}");
     drop(store);
     fs::remove_file(path("real-archive/volume-00000000")).unwrap();
+
     // The index.
     fs::rename(path("real-index/index"), path("outside/index")).unwrap();
     symlink(path("outside/index"), path("real-index/index")).unwrap();
@@ -384,6 +408,7 @@ fn no_link_is_followed_out_of_a_directory_elsewhere() {
     assert_eq!(list(), before);
     fs::remove_file(path("real-index/index")).unwrap();
     fs::rename(path("outside/index"), path("real-index/index")).unwrap();
+
     // A marker, and the file of the store that says where all this is.
     for file in ["real-index/terrane-index", "real-archive/terrane-archive", "store/locations"] {
         fs::rename(path(file), path("outside/file")).unwrap();
@@ -392,6 +417,7 @@ fn no_link_is_followed_out_of_a_directory_elsewhere() {
         fs::remove_file(path(file)).unwrap();
         fs::rename(path("outside/file"), path(file)).unwrap();
     }
+
     open().unwrap().close().unwrap();
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
 }

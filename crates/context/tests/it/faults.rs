@@ -107,6 +107,7 @@ fn run(disk: &Arc<SimDisk>, script: &Script, kind: FaultKind) -> bool {
         }
     };
     let mut durable = 0;
+
     for (number, step) in script.steps.iter().enumerate() {
         if let Err(error) = script.take(&mut store, &shared, step) {
             assert!(disk.faults() > 0, "{step:?}: {error}");
@@ -132,16 +133,20 @@ fn run(disk: &Arc<SimDisk>, script: &Script, kind: FaultKind) -> bool {
                 check_after_crash(disk, script, durable, number + 1);
                 return true;
             }
+
             again.unwrap_or_else(|error| panic!("{step:?} again: {error}"));
         }
+
         match script.state_of(&store) {
             Ok(state) => assert_eq!(state, script.states[number + 1], "{step:?}"),
             Err(error) => assert!(disk.faults() > 0, "{error}"),
         }
+
         if script.is_durable(step) {
             durable = number + 1;
         }
     }
+
     disk.set_plan(FaultPlan::default());
     let all = script.steps.len();
     if let Err(error) = store.close() {
@@ -149,6 +154,7 @@ fn run(disk: &Arc<SimDisk>, script: &Script, kind: FaultKind) -> bool {
     } else {
         durable = all;
     }
+
     drop(store);
     check_after_crash(disk, script, durable, all);
     false
@@ -254,10 +260,12 @@ fn a_commit_that_failed_is_made_of_the_same_context_again() {
             }
             let first = store.commit(&context, &Meta::tezos(1, "")).unwrap();
             context.advance(first);
+
             // Larger than a chunk: several frames, and several chunks.
             for name in 0..60 {
                 context.add(&steps_of(&format!("big/{name}")), vec![name as u8; 400]).unwrap();
             }
+
             let meta = Meta::tezos(2, "");
             let expected = store.hash(&context, &meta);
             disk.set_plan(FaultPlan::fail(disk.calls() + call, kind, Repeat::Once));
@@ -265,6 +273,7 @@ fn a_commit_that_failed_is_made_of_the_same_context_again() {
             let is_over = disk.faults() == 0;
             disk.set_plan(FaultPlan::default());
             let _note = Note(&(kind, call));
+
             match outcome {
                 Ok(hash) => assert_eq!(hash, expected),
                 Err(Error::Disk(_) | Error::Index { .. }) => {
@@ -284,6 +293,7 @@ fn a_commit_that_failed_is_made_of_the_same_context_again() {
                 }
                 Err(error) => panic!("{error}"),
             }
+
             let content = content_of(&context).unwrap();
             drop(context);
             store.close().unwrap();
@@ -292,11 +302,13 @@ fn a_commit_that_failed_is_made_of_the_same_context_again() {
             let store = open(&crashed, &options()).unwrap();
             let found = store.checkout(&expected).unwrap().expect("it was committed");
             assert!(content_of(&found).unwrap() == content);
+
             if is_over {
                 break;
             }
         }
     }
+
     assert!(failed > 40, "{failed}");
 }
 
@@ -333,5 +345,6 @@ fn a_store_is_poisoned_by_a_sync_that_failed_until_it_is_opened_anew() {
     let mut context = store.checkout(&first).unwrap().unwrap();
     context.add(&["n"], *b"3").unwrap();
     store.commit(&context, &Meta::tezos(3, "")).unwrap();
+
     assert_eq!(options().durability, Durability::Durable);
 }

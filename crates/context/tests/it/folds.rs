@@ -88,6 +88,7 @@ fn fold_visits_exactly_the_depths_that_are_asked_for() {
     }
     assert_eq!(visited(&tree, "foo/bar", None, Order::Sorted), ["", "toto="]);
     assert!(visited(&tree, "", Some(Depth::Lt(0)), Order::Sorted).is_empty());
+
     for nowhere in ["foo/toto", "absent", "foo/toto/through"] {
         assert!(visited(&tree, nowhere, None, Order::Sorted).is_empty(), "{nowhere}");
     }
@@ -203,6 +204,7 @@ fn singleton_and_update_tree_change_one_binding() {
     assert!(!tree.update_tree(&["a"], |old| old).unwrap(), "the same tree changes nothing");
     assert!(tree.update_tree(&["a", "x"], |_| None).unwrap());
     assert!(tree.is_empty());
+
     assert!(!tree.update_tree(&["a"], |_| None).unwrap());
 }
 
@@ -257,6 +259,7 @@ fn diff_does_not_load_what_is_equal() {
         let hidden = old.shallow(Kind::Directory, hash);
         old.add_tree(&[name.to_string()], &hidden).unwrap();
     }
+
     let mut new = old.clone();
     new.add(&["added"], *b"1").unwrap();
     let mut found = Vec::new();
@@ -265,6 +268,7 @@ fn diff_does_not_load_what_is_equal() {
         Ok::<_, Error>(())
     })
     .unwrap();
+
     assert_eq!(found, [("added".to_owned(), Change::Added)]);
 }
 
@@ -273,7 +277,9 @@ fn merge_models(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
     let mut merged = Model::new();
     let all = [base, ours, theirs].into_iter().flat_map(BTreeMap::keys);
     for path in all.collect::<BTreeSet<_>>() {
-        let (b, o, t) = (base.get(path), ours.get(path), theirs.get(path));
+        let b = base.get(path);
+        let o = ours.get(path);
+        let t = theirs.get(path);
         let value = if o == t || b == t {
             o.cloned()
         } else if b == o {
@@ -283,6 +289,7 @@ fn merge_models(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
         };
         merged.extend(value.map(|value| (path.clone(), value)));
     }
+
     Some(merged)
 }
 
@@ -293,10 +300,12 @@ fn join(_: &[Box<[u8]>], versions: Versions<'_>) -> Merged {
 
 #[test]
 fn merge_agrees_with_maps() {
-    let (mut merged, mut conflicts) = (0, 0);
+    let mut merged = 0;
+    let mut conflicts = 0;
     for_each_seed("merge_agrees_with_maps", 60, |rng, seed| {
         let base = random_model(rng);
-        let (mut ours, mut theirs) = (base.clone(), base.clone());
+        let mut ours = base.clone();
+        let mut theirs = base.clone();
         for _ in 0..rng.below(25) {
             change_at_random(rng, &mut ours);
             change_at_random(rng, &mut theirs);
@@ -323,6 +332,7 @@ fn merge_names_the_path_of_a_conflict() {
         tree_of(SMALL, &values.iter().map(|(at, value)| (path(at), vec![*value])).collect())
     };
     let base = tree(&[("a/x", 1), ("a/y", 1), ("z", 1)]);
+
     let conflict = |ours: &[(&str, u8)], theirs: &[(&str, u8)]| {
         let refuse = |_: &[Box<[u8]>], _: Versions<'_>| Err("no rule".to_owned());
         match tree(ours).merge(&base, &tree(theirs), refuse) {
@@ -330,6 +340,7 @@ fn merge_names_the_path_of_a_conflict() {
             other => panic!("{other:?}"),
         }
     };
+
     let (at, message) = conflict(&[("a/x", 2), ("a/y", 1), ("z", 1)], &[("a/x", 3), ("z", 1)]);
     assert_eq!((at.as_str(), message.as_str()), ("a/x", "no rule"));
     let (at, _) = conflict(&[("a/y", 1), ("z", 1)], &[("a/x", 3), ("a/y", 1), ("z", 1)]);
@@ -344,6 +355,7 @@ fn merge_names_the_path_of_a_conflict() {
     let merged = ours.merge(&base, &theirs, join).unwrap();
     assert_eq!(merged, tree(&[("b", 1), ("c", 1)]), "changes of one side each");
     let added = tree(&[("a/n", 1), ("z", 1)]);
+
     assert_eq!(tree(&[("z", 1)]).merge(&base, &added, join).unwrap(), added);
 }
 
@@ -371,6 +383,7 @@ fn copies_and_plain_data_are_the_same_tree() {
     let value = tree.of_value(*b"v");
     assert_eq!(value.to_memory().unwrap(), value);
     let hidden = tree.shallow(Kind::Directory, tree.hash());
+
     assert!(matches!(hidden.to_memory(), Err(Error::DanglingHash { .. })));
 }
 

@@ -32,6 +32,7 @@ fn the_hash_of_a_root_alone_does_not_prove_that_paths_are_absent() {
         let forged = Proof::decode(&bytes).unwrap();
         let error = forged.verify(&rules, KindedHash::directory(root)).unwrap_err();
         assert!(matches!(error, ProofError::RootMismatch { .. }), "{error:?}");
+
         // Nor is it taken where the caller itself mistakes the kind, or the proof names the right
         // one.
         let error = forged.verify(&rules, KindedHash::value(root)).unwrap_err();
@@ -39,6 +40,7 @@ fn the_hash_of_a_root_alone_does_not_prove_that_paths_are_absent() {
         let directory = KindedHash::directory(root);
         let forged = Proof::new(directory, directory, ProofTree::BlindedValue(root));
         let error = forged.verify(&rules, directory).unwrap_err();
+
         assert!(matches!(error, ProofError::Shape { .. }), "{error:?}");
     }
 }
@@ -63,6 +65,7 @@ impl Known {
             at.push(rng.below(24).to_string());
             tree.add(&at, [rng.below(3) as u8]).unwrap();
         }
+
         let mut hashes = vec![rules.empty_hash(), tree.hash(), Hash([9; 32])];
         for _ in 0..12 {
             hashes.extend(tree.find_tree(&random_path(rng)).unwrap().map(|found| found.hash()));
@@ -73,6 +76,7 @@ impl Known {
                 _ => {}
             });
         }
+
         Self { tree, hashes }
     }
 
@@ -126,7 +130,8 @@ fn each_bucket(tree: &mut InodeTree, visit: &mut dyn FnMut(Part<'_>)) {
 fn at_random(rng: &mut ChaCha8Rng, state: &mut ProofTree, forge: impl FnOnce(Part<'_>)) {
     let mut count = 0;
     each_part(state, &mut |_| count += 1);
-    let (mut left, mut forge) = (rng.index(count), Some(forge));
+    let mut left = rng.index(count);
+    let mut forge = Some(forge);
     each_part(state, &mut |part| {
         if left == 0
             && let Some(forge) = forge.take()
@@ -150,6 +155,7 @@ fn made_up(rng: &mut ChaCha8Rng, known: &Known) -> ProofTree {
     let hash = *rng.pick(&known.hashes);
     let entry = |rng: &mut ChaCha8Rng, tree| (rng.below(24).to_string().into_bytes().into(), tree);
     let bucket = |hash| InodeTree::BlindedInode(hash);
+
     match rng.below(7) {
         0 => ProofTree::Value(vec![rng.below(3) as u8]),
         1 => ProofTree::BlindedValue(hash),
@@ -185,7 +191,8 @@ fn forge_tree(rng: &mut ChaCha8Rng, known: &Known, tree: &mut ProofTree) {
         (4, ProofTree::Extender(chain), _) => forge_chain(rng, chain),
         (5, ProofTree::Inode(inode), _) if inode.proofs.len() == 1 => {
             let (index, below) = inode.proofs.remove(0);
-            let (length, proof) = (inode.length, Box::new(below));
+            let length = inode.length;
+            let proof = Box::new(below);
             *tree = ProofTree::Extender(ExtenderProof { length, segment: vec![index], proof });
         }
         (5, ProofTree::BlindedValue(hash), _) => *tree = ProofTree::BlindedNode(*hash),
@@ -278,6 +285,7 @@ fn forged(rng: &mut ChaCha8Rng, known: &Known) -> Parts {
             }
         }
     }
+
     parts
 }
 
@@ -294,7 +302,9 @@ fn questions(tree: &Tree, path: &[String]) -> [Result<String>; 5] {
 
 #[test]
 fn what_is_forged_is_refused_or_true() {
-    let (mut accepted, mut told, mut refused) = (0, 0, 0);
+    let mut accepted = 0;
+    let mut told = 0;
+    let mut refused = 0;
     for_each_seed("what_is_forged_is_refused_or_true", 60, |rng, _seed| {
         let known = Known::of(rng);
         for _ in 0..25 {

@@ -44,6 +44,7 @@ fn commit(store: &Store, parent: Option<&(Hash, Content)>, number: u8) -> (Hash,
         context.add(&steps_of(&path), value.as_slice()).unwrap();
         content.insert(path, value);
     }
+
     (store.commit(&context, &Meta::tezos(i64::from(number), "golden")).unwrap(), content)
 }
 
@@ -64,6 +65,7 @@ fn write() -> (Arc<SimDisk>, Vec<(Hash, Content)>) {
     commits.push(commit(&store, commits.last(), 5));
     store.set_branch(b"x", &commits[1].0).unwrap();
     store.remove_branch(b"main").unwrap();
+
     // As a process leaves it that is killed.
     let killed = disk.process_kill();
     drop(store);
@@ -95,15 +97,18 @@ fn golden_files_of_a_context_store_are_what_is_written_and_are_read() {
     assert_eq!(reader.branches(), [(b"x".to_vec(), commits[1].0)]);
     let newest: Vec<Hash> = reader.newest().map(|commit| commit.unwrap().hash).collect();
     assert!(newest.iter().eq(commits.iter().rev().map(|(hash, _)| hash)), "{newest:?}");
+
     for (hash, content) in &commits {
         let context = reader.checkout(hash).unwrap().unwrap();
         assert_eq!(&content_of(&context).unwrap(), content);
     }
+
     // And it can be gone on with.
     let store = open(&shared, &small()).unwrap();
     assert_eq!(store.recovery().commits, 1);
     let next = commit(&store, commits.last(), 6);
     store.close().unwrap();
+
     assert!(reader.exists(&next.0).unwrap());
 }
 
@@ -132,6 +137,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
             open(&shared, &small()).unwrap_err(),
             StoreReader::open(Arc::clone(&shared), Path::new(DIR), 0).unwrap_err(),
         ];
+
         for error in errors {
             assert!(
                 matches!(&error, Error::UnsupportedVersion { path: found, found: 7, newest: 2 }
@@ -139,6 +145,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
                 "{error:?}"
             );
         }
+
         assert_eq!(altered.read_raw(path(file)).unwrap(), bytes);
     }
 }

@@ -58,11 +58,13 @@ fn history_leads_to_the_first_commit_or_to_those_that_are_gone() {
     let three = commit(&store, &[two], &[("a/x", "2")]);
     let side = commit(&store, &[two], &[("c", "1")]);
     let four = commit(&store, &[three, side], &[("c", "1")]);
+
     let hashes = |depth| {
         let history = store.history(&four, depth).unwrap();
         assert_eq!(history.missing, []);
         history.commits.iter().map(|commit| commit.hash).collect::<Vec<Hash>>()
     };
+
     assert_eq!(hashes(usize::MAX), [four, side, three, two, one]);
     assert_eq!(hashes(1), [four, side, three]);
     assert_eq!(hashes(0), [four]);
@@ -80,6 +82,7 @@ fn history_leads_to_the_first_commit_or_to_those_that_are_gone() {
     assert_eq!(commits, [four, side]);
     let missing: BTreeSet<Hash> = history.missing.into_iter().collect();
     assert_eq!(missing, BTreeSet::from([two, three]));
+
     assert!(matches!(store.history(&one, 9), Err(Error::UnknownCommit { hash }) if hash == one));
 }
 
@@ -106,7 +109,8 @@ fn common_ancestors_are_those_of_a_search_of_everything() {
         }
         let reader = StoreReader::open(disk, Path::new("store"), 1 << 20).unwrap();
         for _ in 0..60 {
-            let (ours, theirs) = (*rng.pick(&all), *rng.pick(&all));
+            let ours = *rng.pick(&all);
+            let theirs = *rng.pick(&all);
             let common: BTreeSet<Hash> =
                 ancestors[&ours].intersection(&ancestors[&theirs]).copied().collect();
             let is_lowest = |hash: &&Hash| {
@@ -125,7 +129,8 @@ fn common_ancestors_are_those_of_a_search_of_everything() {
 fn a_search_for_common_ancestors_has_limits() {
     let (_, store) = new_store();
     let root = commit(&store, &[], &[("r", "1")]);
-    let (a, b) = (commit(&store, &[root], &[("a", "1")]), commit(&store, &[root], &[("b", "1")]));
+    let a = commit(&store, &[root], &[("a", "1")]);
+    let b = commit(&store, &[root], &[("b", "1")]);
     let c = commit(&store, &[a, b], &[("b", "1")]);
     let d = commit(&store, &[b, a], &[("d", "1")]);
     let lcas = |depth, ancestors| store.lcas(&c, &d, Reach { depth, ancestors });
@@ -136,6 +141,7 @@ fn a_search_for_common_ancestors_has_limits() {
     let alone = commit(&store, &[], &[("x", "1")]);
     assert_eq!(store.lcas(&a, &alone, Reach::ALL).unwrap(), []);
     let unknown = store.lcas(&a, &Hash([7; 32]), Reach::ALL);
+
     assert!(matches!(unknown, Err(Error::UnknownCommit { .. })));
 }
 
@@ -155,6 +161,7 @@ fn a_branch_is_moved_forward_only() {
     let three = commit(&store, &[side], &[("a", "4")]);
     store.set_branch(b"main", &one).unwrap();
     let near = store.fast_forward(b"main", &three, Reach { depth: 0, ancestors: 1 });
+
     assert!(matches!(near, Err(Error::MaxDepthReached { depth: 0 })));
 }
 
@@ -167,12 +174,14 @@ fn branches_are_merged_over_their_common_ancestor() {
     let theirs = commit(&store, &[base], &[("b", "2"), ("both", "theirs")]);
     store.set_branch(b"main", &ours).unwrap();
     store.set_branch(b"side", &theirs).unwrap();
+
     match store.merge_branch(b"main", b"side", &write, Reach::ALL, &refuse) {
         Err(Error::Conflict { path, message }) => {
             assert_eq!((path.0.as_str(), message.as_str()), ("both", "both changed"));
         }
         other => panic!("{other:?}"),
     }
+
     assert_eq!(store.branch(b"main"), Some(ours), "a conflict changes nothing");
     let merge =
         |into: &[u8], from: &[u8]| store.merge_branch(into, from, &write, Reach::ALL, &join);
@@ -184,6 +193,7 @@ fn branches_are_merged_over_their_common_ancestor() {
     assert_eq!(merge(b"main", b"side").unwrap(), merged, "it is in there already");
     assert_eq!(merge(b"side", b"main").unwrap(), merged, "moved forward");
     assert_eq!(merge(b"new", b"main").unwrap(), merged, "made");
+
     assert!(matches!(merge(b"main", b"none"), Err(Error::UnknownBranch { .. })));
 }
 
@@ -193,11 +203,13 @@ fn several_common_ancestors_are_merged_first() {
     let root = commit(&store, &[], &[("x", "0"), ("y", "0")]);
     let a = commit(&store, &[root], &[("x", "a")]);
     let b = commit(&store, &[root], &[("y", "b")]);
+
     // Both have merged the other's change, and made one of their own.
     let c = commit(&store, &[a, b], &[("y", "b"), ("c", "1")]);
     let d = commit(&store, &[b, a], &[("x", "a"), ("y", "d")]);
     store.set_branch(b"main", &c).unwrap();
     let write = Write::new(Meta::tezos(5, "merge"));
+
     // Over either ancestor alone, x or y would have been changed on both sides.
     let merged = store.merge_commit(b"main", &d, &write, Reach::ALL, &refuse).unwrap();
     let values = ["x", "y", "c"].map(|path| text(&store, &merged, path).unwrap());
@@ -205,6 +217,7 @@ fn several_common_ancestors_are_merged_first() {
     let alone = commit(&store, &[], &[("z", "1")]);
     let merged = store.merge_commit(b"main", &alone, &write, Reach::ALL, &refuse).unwrap();
     assert_eq!(text(&store, &merged, "z").as_deref(), Some("1"), "nothing in common");
+
     assert_eq!(text(&store, &merged, "x").as_deref(), Some("a"));
 }
 
@@ -212,11 +225,13 @@ fn several_common_ancestors_are_merged_first() {
 fn writes_do_what_they_are_told_if_the_branch_moves() {
     let (_, store) = new_store();
     let meta = Meta::tezos(1, "");
+
     let other = |number: u32| {
         let head = store.branch(b"main").into_iter().collect::<Vec<Hash>>();
         let moved = commit(&store, &head, &[("other", &number.to_string())]);
         store.set_branch(b"main", &moved).unwrap();
     };
+
     // Changes one value, while another does so the first `moves` times.
     let write = |write: &Write<'_>, value: &str, moves: u32| {
         let mut calls = 0;
@@ -230,6 +245,7 @@ fn writes_do_what_they_are_told_if_the_branch_moves() {
         });
         (made, calls)
     };
+
     let plain = Write::new(meta);
     let (made, _) = write(&plain, "1", 0);
     let first = made.unwrap().unwrap();
@@ -261,6 +277,7 @@ fn writes_do_what_they_are_told_if_the_branch_moves() {
     assert_eq!(text(&store, &head, "other"), before, "the last one wins");
     let parents = Write { parents: Some(vec![first]), ..plain };
     let head = write(&parents, "6", 0).0.unwrap().unwrap();
+
     assert_eq!(store.commit_info(&head).unwrap().parents, [first]);
 }
 
@@ -290,6 +307,7 @@ fn a_watch_is_called_once_for_each_change() {
     let change =
         |branch: &[u8], before, after| HeadChange { branch: branch.to_vec(), before, after };
     let mut wanted = Vec::new();
+
     for pair in heads.windows(2) {
         assert!(store.test_and_set_branch(b"main", pair[0].as_ref(), pair[1].as_ref()).unwrap());
         assert!(!store.test_and_set_branch(b"main", Some(&Hash([1; 32])), None).unwrap());
@@ -300,6 +318,7 @@ fn a_watch_is_called_once_for_each_change() {
             reader.sync().unwrap();
         }
     }
+
     assert_eq!(taken(&main), wanted);
     assert_eq!(taken(&all), wanted);
     let at_key = [wanted[0].clone(), wanted[2].clone(), wanted[3].clone()];
@@ -317,6 +336,7 @@ fn a_watch_is_called_once_for_each_change() {
     assert!(store.unwatch(watch));
     assert!(!store.unwatch(watch));
     store.set_branch(b"main", &one).unwrap();
+
     assert_eq!(taken(&main), []);
 }
 
@@ -347,10 +367,12 @@ fn watches_are_called_in_order_and_may_change_branches() {
     });
     let changes = taken(&changes);
     let mut head = None;
+
     for change in &changes {
         assert_eq!(change.before, head, "in the order in which they were made");
         head = change.after;
     }
+
     assert_eq!(head, store.branch(b"main"));
     assert_eq!(head, store.branch(b"copy"));
     assert_eq!(taken(&copies).len(), changes.len());
@@ -376,6 +398,7 @@ fn a_commit_to_a_branch_is_one_write_and_one_sync() {
     let second = store.test_and_commit_to(b"main", Some(&first), &context, &Meta::tezos(2, ""));
     let second = second.unwrap().unwrap();
     assert_eq!((store.branch(b"main"), store.newest().count()), (Some(second), 2));
+
     // A commit that is there already only moves the branch.
     assert_eq!(store.commit_to(b"x", &context, &Meta::tezos(2, "")).unwrap(), second);
     assert_eq!((store.branch(b"x"), store.newest().count()), (Some(second), 2));
@@ -387,6 +410,7 @@ fn a_commit_to_a_branch_is_one_write_and_one_sync() {
     let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
     let store = Store::open(disk, Path::new("store"), &options).unwrap();
     let branches = [(b"main".to_vec(), second), (b"x".to_vec(), second)];
+
     assert_eq!((store.branches(), store.newest().count()), (branches.to_vec(), 2));
 }
 

@@ -46,6 +46,7 @@ fn victim(seed: u64) -> Victim {
     let store = create(&shared, &small()).unwrap();
     let mut commits: Vec<(Hash, Content)> = Vec::new();
     store.add_volume().unwrap();
+
     for number in 0..24u8 {
         let mut context = match commits.last() {
             Some((head, _)) => store.checkout(head).unwrap().unwrap(),
@@ -55,6 +56,7 @@ fn victim(seed: u64) -> Victim {
             let path = [format!("d{}", (number + name) % 5), format!("{}", number % 4)];
             context.add(&path, vec![number ^ seed as u8; 80]).unwrap();
         }
+
         let hash = store.commit_to(b"main", &context, &Meta::tezos(i64::from(number), "")).unwrap();
         commits.push((hash, content_of(&context).unwrap()));
         if number == 12 {
@@ -62,10 +64,12 @@ fn victim(seed: u64) -> Victim {
             store.collect(&Retain::newest(2), &mut |_| GcPace::Go).unwrap();
         }
     }
+
     store.close().unwrap();
     drop(store);
     disk.write_raw("/outside", b"not ours");
     disk.sync_dir(Path::new("/")).unwrap();
+
     Victim { disk: disk.process_kill(), commits }
 }
 
@@ -110,10 +114,12 @@ const ACTS: [Act; 16] = [
 fn act(disk: &SimDisk, foreign: &SimDisk, path: &Path, act: Act) {
     let good = disk.read_raw(path).unwrap();
     let put = |bytes: &[u8]| disk.write_raw(path, bytes);
+
     let special = |kind| {
         disk.remove(path).unwrap();
         disk.plant_special(path, kind);
     };
+
     match act {
         Act::Missing => disk.remove(path).unwrap(),
         Act::Empty => put(&[]),
@@ -173,13 +179,17 @@ fn hostile_files_give_right_data_or_an_error() {
         victim.disk.files().into_iter().filter(|path| path.starts_with(DIR)).collect();
     let kinds =
         ["control", "lock", "/chunk-", "/volume-00000000/volume", "index/tree", "index/log"];
+
     for kind in kinds {
         assert!(
             files.iter().any(|path| path.to_string_lossy().contains(kind)),
             "{kind}: {files:?}"
         );
     }
-    let (mut refused, mut in_part, mut repaired) = (0, 0, 0);
+
+    let mut refused = 0;
+    let mut in_part = 0;
+    let mut repaired = 0;
     for path in &files {
         for one in ACTS {
             let what = format!("{} {one:?}", path.display());
@@ -188,6 +198,7 @@ fn hostile_files_give_right_data_or_an_error() {
             let shared: Arc<dyn Disk> = disk.clone();
             let is_index = path.starts_with("/store/index");
             let before = files_of(&disk);
+
             let kept = |files: &BTreeMap<PathBuf, Option<Vec<u8>>>| -> Vec<PathBuf> {
                 let changed = |path: &&PathBuf| before.get(*path) != files.get(*path);
                 before.keys().chain(files.keys()).filter(changed).cloned().collect()
@@ -222,6 +233,7 @@ fn hostile_files_give_right_data_or_an_error() {
                 }
                 Err(_) => refused += 1,
             }
+
             assert_eq!(written.read_raw("/outside").unwrap(), b"not ours");
             let shared: Arc<dyn Disk> = disk.clone();
             if repair(&shared, Path::new(DIR), &engine(), Loss::Refused, &mut |_| {}).is_ok() {
@@ -231,9 +243,11 @@ fn hostile_files_give_right_data_or_an_error() {
                 read_all(&victim, &what, &|hash| reader.checkout(hash));
                 assert_eq!(reader.branch(b"main"), Some(victim.commits[23].0), "{what}");
             }
+
             assert_eq!(disk.read_raw("/outside").unwrap(), b"not ours");
         }
     }
+
     println!("{refused} refused, {in_part} read in part, {repaired} repaired");
     assert!(refused > 20 && in_part > 10 && repaired > 20, "{refused} {in_part} {repaired}");
 }
@@ -255,11 +269,13 @@ fn nothing_is_written_through_what_stands_in_the_place_of_a_new_file() {
         format!("{DIR}/archive/volume-00000001"),
         format!("{DIR}/index.old"),
     ];
+
     for place in places {
         for kind in [EntryKind::Link, EntryKind::Other] {
             let disk = victim.disk.clone_disk();
             disk.plant_special(&place, kind);
             let shared: Arc<dyn Disk> = disk.clone();
+
             if let Ok(store) = open(&shared, &small()) {
                 assert_eq!(read_all(&victim, &place, &|hash| store.checkout(hash)), 0);
                 store.split().ok();
@@ -267,6 +283,7 @@ fn nothing_is_written_through_what_stands_in_the_place_of_a_new_file() {
                 store.collect(&Retain::newest(2), &mut |_| GcPace::Go).ok();
                 store.close().ok();
             }
+
             repair(&shared, Path::new(DIR), &engine(), Loss::Refused, &mut |_| {}).ok();
             match StoreReader::open(shared, Path::new(DIR), 1 << 20) {
                 Ok(reader) => {
@@ -279,6 +296,7 @@ fn nothing_is_written_through_what_stands_in_the_place_of_a_new_file() {
                     assert!(place.contains("chunk-") && error.to_string().contains(&place));
                 }
             }
+
             assert_eq!(disk.read_raw("/outside").unwrap(), b"not ours");
         }
     }
@@ -316,12 +334,14 @@ fn no_link_is_followed_out_of_a_store() {
     fs::create_dir_all(outside.join("sub")).unwrap();
     fs::write(outside.join("precious"), "mine").unwrap();
     fs::write(outside.join("sub/tree"), "mine").unwrap();
+
     let is_untouched = || {
         fs::read_to_string(outside.join("precious")).unwrap() == "mine"
             && fs::read_to_string(outside.join("sub/tree")).unwrap() == "mine"
             && fs::read_dir(&outside).unwrap().count() == 2
             && fs::read_dir(outside.join("sub")).unwrap().count() == 1
     };
+
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let engine = engine();
     for (name, target) in [
@@ -336,26 +356,31 @@ fn no_link_is_followed_out_of_a_store() {
         let dir = place.path().join(format!("store-{name}"));
         let hash = real_store(&dir);
         let link = dir.join(name);
+
         if link.is_dir() {
             fs::remove_dir_all(&link).unwrap();
         } else if link.exists() {
             fs::remove_file(&link).unwrap();
         }
+
         symlink(outside.join(target), &link).unwrap();
         let check_options = CheckOptions { index: Some(&engine), hashes: true };
         check(&disk, &dir, &check_options, &mut |_| {}).ok();
         assert!(is_untouched(), "{name}: check");
+
         if let Ok(store) = Store::open(Arc::clone(&disk), &dir, &small()) {
             assert!(store.exists(&hash).unwrap(), "{name}");
             store.split().ok();
             store.add_volume().ok();
             store.close().ok();
         }
+
         assert!(is_untouched(), "{name}: open");
         for loss in [Loss::Refused, Loss::Accepted] {
             repair(&disk, &dir, &engine, loss, &mut |_| {}).ok();
             assert!(is_untouched(), "{name}: repair");
         }
+
         let snapshot = place.path().join("tip");
         let source = place.path().join(format!("source-{name}"));
         let made = real_store(&source);
@@ -367,6 +392,7 @@ fn no_link_is_followed_out_of_a_store() {
         symlink(&outside, target.join("index")).unwrap();
         let mut input = fs::File::open(&snapshot).unwrap();
         Store::import_new(Arc::clone(&disk), &target, &small(), &mut input).ok();
+
         assert!(is_untouched(), "{name}: import");
     }
 }

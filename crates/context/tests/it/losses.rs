@@ -90,6 +90,7 @@ fn assert_refused(disk: &Arc<SimDisk>, options: &Options, what: &str) {
     assert!(checked(disk).problem_count > 0, "{what}");
     let error = open(&shared, options).unwrap_err();
     assert!(is_damage(&error), "{what}: a writer says {error:?}");
+
     let chunks_of = |files: &BTreeMap<PathBuf, Vec<u8>>| -> Vec<(PathBuf, Vec<u8>)> {
         let is_kept = |path: &Path| !path.starts_with("/store/index");
         files
@@ -98,6 +99,7 @@ fn assert_refused(disk: &Arc<SimDisk>, options: &Options, what: &str) {
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect()
     };
+
     assert_eq!(chunks_of(&content(disk)), chunks_of(&before), "{what}: a writer cuts nothing");
     let error = repaired(disk, Loss::Refused).unwrap_err();
     assert!(matches!(error, Error::WouldLose { .. }), "{what}: {error:?}");
@@ -120,6 +122,7 @@ fn a_chunk_that_is_shorter_than_it_was_durable_is_damage() {
     let (disk, commits) = written(&options, 6, true);
     let last = chunks(&disk).pop().unwrap();
     let good = disk.read_raw(&last).unwrap();
+
     for cut in [1, 8, 136, 600, good.len() / 2] {
         let damaged = disk.clone_disk();
         damaged.write_raw(&last, &good[..good.len() - cut]);
@@ -141,6 +144,7 @@ fn a_chunk_that_is_shorter_than_it_was_durable_is_damage() {
     assert_eq!(left.len() as u64, report.commits);
     assert!(left.iter().all(|hash| store.exists(hash).unwrap()));
     assert_eq!(store.branch(b"main"), left.last().map(|hash| **hash));
+
     commit(&store, 99);
 }
 
@@ -150,12 +154,14 @@ fn a_chunk_that_is_shifted_is_damage() {
     let (disk, _) = written(&options, 6, true);
     let last = chunks(&disk).pop().unwrap();
     let good = disk.read_raw(&last).unwrap();
+
     for (at, shift) in [(64, 8), (64, 4096), (good.len() / 2, 8), (good.len() - 200, 512)] {
         let damaged = disk.clone_disk();
         let shifted = [&good[..at], &vec![0; shift], &good[at..]].concat();
         damaged.write_raw(&last, &shifted);
         assert_refused(&damaged, &options, &format!("{shift} bytes come in at {at}"));
     }
+
     let damaged = disk.clone_disk();
     damaged.write_raw(&last, &[&good[..64], &good[72..]].concat());
     assert_refused(&damaged, &options, "8 bytes go");
@@ -174,6 +180,7 @@ fn a_missing_chunk_is_damage() {
         damaged.remove(files.last().unwrap()).unwrap();
         assert_refused(&damaged, &options, "the last chunk is missing");
         let report = repaired(&damaged, Loss::Accepted).unwrap();
+
         // Of a chunk that was not closed nothing else counts the commits.
         assert!(report.lost.is_some_and(|lost| lost.commit_count > 0 || !closes));
         assert_eq!(checked(&damaged).problems, []);
@@ -188,6 +195,7 @@ fn a_missing_chunk_is_damage() {
             let stores: [Checkout<'_>; 2] = [&|hash| read(&damaged)?.checkout(hash), &|hash| {
                 open(&shared, &options)?.checkout(hash)
             }];
+
             for checkout in stores {
                 let mut lost = 0;
                 for hash in &commits {
@@ -216,6 +224,7 @@ fn rot_of_the_last_durable_frame_is_no_torn_write() {
         let good = disk.read_raw(&last).unwrap();
         let mut units = (0..good.len()).step_by(8);
         let start = units.rfind(|&at| good[at..].starts_with(b"TMF1")).unwrap();
+
         for byte in (start..good.len()).step_by(3) {
             let damaged = disk.clone_disk();
             damaged.flip_bit(&last, byte as u64 * 8 + 1);
@@ -247,6 +256,7 @@ fn a_torn_write_behind_the_mark_is_cut() {
     let store = open(&shared, &options).unwrap();
     assert_eq!((store.recovery().cut_bytes, store.recovery().commits), (32, 3));
     assert_eq!(store.recovery().notes().len(), 1);
+
     assert_eq!(store.branch(b"main"), Some(commits[2]));
 }
 
@@ -257,6 +267,7 @@ fn a_damaged_copy_of_the_control_record_is_mended() {
     let options = options();
     let (disk, commits) = written(&options, 4, true);
     let control = Path::new(DIR).join("control");
+
     for at in [100, 4096 + 100, 8192 + 10] {
         let damaged = disk.clone_disk();
         damaged.flip_bit(&control, at * 8);
@@ -295,6 +306,7 @@ fn no_store_is_made_over_chunks() {
     assert!(checked(&disk).problem_count > 0);
     assert!(repaired(&disk, Loss::Refused).unwrap().control);
     let store = open(&shared, &options).unwrap();
+
     assert!(commits.iter().all(|hash| store.exists(hash).unwrap()));
 }
 
@@ -311,23 +323,28 @@ fn a_chunk_of_another_store_is_refused() {
         let store = create(&shared, &options).unwrap();
         store.add_volume().unwrap();
         let mut context = store.empty();
+
         for number in 0..60u8 {
             context.add(&["data", &number.to_string()], vec![value; 60]).unwrap();
             let hash = store.commit(&context, &Meta::tezos(i64::from(number), "")).unwrap();
             context = store.checkout(&hash).unwrap().unwrap();
         }
+
         drop(context);
         store.collect(&Retain::newest(3), &mut |_| GcPace::Go).unwrap();
         let hashes: Vec<Hash> = store.newest().map(|commit| commit.unwrap().hash).collect();
         store.close().unwrap();
         drop(store);
+
         (disk, hashes)
     };
+
     let (ours, hashes) = made(1);
     let (theirs, _) = made(2);
     let shared_files: Vec<PathBuf> =
         chunks(&ours).into_iter().filter(|path| theirs.read_raw(path).is_some()).collect();
     assert!(shared_files.len() > 3, "{shared_files:?}");
+
     for path in shared_files {
         let mixed = ours.clone_disk();
         mixed.write_raw(&path, &theirs.read_raw(&path).unwrap());
@@ -335,6 +352,7 @@ fn a_chunk_of_another_store_is_refused() {
         let named = |problem: &terrane_context::Problem| problem.path == path;
         assert!(report.problems.iter().any(named), "{path:?}: {:?}", report.problems);
         let Ok(reader) = read(&mixed) else { continue };
+
         for hash in &hashes {
             let found =
                 reader.checkout(hash).and_then(|context| context.unwrap().find(&["data", "0"]));
@@ -358,6 +376,7 @@ fn a_lost_index_is_made_again_at_once() {
         let of_index = |disk: &SimDisk| -> Vec<PathBuf> {
             disk.files().into_iter().filter(|path| path.starts_with("/store/index")).collect()
         };
+
         for is_early in [false, true] {
             let damaged = disk.clone_disk();
             for path in of_index(&damaged) {
@@ -368,12 +387,14 @@ fn a_lost_index_is_made_again_at_once() {
                     damaged.write_raw(&path, &early.read_raw(&path).unwrap());
                 }
             }
+
             assert_eq!(checked(&damaged).problem_count, 1, "{:?}", checked(&damaged).problems);
             let shared: Arc<dyn Disk> = damaged.clone();
             let store = open(&shared, &options).unwrap();
             assert!(store.recovery().indexed.is_some_and(|entries| entries >= 20));
             assert!(commits.iter().all(|hash| store.checkout(hash).unwrap().is_some()));
             drop(store);
+
             assert_eq!(checked(&damaged).problems, []);
         }
     }

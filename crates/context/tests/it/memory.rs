@@ -60,6 +60,7 @@ fn assert_holds(reader: &dyn Reader, maps: &[Map; 2], what: &str) {
                 "{what}"
             );
         }
+
         assert_eq!(cursor.next().unwrap(), None, "{what}");
         for (key, value) in map.iter().rev() {
             assert_eq!(
@@ -69,6 +70,7 @@ fn assert_holds(reader: &dyn Reader, maps: &[Map; 2], what: &str) {
             );
             assert_eq!(reader.get(table, key).unwrap().as_ref(), Some(value), "{what}");
         }
+
         assert_eq!(cursor.prev().unwrap(), None, "{what}");
     }
 }
@@ -82,15 +84,18 @@ fn change(
     let number = rng.index(2);
     let table = if number == 0 { Table::Main } else { INDEX };
     let key = vec![b'k'; 1 + rng.index(4)];
+
     if rng.chance(2, 5) {
         writer.remove(table, &key).unwrap();
         maps[number].remove(&key);
         return ((number, key), None);
     }
+
     let bytes = rng.index(20);
     let value = rng.bytes(bytes);
     writer.overwrite(table, &key, &value).unwrap();
     maps[number].insert(key.clone(), value);
+
     ((number, key), Some(bytes))
 }
 
@@ -151,6 +156,7 @@ fn a_version_is_freed_with_the_last_reader_that_sees_it() {
     let second = database.reader().unwrap();
     put(&database, &[(b"k", b"22")]);
     put(&database, &[(b"k", b"333")]);
+
     // Nobody saw the second value.
     assert_eq!(database.disk_bytes().unwrap(), cost(1) + cost(3));
     drop(first);
@@ -163,6 +169,7 @@ fn a_version_is_freed_with_the_last_reader_that_sees_it() {
     writer.commit().unwrap();
     assert_eq!(third.get(Table::Main, b"k").unwrap().as_deref(), Some(b"333".as_slice()));
     drop(third);
+
     assert_eq!(database.disk_bytes().unwrap(), 0);
 }
 
@@ -188,11 +195,13 @@ fn a_commit_past_the_limit_changes_nothing_and_the_next_goes_on() {
     writer.remove(Table::Main, b"a").unwrap();
     writer.put(Table::Main, b"d", b"4").unwrap();
     writer.commit().unwrap();
+
     // One that shrinks is taken even where it does not shrink enough.
     let database = database.with_limit(1);
     let mut writer = database.writer().unwrap();
     writer.delete(Table::Main, b"d").unwrap();
     writer.commit().unwrap();
+
     assert_eq!(database.settings(), [("limit_bytes", "1".to_owned())]);
 }
 
@@ -257,6 +266,7 @@ fn clones_are_one_database_which_closes_for_all() {
     assert!(refused(&clone.compact()));
     assert!(refused(&clone.close()));
     let counts = Counts { transactions: 1, bytes_written: 3, ..Counts::default() };
+
     assert_eq!(clone.counts(), counts);
 }
 
@@ -277,6 +287,7 @@ fn a_panic_of_a_writer_is_a_rollback() {
     assert!(writing.join().is_err());
     writer.put(Table::Main, b"k", b"w").unwrap();
     writer.commit().unwrap();
+
     assert_eq!(
         database.reader().unwrap().get(Table::Main, b"k").unwrap().as_deref(),
         Some(b"w".as_slice())

@@ -68,6 +68,7 @@ impl Bench {
         let store = create(&disk, &options).unwrap();
         let reader = StoreReader::open(Arc::clone(&disk), Path::new(DIR), 1 << 20).unwrap();
         let open = Open { context: store.empty(), content: Content::new(), parents: Vec::new() };
+
         Self {
             disk,
             options,
@@ -85,6 +86,7 @@ impl Bench {
         let Open { context, content, .. } = &mut self.open[at];
         let path = draw_path(rng, wide);
         let steps = steps_of(&path);
+
         match rng.below(10) {
             0..6 => {
                 let value = vec![rng.below(3) as u8; [0, 2, 48, 49, 90][rng.index(5)]];
@@ -129,6 +131,7 @@ impl Bench {
             let what = if rng.chance(1, 2) { Prefetch::Target } else { Prefetch::Way };
             context.prefetch(&paths, what);
         }
+
         let steps = steps_of(&path);
         assert_eq!(context.find(&steps).unwrap().as_ref(), content.get(&path), "{path}");
         assert_eq!(context.mem(&steps).unwrap(), content.contains_key(&path));
@@ -140,6 +143,7 @@ impl Bench {
         let is_there = content.contains_key(&path) || !below.is_empty();
         assert_eq!(context.mem_tree(&steps).unwrap(), is_there, "{path}");
         let mut listed = Vec::new();
+
         loop {
             let page = context.list(&steps, listed.len(), 3).unwrap();
             if page.is_empty() {
@@ -148,6 +152,7 @@ impl Bench {
             listed
                 .extend(page.into_iter().map(|(name, _)| String::from_utf8(name.into()).unwrap()));
         }
+
         listed.sort();
         names.sort_unstable();
         assert_eq!(listed, names, "{path}");
@@ -166,6 +171,7 @@ impl Bench {
         let commit = self.store.commit_info(&hash).unwrap();
         assert_eq!((commit.root, &commit.parents), (root, &*parents));
         self.commits.push((hash, content.clone()));
+
         if rng.chance(3, 4) {
             context.advance(hash);
             *parents = vec![hash];
@@ -234,12 +240,14 @@ impl Bench {
         assert!(newest.iter().eq(self.commits.iter().rev().map(|(hash, _)| hash)));
         let newest: Vec<Hash> = self.reader.newest().map(|commit| commit.unwrap().hash).collect();
         assert!(newest.iter().eq(self.commits.iter().rev().map(|(hash, _)| hash)), "reader");
+
         for (hash, content) in &self.commits {
             let context = self.store.checkout(hash).unwrap().unwrap();
             assert_eq!(&content_of(&context).unwrap(), content);
             let context = self.reader.checkout(hash).unwrap().unwrap();
             assert_eq!(&content_of(&context).unwrap(), content, "reader");
         }
+
         for Open { context, content, .. } in &self.open {
             assert_eq!(&content_of(context).unwrap(), content);
             assert_eq!(context.tree().hash(), fresh_hash(self.store.rules(), content));
@@ -252,6 +260,7 @@ fn run(rng: &mut ChaCha8Rng, rules: Rules, wide: u64) {
     let cache_bytes = [0, 4 << 10, 1 << 20][rng.index(3)];
     let access = if rng.chance(1, 2) { Access::Direct } else { Access::Buffered };
     let mut bench = Bench::new(Options { rules, indexing, cache_bytes, access, ..options() });
+
     for _ in 0..600 {
         match rng.below(60) {
             0..35 => bench.change(rng, wide),
@@ -265,6 +274,7 @@ fn run(rng: &mut ChaCha8Rng, rules: Rules, wide: u64) {
             _ => bench.check(),
         }
     }
+
     bench.check();
 }
 

@@ -25,8 +25,10 @@ fn large() -> Options {
 /// Directories of all shapes, over four commits, so that there are deltas.
 fn write(disk: &Arc<dyn Disk>, options: &Options, wide: u32) -> (Hash, Content) {
     let store = create(disk, options).unwrap();
-    let (mut context, mut content) = (store.empty(), Content::new());
+    let mut context = store.empty();
+    let mut content = Content::new();
     let mut head = store.rules().empty_hash();
+
     for round in 0..4 {
         let step = if round == 0 { 1 } else { 977 };
         for name in (0..wide).step_by(step) {
@@ -40,6 +42,7 @@ fn write(disk: &Arc<dyn Disk>, options: &Options, wide: u32) -> (Hash, Content) 
         head = store.commit(&context, &Meta::tezos(i64::from(round), "")).unwrap();
         context.advance(head);
     }
+
     store.close().unwrap();
     (head, content)
 }
@@ -73,6 +76,7 @@ fn a_prefetch_takes_batches_by_levels_and_then_nothing_is_read() {
     let some: Content =
         content.iter().step_by(13).map(|(path, value)| (path.clone(), value.clone())).collect();
     let paths = paths_of(some.keys());
+
     let run = |prefetch: bool| -> (Counts, terrane_context::Stats, Counts) {
         let store = open(&shared, &large()).unwrap();
         let context = checkout(&store, &head);
@@ -86,10 +90,12 @@ fn a_prefetch_takes_batches_by_levels_and_then_nothing_is_read() {
         check(&context, &some);
         (between - opened, stats, disk.counts() - between)
     };
+
     let (_, _, without) = run(false);
     let (ahead, stats, after) = run(true);
     assert!(paths.len() > 3_000 && without.reads > 4_000, "{} {without:?}", paths.len());
     assert_eq!(without.queued, 0);
+
     // Levels of `deep/N/a/b/X`: deep, N, a, b, three of inodes, the value; in each perhaps one of
     // what deltas are based on.
     assert!((5..=16).contains(&stats.batches), "{stats:?}");
@@ -109,10 +115,12 @@ fn what_is_in_memory_is_not_read() {
     context.prefetch(&paths, Prefetch::Target);
     context.prefetch(&absent, Prefetch::Way);
     let before = disk.counts();
+
     // Changed, and loaded into the tree.
     for path in &paths {
         context.add(path, *b"changed").unwrap();
     }
+
     context.prefetch(&paths, Prefetch::Target);
     context.prefetch(&absent, Prefetch::Way);
     context.prefetch(&[Vec::<&str>::new(), vec![""]], Prefetch::Target);
@@ -120,6 +128,7 @@ fn what_is_in_memory_is_not_read() {
         assert!(!context.mem(path).unwrap());
     }
     assert_eq!(disk.counts() - before, Counts::default());
+
     // In memory only.
     let mut tree = Tree::new(Rules::TEZOS).unwrap();
     tree.add(&["a", "b"], *b"c").unwrap();
@@ -145,6 +154,7 @@ fn the_way_is_without_values_and_heads_of_directories() {
     context.prefetch(&[["deep"]], Prefetch::Target);
     let before = disk.counts();
     assert_eq!(context.length(&["deep"]).unwrap(), 7);
+
     assert_eq!((disk.counts() - before).reads, 0);
 }
 
@@ -174,7 +184,9 @@ fn past_the_page_cache_all_is_the_same() {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let options = Options { access, ..large() };
         let store = Store::create(Arc::clone(&disk), &dir, &options).unwrap();
-        let (mut context, mut content) = (store.empty(), Content::new());
+        let mut context = store.empty();
+        let mut content = Content::new();
+
         for round in 0..20u32 {
             // What is not in the cache is read back from chunks that were just written.
             let paths: Vec<String> = (0..200).map(|n| format!("wide/{}", n * 7 + round)).collect();
@@ -184,6 +196,7 @@ fn past_the_page_cache_all_is_the_same() {
                 context.add(&steps_of(&path), value.as_slice()).unwrap();
                 content.insert(path, value);
             }
+
             let head = store.commit(&context, &Meta::tezos(i64::from(round), "")).unwrap();
             if round == 10 {
                 store.collect(&Retain::newest(2), &mut go).unwrap();
@@ -191,6 +204,7 @@ fn past_the_page_cache_all_is_the_same() {
             context = checkout(&store, &head);
             hashes.push(head);
         }
+
         let head = hashes[hashes.len() - 1];
         assert!(store.stats().chunks > 5);
         drop(store);
@@ -199,8 +213,10 @@ fn past_the_page_cache_all_is_the_same() {
         context.prefetch(&paths_of(content.keys()), Prefetch::Target);
         let read = store.stats().reads;
         check(&context, &content);
+
         assert_eq!(store.stats().reads, read);
     }
+
     assert_eq!(hashes[..20], hashes[20..]);
 }
 
@@ -209,6 +225,7 @@ fn threads_read_ahead_at_once() {
     let memory: Arc<dyn Disk> = MemoryDisk::new();
     let (head, content) = write(&memory, &large(), 2_000);
     let paths = paths_of(content.keys());
+
     for cache_bytes in [100 << 10, 64 << 20] {
         let store = open(&memory, &Options { cache_bytes, ..large() }).unwrap();
         let reader = StoreReader::open(Arc::clone(&memory), Path::new(DIR), cache_bytes).unwrap();
@@ -216,7 +233,8 @@ fn threads_read_ahead_at_once() {
         std::thread::scope(|scope| {
             for own in [checkout(&store, &head), reader.checkout(&head).unwrap().unwrap()] {
                 for context in [shared.clone(), own] {
-                    let (paths, content) = (&paths, &content);
+                    let paths = &paths;
+                    let content = &content;
                     scope.spawn(move || {
                         context.prefetch(paths, Prefetch::Target);
                         check(&context, content);
@@ -289,8 +307,10 @@ fn a_collection_runs_meanwhile() {
     let disk: Arc<dyn Disk> = MemoryDisk::new();
     let small = Options { chunk_bytes: 8 << 10, ..large() };
     let store = create(&disk, &small).unwrap();
-    let (mut context, mut content) = (store.empty(), Content::new());
+    let mut context = store.empty();
+    let mut content = Content::new();
     let mut commits: Vec<(Hash, Content)> = Vec::new();
+
     for round in 0..12u32 {
         for name in (round % 3..600).step_by(3) {
             let path = format!("wide/{name}");
@@ -302,6 +322,7 @@ fn a_collection_runs_meanwhile() {
         context.advance(hash);
         commits.push((hash, content.clone()));
     }
+
     store.close().unwrap();
     drop(store);
     let store = open(&disk, &Options { cache_bytes: 0, ..small }).unwrap();
@@ -310,6 +331,7 @@ fn a_collection_runs_meanwhile() {
     let seen = reader.checkout(&commits[0].0).unwrap().unwrap();
     let paths = paths_of(content.keys());
     let mut pieces = [0, 0];
+
     for kept in [5, 2] {
         // The first of these is let go before the second collection.
         let held = if kept == 5 { &held[..] } else { &held[6..] };
@@ -326,12 +348,14 @@ fn a_collection_runs_meanwhile() {
             })
             .unwrap();
     }
+
     assert!(pieces[0] > 10 && pieces[1] > 10, "{pieces:?}");
     drop(held);
     store.collect(&Retain::newest(1), &mut go).unwrap();
     drop(reader.checkout(&commits[11].0).unwrap());
     seen.prefetch(&paths, Prefetch::Target);
     let lost = paths.iter().filter(|path| matches!(seen.find(path), Err(Error::Collected { .. })));
+
     assert!(lost.count() > 500, "what the reader has seen is gone");
 }
 
@@ -342,6 +366,7 @@ fn a_proof_has_nothing_of_what_was_only_read_ahead() {
     let store = open(&disk, &large()).unwrap();
     let context = checkout(&store, &head);
     let paths = paths_of(content.keys());
+
     let prove = |ahead: bool| {
         let (proof, ()) = produce_tree_proof(context.tree(), |tree| {
             if ahead {
@@ -353,5 +378,6 @@ fn a_proof_has_nothing_of_what_was_only_read_ahead() {
         .unwrap();
         proof
     };
+
     assert!(prove(true) == prove(false));
 }

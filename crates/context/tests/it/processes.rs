@@ -94,10 +94,12 @@ fn write(dir: &Path) {
     };
     let last = if context.parents().is_empty() { 0 } else { number_of(&context).unwrap() };
     say(&format!("opened {last}"));
+
     if store.has_unfinished_collection() {
         store.collect(&Retain::everything(), &mut go).unwrap();
         say("finished");
     }
+
     let mut collection: Option<thread::JoinHandle<()>> = None;
     for number in last + 1.. {
         context.add(&["number"], number.to_le_bytes()).unwrap();
@@ -108,10 +110,12 @@ fn write(dir: &Path) {
             }
             .unwrap();
         }
+
         let hash = store.commit(&context, &Meta::tezos(number.cast_signed(), "")).unwrap();
         context.advance(hash);
         store.set_branch(MAIN, &hash).unwrap();
         say(&format!("committed {number}"));
+
         if number.is_multiple_of(COLLECT_EVERY) {
             if let Some(collection) = collection.take() {
                 collection.join().unwrap();
@@ -137,6 +141,7 @@ fn check(context: &Context, rng: &mut ChaCha8Rng, checks: &mut u64) -> Result<u6
         assert_eq!(found, expected(number, width, name), "commit {number}: {width}/{name}");
         *checks += 1;
     }
+
     if rng.chance(1, 10) {
         let all = content_of(context)?;
         let wanted = WIDTHS.iter().flat_map(|&width| (0..width).map(move |name| (width, name)));
@@ -144,6 +149,7 @@ fn check(context: &Context, rng: &mut ChaCha8Rng, checks: &mut u64) -> Result<u6
         assert_eq!(all.len(), count + 1, "commit {number}");
         *checks += all.len() as u64;
     }
+
     Ok(number)
 }
 
@@ -168,7 +174,10 @@ fn read(dir: &Path) {
         }
     };
     let rng = &mut ChaCha8Rng::seed_from_u64(u64::from(std::process::id()));
-    let (mut newest, mut checks, mut held) = (0, 0_u64, None);
+    let mut newest = 0;
+    let mut checks = 0_u64;
+    let mut held = None;
+
     loop {
         reader.sync().unwrap();
         let Some(head) = reader.branch(MAIN) else { continue };
@@ -181,6 +190,7 @@ fn read(dir: &Path) {
             let earlier = held.replace(context);
             earlier.and_then(|context| unless_collected(check(&context, rng, &mut checks)));
         }
+
         let mut before = None;
         for commit in reader.newest().take(5) {
             let Some(commit) = unless_collected(commit) else { break };
@@ -192,6 +202,7 @@ fn read(dir: &Path) {
                 assert_eq!(number.cast_signed(), commit.date);
             }
         }
+
         let counts = counted.counts();
         let written = counts.writes + counts.syncs + counts.locks + counts.removes + counts.renames;
         assert_eq!(written, 0, "{counts:?}");
@@ -280,12 +291,14 @@ fn readers_see_whole_commits_whoever_is_killed() {
         }
         return;
     }
+
     let cycles = env::var(CYCLES).map_or(6, |text| text.parse().unwrap());
     let seconds: u64 = env::var(SECONDS).map_or(1, |text| text.parse().unwrap());
     for_each_seed("readers_see_whole_commits_whoever_is_killed", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("store");
-        let (mut said, mut checks) = (Said::default(), 0);
+        let mut said = Said::default();
+        let mut checks = 0;
         let mut writer = Process::start(&dir, "writer");
         let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader")).collect();
         let gone = "a writer goes on until it is killed";

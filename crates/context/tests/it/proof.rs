@@ -111,6 +111,7 @@ pub(crate) fn prove(tree: &Tree, ops: &[Op]) -> Parts {
     let (after, said) = verified.replay(|tree| run(tree, ops)).unwrap();
     assert_eq!(said, expected, "{ops:?}");
     assert_eq!(after, kinded(&changed), "{ops:?}");
+
     Parts { before, after, state: verified.state().clone() }
 }
 
@@ -151,6 +152,7 @@ fn names_of_a_chain() -> [String; 3] {
     let bucket = |depth, name: &str| ocaml_hash(depth, name.as_bytes()) % 2;
     let bits = |name: &str| [0, 1, 2, 3].map(|depth| bucket(depth, name));
     let mut found: [Option<String>; 3] = [None, None, None];
+
     for number in 0.. {
         let name = number.to_string();
         let place = match bits(&name) {
@@ -164,6 +166,7 @@ fn names_of_a_chain() -> [String; 3] {
             break;
         }
     }
+
     found.map(Option::unwrap)
 }
 
@@ -196,6 +199,7 @@ fn a_chain_of_inodes_is_an_extender() {
     let ProofTree::Extender(chain) = &length.state else { panic!("{:?}", length.state) };
     assert_eq!((chain.length, chain.segment.as_slice()), (3, [0].as_slice()));
     assert!(matches!(*chain.proof, InodeTree::BlindedInode(_)));
+
     prove(&tree, &[Op::Remove(vec![x]), Op::Remove(vec![y]), Op::Remove(vec![z]), Op::IsEmpty]);
 }
 
@@ -208,10 +212,12 @@ fn what_is_blinded_is_never_absent() {
         let (_, said) = run(verified.tree().clone(), std::slice::from_ref(&asked))?;
         Ok::<_, ProofError>(said)
     };
+
     let missing = |seen: Op, asked: Op| match check(&[seen], asked) {
         Err(ProofError::NotProvided { path }) => path.to_string(),
         other => panic!("{other:?}"),
     };
+
     let find = |at: &str| Op::Find(path(at));
     assert_eq!(missing(find("d/1"), find("beside")), "beside");
     assert_eq!(missing(find("d/1"), find("other/x")), "other");
@@ -223,17 +229,20 @@ fn what_is_blinded_is_never_absent() {
     assert_eq!(missing(Op::Length(path("d")), Op::Remove(path("d/1"))), "d/1");
     assert_eq!(missing(Op::IsEmpty, find("beside")), "the root");
     assert_eq!(missing(Op::MemTree(path("beside")), find("beside")), "beside");
+
     // Proven absent, and present without being looked into.
     assert_eq!(check(&[find("nothing")], find("nor this")).unwrap(), ["None"]);
     assert_eq!(check(&[find("d/x")], find("d/x")).unwrap(), ["None"]);
     assert_eq!(check(&[find("beside")], find("beside/through")).unwrap(), ["None"]);
     assert_eq!(check(&[find("beside")], Op::MemTree(path("d"))).unwrap(), ["false true"]);
     assert_eq!(check(&[Op::Length(path("d"))], Op::Length(path("d"))).unwrap(), ["1000"]);
+
     // An equal binding is known by its hash alone.
     let mut value = tree.clone();
     value.add(&["one"], [1]).unwrap();
     let proof = prove(&value, &[Op::MemTree(path("one"))]);
     let said = verify(value.rules(), &proof, &[Op::Add(path("one"), 1)]);
+
     assert_eq!(said.unwrap(), ["false"]);
 }
 
@@ -254,16 +263,19 @@ fn what_was_tampered_with_is_refused_by_name() {
     let rules = tree.rules();
     let ops = [Op::Find(path("d/1")), Op::Add(path("d/2"), 2)];
     let proof = prove(&tree, &ops);
+
     let forged = |forge: &dyn Fn(&mut Parts)| {
         let mut forged = proof.clone();
         forge(&mut forged);
         assert_ne!(forged, proof);
         verify(rules, &forged, &ops).unwrap_err()
     };
+
     let before = |forge: &dyn Fn(&mut Parts)| {
         let error = forged(forge);
         assert!(matches!(error, ProofError::BeforeMismatch { .. }), "{error:?}");
     };
+
     before(&|proof| proof.before.hash.0[0] ^= 1);
     before(&|proof| proof.before.kind = Kind::Value);
     before(&|proof| *value_of(directory(proof), "1") = ProofTree::Value(b"forged".to_vec()));
@@ -273,12 +285,14 @@ fn what_was_tampered_with_is_refused_by_name() {
     before(&|proof| directory(proof).push((b"z".as_slice().into(), ProofTree::Value(Vec::new()))));
     before(&|proof| directory(proof)[0].0 = b"!".as_slice().into());
     before(&|proof| proof.state = ProofTree::BlindedNode(Hash([1; 32])));
+
     for error in [
         forged(&|proof| proof.after.hash.0[31] ^= 1),
         forged(&|proof| proof.after.kind = Kind::Value),
     ] {
         assert!(matches!(error, ProofError::AfterMismatch { .. }), "{error:?}");
     }
+
     let error = forged(&|proof| proof.state = ProofTree::BlindedNode(proof.before.hash));
     assert!(matches!(error, ProofError::NotProvided { .. }), "{error:?}");
     let error = forged(&|proof| {
@@ -290,6 +304,7 @@ fn what_was_tampered_with_is_refused_by_name() {
     let error = verify(rules, &proof, &[ops[0].clone(), Op::Add(path("d/2"), 3)]).unwrap_err();
     assert!(matches!(error, ProofError::AfterMismatch { .. }), "another computation: {error:?}");
     let error = verify(&Rules::BLAKE3, &proof, &ops).unwrap_err();
+
     assert!(matches!(error, ProofError::BeforeMismatch { .. }), "other rules: {error:?}");
 }
 
@@ -349,6 +364,7 @@ fn leaf(inode: &mut InodeProof) -> &mut Vec<(Box<[u8]>, ProofTree)> {
             },
         }
     }
+
     panic!("no leaf")
 }
 
@@ -363,6 +379,7 @@ fn a_state_that_is_no_part_of_a_tree_is_refused() {
             other => panic!("{expected}: {other:?}"),
         }
     };
+
     let length = "the length is that of what is below";
     shape("a small directory lists its steps", &|proof| inode(proof).length = 3);
     shape("a length has 63 bits", &|proof| inode(proof).length = u64::MAX);
@@ -404,10 +421,12 @@ fn a_state_that_is_no_part_of_a_tree_is_refused() {
     shape("an empty directory is not blinded", &|proof| {
         proof.state = ProofTree::BlindedNode(rules.empty_hash());
     });
+
     let chain = |segment: Vec<u8>, length| {
         let proof = Box::new(InodeTree::BlindedInode(Hash([1; 32])));
         ProofTree::Extender(ExtenderProof { length, segment, proof })
     };
+
     shape("a chain has an index", &|proof| proof.state = chain(vec![], 9));
     shape("an index is below the branching", &|proof| proof.state = chain(vec![0, 2], 9));
     shape("inodes nest at most 64 deep", &|proof| proof.state = chain(vec![0; 65], 9));
@@ -417,6 +436,7 @@ fn a_state_that_is_no_part_of_a_tree_is_refused() {
     let mut forged = proof.clone();
     inode(&mut forged).length += 1;
     let error = verify(&rules, &forged, &ops).unwrap_err();
+
     assert!(matches!(error, ProofError::BeforeMismatch { .. }), "{error:?}");
 }
 
@@ -428,6 +448,7 @@ fn a_proof_of_one_path_holds_its_hash_or_all_of_it() {
         assert_eq!(after, kinded(&tree));
         Ok::<_, ProofError>(said)
     };
+
     let hole = merkle_tree(&tree, &["d"], Target::Hole).unwrap();
     let raw = merkle_tree(&tree, &["d"], Target::Raw).unwrap();
     let find = [Op::Find(path("d/7"))];
@@ -442,6 +463,7 @@ fn a_proof_of_one_path_holds_its_hash_or_all_of_it() {
     let absent = merkle_tree(&tree, &["d", "x", "y"], Target::Raw).unwrap();
     assert_eq!(verify(tree.rules(), &absent, &[Op::Find(path("d/x"))]).unwrap(), ["None"]);
     let whole = merkle_tree(&tree, &ROOT, Target::Raw).unwrap();
+
     assert_eq!(verify(tree.rules(), &whole, &other).unwrap().len(), 1);
 }
 
@@ -454,16 +476,19 @@ fn proofs_of_values_and_of_nothing() {
     let value = empty.of_value(*b"v");
     let proof = prove(&value, &[Op::Find(vec![])]);
     assert_eq!(proof.state, ProofTree::Value(b"v".to_vec()));
+
     // A value that is all there is shows itself: its hash alone would not show what kind of tree it
     // is of.
     let proof = prove(&value, &[Op::MemTree(vec![])]);
     assert_eq!(proof.state, ProofTree::Value(b"v".to_vec()));
     prove(&value, &[Op::Add(path("x"), 1), Op::Find(path("x"))]);
+
     // The empty value and the empty directory share their hash, and are not taken for each other.
     let nothing = empty.of_value(*b"");
     let mut proof = prove(&nothing, &[Op::Find(vec![])]);
     proof.before.kind = Kind::Directory;
     let error = verify(&Rules::TEZOS, &proof, &[Op::Find(vec![])]).unwrap_err();
+
     assert!(matches!(error, ProofError::BeforeMismatch { .. }), "{error:?}");
 }
 
@@ -555,10 +580,12 @@ fn damaged_bytes_are_refused_or_fail_or_are_the_same() {
                 Ok(_) => panic!("bit {bit} of {said:?} changes nothing"),
             }
         }
+
         let mut longer = bytes.clone();
         longer.push(0);
         assert!(matches!(Proof::decode(&longer), Err(ProofError::Malformed { .. })));
     }
+
     assert!(changes > 1_000, "most bits are of hashes");
 }
 
@@ -596,6 +623,7 @@ fn states_that_are_made_up_never_panic() {
             }
         }
     });
+
     if std::env::var_os("SEED").is_none() {
         assert!(ran > 1_000, "{ran}");
     }
@@ -724,12 +752,14 @@ fn a_tree_in_memory_is_grafted_into_several_stores() {
         assert_eq!(context.find(&["d", "7"]).unwrap(), Some(b"7".to_vec()));
         assert_eq!(*context.tree(), tree);
     }
+
     tree.clear();
     assert_eq!(tree.find(&["d", "7"]).unwrap(), Some(b"7".to_vec()), "it is in memory still");
     let [one, mut other] = [stored(&tree), stored(&tree)];
     let outcome = other.add_tree(&["x"], one.tree());
     assert!(matches!(outcome, Err(Error::ForeignTree)), "{outcome:?}");
     assert!(other.add_tree(&["x"], &one.to_memory().unwrap()).unwrap());
+
     assert!(!other.add_tree(&["x"], &one.to_memory().unwrap()).unwrap(), "it is bound already");
 }
 
@@ -749,6 +779,7 @@ fn an_equal_binding_of_a_small_value_leaves_a_tree_that_can_be_compared_and_prov
     tree.add(&["d", "19"], [8]).unwrap();
     assert_eq!(differences(context.tree(), &tree).unwrap().len(), 1);
     prove(context.tree(), &[Op::Find(path("d/3"))]);
+
     assert_eq!(context.to_memory().unwrap(), *context.tree());
 }
 
@@ -792,15 +823,18 @@ fn v1_bytes_are_those_of_the_format() {
     .concat();
     let inode = InodeProof { length: 257, proofs };
     is_state_of(&[&[4], &sparse], ProofTree::Inode(inode.clone()));
+
     let extender = |segment: &[u8]| ExtenderProof {
         length: 257,
         segment: segment.to_vec(),
         proof: Box::new(InodeTree::Tree(inode.clone())),
     };
+
     let length = [0, 0, 0, 0, 0, 0, 1, 1];
     // 00000 00000 00000 and the bit that ends it.
     let bytes = [&[5], length.as_slice(), &[2, 0b0000_0000, 0b0000_0001], &[2], &sparse];
     is_state_of(&bytes, ProofTree::Extender(extender(&[0, 0, 0])));
+
     // 11111 00001, the bit that ends it, and padding.
     let bytes = [&[5], length.as_slice(), &[2, 0b1111_1000, 0b0110_0000], &[2], &sparse];
     is_state_of(&bytes, ProofTree::Extender(extender(&[31, 1])));
@@ -819,6 +853,7 @@ fn bytes_that_break_a_rule_are_refused_by_its_name() {
         Err(ProofError::Malformed { what, .. }) => assert_eq!(what.rule, expected),
         other => panic!("{expected}: {other:?}"),
     };
+
     let length = [0, 0, 0, 0, 0, 0, 1, 1];
     let blind = [[0].as_slice(), &[9; 32]].concat();
     let there = "what is announced is there";
@@ -833,11 +868,13 @@ fn bytes_that_break_a_rule_are_refused_by_its_name() {
     refused(&[&[2, 0, 0, 0, 14], &entry, &entry], ascend);
     refused(&[&[4, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]], "a length is not negative");
     refused(&[&[4], &length, &[2]], "tag of the buckets of an inode");
+
     let sparse = |items: &[&[u8]]| {
         let items = items.concat();
         [[4].as_slice(), &length, &[0, 0, 0, (items.len() >> 8) as u8, items.len() as u8], &items]
             .concat()
     };
+
     refused(&[&sparse(&[&[32], &blind])], "an index is below 32");
     refused(&[&sparse(&[&[1], &blind, &[1], &blind])], "the indices of buckets ascend");
     refused(&[&sparse(&[&[2], &blind, &[1], &blind])], "the indices of buckets ascend");
@@ -864,6 +901,7 @@ fn bytes_that_break_a_rule_are_refused_by_its_name() {
     );
     bytes[1] = 3;
     let error = Proof::decode(&bytes).unwrap_err();
+
     assert!(matches!(error, ProofError::UnsupportedVersion { found: 3 }), "{error}");
 }
 
@@ -878,20 +916,24 @@ fn what_has_no_form_in_bytes_is_not_encoded() {
             other => panic!("{expected}: {other:?}"),
         }
     };
+
     refused("a step has at most 255 bytes", &|proof| leaf(inode(proof))[0].0 = [9; 256].into());
     refused("steps ascend, and none is empty", &|proof| leaf(inode(proof))[0].0 = [].into());
     let indices = "the indices of buckets ascend, below 32";
     refused(indices, &|proof| inode(proof).proofs[1].0 = 32);
     refused(indices, &|proof| inode(proof).proofs.reverse());
     refused("a length has 63 bits", &|proof| inode(proof).length = 1 << 63);
+
     let chain = |segment: Vec<u8>| {
         let proof = Box::new(InodeTree::BlindedInode(Hash([1; 32])));
         ProofTree::Extender(ExtenderProof { length: 9, segment, proof })
     };
+
     refused("a chain has 1 to 406 indices", &|proof| proof.state = chain(vec![]));
     refused("a chain has 1 to 406 indices", &|proof| proof.state = chain(vec![0; 407]));
     refused("the indices of buckets are below 32", &|proof| proof.state = chain(vec![32]));
     let longest = Parts { state: chain(vec![21; 406]), ..proof }.proof();
+
     assert_eq!(Proof::decode(&longest.encode().unwrap()).unwrap(), longest);
 }
 
@@ -934,6 +976,7 @@ fn nested_inodes(directories: usize) -> Parts {
         }
         state = ProofTree::Inode(whole.unwrap());
     }
+
     Parts { state, ..nested(0) }
 }
 
@@ -959,6 +1002,7 @@ fn no_proof_exhausts_the_stack() {
     let over = nested(NESTING_MAX + 1);
     assert!(matches!(over.encode(), Err(ProofError::TooDeep)));
     assert!(matches!(verify(&Rules::TEZOS, &over, &[]), Err(ProofError::TooDeep)));
+
     // A million levels in bytes, each of which claims the rest.
     let mut bomb = around(&[]);
     let levels = 1_000_000u32;
@@ -968,6 +1012,7 @@ fn no_proof_exhausts_the_stack() {
         bomb.extend((0..4).rev().map(|byte| (rest >> (8 * byte)) as u8));
         bomb.extend([1, b'd']);
     }
+
     assert!(matches!(Proof::decode(&bomb), Err(ProofError::TooDeep)));
     // Chains within each other.
     let chain = [[3].as_slice(), &[0, 0, 0, 0, 0, 0, 1, 1], &[1, 4]].concat();
@@ -984,6 +1029,7 @@ fn a_removal_looks_at_what_it_needs_with_all_that_was_added() {
         tree.add(&["d", "new"], *b"x")?;
         tree.remove(&["d", "7"])
     };
+
     let produced = |looks: bool| {
         let run = |mut tree: Tree| {
             tree.add(&["d", "new"], *b"x")?;
@@ -994,6 +1040,7 @@ fn a_removal_looks_at_what_it_needs_with_all_that_was_added() {
         };
         produce_tree_proof(&tree, run).unwrap().0
     };
+
     let proof = produced(true);
     assert_eq!(proof, produced(false));
     let verified = proof.verify(&Rules::TEZOS, kinded(&tree)).unwrap();
@@ -1008,13 +1055,16 @@ fn a_removal_below_looks_at_no_more_than_a_binding_there() {
             tree.add(&["d", &name.to_string(), below], [1]).unwrap();
         }
     }
+
     let bytes = |change: fn(&mut Tree) -> Result<bool>| {
         let run = |mut tree: Tree| change(&mut tree).map(|_| (tree, ()));
         produce_tree_proof(&tree, run).unwrap().0.encode().unwrap().len()
     };
+
     let removed = bytes(|tree| tree.remove(&["d", "7", "a"]));
     let bound = bytes(|tree| tree.add(&["d", "7", "a"], *b"other"));
     assert!(removed <= bound, "{removed} {bound}");
+
     // Where the directory goes with its last step, all of the one above is gathered.
     let all = bytes(|tree| tree.remove(&["d", "7", "a"]).and(tree.remove(&["d", "7", "b"])));
     assert!(all > 4 * bound, "{all}");

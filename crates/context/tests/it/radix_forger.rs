@@ -50,10 +50,12 @@ fn read(bytes: &mut &[u8], mut addresses: Vec<&[u8]>) -> Part {
             *address = &address[usize::from(part.chain)..];
         }
     }
+
     assert_eq!(tag, NODE);
     let value = take(bytes, 1)[0];
     part.value = value.checked_sub(1).map(|len| take(bytes, usize::from(len)).to_vec());
     let count = usize::from(take(bytes, 1)[0]);
+
     for token in take(bytes, count).to_vec() {
         let leads = |address: &&[u8]| address.first() == Some(&token);
         let below: Vec<&[u8]> =
@@ -65,6 +67,7 @@ fn read(bytes: &mut &[u8], mut addresses: Vec<&[u8]>) -> Part {
         };
         part.children.push((token, child));
     }
+
     part
 }
 
@@ -77,6 +80,7 @@ fn write(part: &Part, out: &mut Vec<u8>) {
     out.extend(part.value.iter().flatten());
     out.push(part.children.len() as u8);
     out.extend(part.children.iter().map(|(token, _)| token));
+
     for (_, below) in &part.children {
         match below {
             Below::Hash(hash) => out.extend(hash),
@@ -121,6 +125,7 @@ fn forge(rng: &mut ChaCha8Rng, part: &mut Part, known: &[Vec<u8>]) {
         let at = rng.index(below.len());
         return forge(rng, below[at], known);
     }
+
     let count = part.children.len();
     let hash = rng.pick(known).clone();
     match rng.below(9) {
@@ -135,7 +140,8 @@ fn forge(rng: &mut ChaCha8Rng, part: &mut Part, known: &[Vec<u8>]) {
         5 if count > 0 => part.children[rng.index(count)].1 = Below::Hash(hash),
         6 if count > 1 => {
             let at = rng.index(count - 1);
-            let (one, two) = (part.children[at].0, part.children[at + 1].0);
+            let one = part.children[at].0;
+            let two = part.children[at + 1].0;
             part.children.swap(at, at + 1);
             (part.children[at].0, part.children[at + 1].0) = (one, two);
         }
@@ -149,7 +155,8 @@ fn forge(rng: &mut ChaCha8Rng, part: &mut Part, known: &[Vec<u8>]) {
 
 #[test]
 fn what_is_forged_for_a_root_is_refused_or_true() {
-    let (mut told, mut refused) = (0, 0);
+    let mut told = 0;
+    let mut refused = 0;
     for_each_seed("what_is_forged_for_a_root_is_refused_or_true", 40, |rng, _seed| {
         let options = Options { cache_bytes: 64 << 10, threads: 1 };
         let store = Store::open(Arc::new(Memory::new(&INDEXES).unwrap()), &options).unwrap();

@@ -63,6 +63,7 @@ pub(crate) fn content_of(tree: &Tree) -> Result<Content> {
             open.push((path, child));
         }
     }
+
     Ok(content)
 }
 
@@ -102,6 +103,7 @@ impl Change {
                 .map(|(k, v)| (k.clone(), v.clone()))
                 .collect()
         };
+
         match self {
             Self::Add(path, value) => drop(content.insert(path.clone(), value.clone())),
             Self::Remove(path) => {
@@ -230,6 +232,7 @@ fn draw_changes(rng: &mut ChaCha8Rng, wide: u64, is_first: bool) -> Vec<Change> 
             _ => Change::Copy(format!("data/{}", rng.below(5)), format!("copy/{}", rng.below(3))),
         });
     }
+
     changes
 }
 
@@ -263,8 +266,10 @@ impl Script {
                 }
                 _ => script.draw_commit(rng, known.last().copied()),
             };
+
             script.push(step);
         }
+
         script
     }
 
@@ -283,6 +288,7 @@ impl Script {
             terrane_context::CommitInfo { root: &root, parents: &parents, date, author, message };
         let hash = self.options.rules.commit_hash(&info);
         self.commits.push(Made { content, root, hash });
+
         Step::Commit { number, parent, changes }
     }
 
@@ -367,6 +373,7 @@ impl Script {
             let found = self.commits.iter().position(|made| made.hash == *hash);
             found.unwrap_or_else(|| panic!("{hash} was never made"))
         };
+
         let mut state = State { volumes: store.volumes().len() as u16, ..State::default() };
         for commit in store.newest() {
             state.commits.insert(0, number(&commit?.hash));
@@ -375,6 +382,7 @@ impl Script {
             let known = ["main", "a/b", "x"].into_iter().find(|known| known.as_bytes() == name);
             state.branches.insert(known.unwrap(), number(&head));
         }
+
         Ok(state)
     }
 
@@ -392,6 +400,7 @@ impl Script {
                 assert_eq!(context.find(&steps_of(path)).unwrap().as_ref(), Some(value), "{path}");
             }
         }
+
         for (name, head) in store.branches() {
             assert!(store.exists(&head).unwrap(), "branch {}", String::from_utf8_lossy(&name));
         }

@@ -76,15 +76,18 @@ fn what_was_committed_with_a_shallow_directory_is_checked_again_wherever_it_is_b
     for _ in 0..2 {
         commit(&store, &tree).unwrap();
     }
+
     let above = |levels: usize| {
         store.empty().singleton(&down(levels), *b"").map(|mut above| {
             above.add_tree(&down(levels), &tree).unwrap();
             above
         })
     };
+
     assert_eq!(levels_refused(commit(&store, &above(113).unwrap())), 513);
     let hash = commit(&store, &above(112).unwrap()).unwrap();
     assert_eq!(levels_refused(commit(&store, &shallow(&store, 1, hash))), 513);
+
     // Also beside others in a directory of inodes.
     let mut wide = store.empty().tree().clone();
     for number in 0..400 {
@@ -93,6 +96,7 @@ fn what_was_committed_with_a_shallow_directory_is_checked_again_wherever_it_is_b
     wide.add_tree(&["7", "d"], &tree).unwrap();
     let hash = commit(&store, &wide).unwrap();
     commit(&store, &shallow(&store, 110, hash)).unwrap();
+
     assert_eq!(levels_refused(commit(&store, &shallow(&store, 111, hash))), 513);
 }
 
@@ -124,10 +128,12 @@ fn the_hash_of_an_inode_is_no_directory() {
     .unwrap();
     let verified = proof.verify(&Rules::TEZOS, KindedHash::directory(whole)).unwrap();
     let ProofTree::Inode(inode) = verified.state() else { panic!("400 steps") };
+
     let blinded = |(_, below): &(u8, InodeTree)| match below {
         InodeTree::BlindedInode(hash) => Some(*hash),
         _ => None,
     };
+
     let inode = inode.proofs.iter().find_map(blinded).unwrap();
     let outcome = commit(&store, &shallow(&store, 1, inode));
     assert!(
@@ -135,6 +141,7 @@ fn the_hash_of_an_inode_is_no_directory() {
         "{outcome:?}"
     );
     commit(&store, &shallow(&store, 1, whole)).unwrap();
+
     // A store that has no index of objects knows neither.
     let minimal = create(Indexing::Minimal);
     let outcome = commit(&minimal, &shallow(&minimal, 1, chain(&minimal, 2)));
@@ -157,5 +164,6 @@ fn a_directory_that_is_one_leaf_is_found_by_its_hash() {
     let found = store.find_object(Kind::Directory, &hash).unwrap().unwrap();
     assert_eq!(found.length(&ROOT).unwrap(), 10);
     let root = commit(&store, &shallow(&store, 1, hash)).unwrap();
+
     assert_eq!(root, tree.hash());
 }

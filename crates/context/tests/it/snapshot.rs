@@ -61,7 +61,9 @@ fn export(store: &Store, commit: &Hash) -> Vec<u8> {
 fn history(store: &Store, seed: u64, commits: usize) -> Vec<Hash> {
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let (mut context, mut made) = (store.empty(), Vec::new());
+    let mut context = store.empty();
+    let mut made = Vec::new();
+
     for number in 0..commits {
         let changes = if number == 0 { 700 } else { 1 + rng.below(60) };
         for _ in 0..changes {
@@ -82,17 +84,20 @@ fn history(store: &Store, seed: u64, commits: usize) -> Vec<Hash> {
                 _ => drop(context.add(&["wide", &step], value).unwrap()),
             }
         }
+
         let hash =
             store.commit(&context, &Meta::tezos(i64::try_from(number).unwrap(), "random")).unwrap();
         made.push(hash);
         context = store.checkout(&hash).unwrap().unwrap();
     }
+
     made
 }
 
 /// The elements of a stream: hash and body.
 fn elements(stream: &[u8]) -> Vec<(Hash, Vec<u8>)> {
-    let (mut rest, mut all) = (&stream[HEAD_BYTES..], Vec::new());
+    let mut rest = &stream[HEAD_BYTES..];
+    let mut all = Vec::new();
     loop {
         let length = leb(&mut rest);
         if length == 0 {
@@ -107,7 +112,8 @@ fn elements(stream: &[u8]) -> Vec<(Hash, Vec<u8>)> {
 }
 
 fn leb(bytes: &mut &[u8]) -> usize {
-    let (mut value, mut shift) = (0, 0);
+    let mut value = 0;
+    let mut shift = 0;
     loop {
         let (byte, rest) = bytes.split_first().unwrap();
         *bytes = rest;
@@ -133,10 +139,12 @@ fn stream_of(head: &[u8], elements: &[(Hash, Vec<u8>)]) -> Vec<u8> {
         stream.extend_from_slice(&hash.0);
         stream.extend_from_slice(body);
     }
+
     stream.push(0);
     stream.extend_from_slice(&(elements.len() as u64).to_le_bytes());
     let crc = crc32c_append(0, &stream);
     stream.extend_from_slice(&crc.to_le_bytes());
+
     stream
 }
 
@@ -166,6 +174,7 @@ fn a_commit_is_exported_and_imported_with_the_same_hash() {
         other.add(&["wide", "new"], *b"1").unwrap();
         other.remove(&["deep"]).unwrap();
         let meta = Meta::tezos(9, "");
+
         assert_eq!(copy.commit(&next, &meta).unwrap(), bench.store.hash(&other, &meta));
     }
 }
@@ -186,7 +195,8 @@ fn a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
     assert!(increments[0] == increments[1]);
 
     for (dir, whose) in [("alone", true), ("read", false)] {
-        let (disk, options) = (Arc::clone(&bench.disk), &bench.options);
+        let disk = Arc::clone(&bench.disk);
+        let options = &bench.options;
         let made = if whose {
             bench.store.export_store(&commits[1], disk, Path::new(dir), options)
         } else {
@@ -226,6 +236,7 @@ fn streams_are_in_post_order_and_have_each_object_once() {
         context.add(&path, value.clone()).unwrap();
     }
     let first = bench.store.commit(&context, &Meta::tezos(1, "")).unwrap();
+
     // The same content once more, at other places of the pack.
     let mut context = bench.store.checkout(&first).unwrap().unwrap();
     context.add(&["f", "b"], value.clone()).unwrap();
@@ -237,11 +248,13 @@ fn streams_are_in_post_order_and_have_each_object_once() {
         all.iter().map(|(hash, body)| (body[0] == 1, *hash)).collect();
     assert_eq!(distinct.len(), all.len());
     assert_eq!(all.last().map(|(hash, body)| (*hash, body[0])), Some((commit, 8)));
+
     // One value; a = d = f, e, root; 300 steps in 1 + 32 inodes; the commit.
     assert_eq!(all.len(), 1 + 3 + 33 + 1);
     let kinds: Vec<u8> = all.iter().map(|(_, body)| body[0]).collect();
     assert_eq!(kinds[..3], [1, 2, 2], "the value, a, e");
     assert_eq!(kinds[3..35], [3; 32], "leaves");
+
     assert_eq!(kinds[35..], [4, 2, 8], "their inode, the root, the commit");
 }
 
@@ -253,14 +266,17 @@ fn increments_carry_a_history_over() {
         let whole = export(&bench.store, &commits[0]);
         let (copy, _) = bench.import_new("copy", &whole).unwrap();
         let mut bytes = 0;
+
         for pair in commits.windows(2) {
             let mut stream = Vec::new();
             let made = bench.store.export_since(&pair[0], &pair[1], &mut stream).unwrap();
             assert_eq!(copy.import(&mut &*stream).unwrap(), made);
             bytes += stream.len();
-            let (ours, theirs) = (&bench.store, &copy);
+            let ours = &bench.store;
+            let theirs = &copy;
             assert!(export(ours, &pair[1]) == export(theirs, &pair[1]));
         }
+
         assert!(bytes < 11 * whole.len(), "{bytes} bytes for 11 increments of {}", whole.len());
     }
 }
@@ -275,6 +291,7 @@ fn increments_have_what_changed_and_need_their_base() {
     let mut stream = Vec::new();
     bench.store.export_since(&commits[1], &next, &mut stream).unwrap();
     let kinds: Vec<u8> = elements(&stream).iter().map(|(_, body)| body[0]).collect();
+
     // The value, what leads to the leaf of the base, the leaf, its inode, the root, the commit.
     assert_eq!(kinds.iter().filter(|kind| [1, 2, 3, 4, 8].contains(kind)).count(), 5);
     assert!(kinds.len() <= 9, "{kinds:?}");
@@ -295,6 +312,7 @@ fn increments_have_what_changed_and_need_their_base() {
         other.store.import(&mut &*stream).unwrap();
     }
     assert!(other.store.exists(&next).unwrap() && other.store.exists(&again).unwrap());
+
     assert!(!other.store.exists(&commits[0]).unwrap());
 }
 
@@ -313,6 +331,7 @@ fn small_streams() -> (Bench, Hash, Vec<u8>, Vec<u8>) {
     let whole = export(&bench.store, &base);
     let mut increment = Vec::new();
     bench.store.export_since(&base, &commit, &mut increment).unwrap();
+
     (bench, base, whole, increment)
 }
 
@@ -336,6 +355,7 @@ fn every_changed_bit_of_a_stream_is_reported() {
     let (bench, base, whole, increment) = small_streams();
     let target = bench.import_new("target", &whole).unwrap().0;
     let mut wrong_hashes = 0;
+
     for stream in [whole, increment] {
         for bit in 0..8 * stream.len() {
             let mut changed = stream.clone();
@@ -352,6 +372,7 @@ fn every_changed_bit_of_a_stream_is_reported() {
             }
         }
     }
+
     assert!(wrong_hashes > 2000, "{wrong_hashes}");
     let newest: Vec<Hash> = target.newest().map(|commit| commit.unwrap().hash).collect();
     assert_eq!(newest, [base], "nothing else was committed");
@@ -363,10 +384,12 @@ fn streams_that_are_whole_but_wrong_are_refused_by_their_elements() {
     let commit = bench.store.commit(&bench.store.empty(), &Meta::tezos(1, "")).unwrap();
     let stream = export(&bench.store, &commit);
     let commit_element = elements(&stream).remove(0);
+
     let value = |bytes: Vec<u8>| {
         let hash = Rules::TEZOS.value_hash(&bytes);
         (hash, [vec![1], bytes].concat())
     };
+
     let target = Bench::new(Rules::TEZOS);
     let refused = |elements: &[(Hash, Vec<u8>)]| match target
         .store
@@ -375,6 +398,7 @@ fn streams_that_are_whole_but_wrong_are_refused_by_their_elements() {
         Err(Error::UnexpectedElement { index, what }) => (index, what.rule),
         other => panic!("{other:?}"),
     };
+
     let long = value(vec![3; 49]);
     let unused = [long.clone(), commit_element.clone()];
     assert_eq!(refused(&unused), (1, "elements that are not used"));
@@ -391,12 +415,14 @@ fn streams_that_are_whole_but_wrong_are_refused_by_their_elements() {
     head[24] ^= 1;
     let mut named = commit;
     named.0[0] ^= 1;
+
     match target.store.import(&mut &*stream_of(&head, &[commit_element])) {
         Err(Error::RootMismatch { expected, found }) => {
             assert_eq!((expected, found), (named, commit));
         }
         other => panic!("{other:?}"),
     }
+
     let other = Bench::new(Rules::BLAKE3).store.import(&mut &*stream);
     assert!(matches!(other, Err(Error::ConfigMismatch { option: "rules", .. })));
 }
@@ -410,7 +436,8 @@ fn blake2b(preimage: &[u8]) -> Hash {
 /// hashes.
 fn leaf(steps: [&str; 2]) -> (Hash, Vec<u8>) {
     let value = SMALL.value_hash(b"x");
-    let (mut preimage, mut body) = (vec![0, 2], vec![3, 0, 2]);
+    let mut preimage = vec![0, 2];
+    let mut body = vec![3, 0, 2];
     for step in steps {
         preimage.extend_from_slice(&[1, step.as_bytes()[0], 1]);
         preimage.extend_from_slice(&value.0);
@@ -438,7 +465,8 @@ fn inodes_that_no_set_of_steps_has_are_refused() {
     let all = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let of = |wanted: u32| all.into_iter().filter(move |step| bucket(step) == wanted);
     let (zero, one): (Vec<&str>, Vec<&str>) = (of(0).take(2).collect(), of(1).take(2).collect());
-    let (left, right) = (leaf([zero[0], zero[1]]), leaf([one[0], one[1]]));
+    let left = leaf([zero[0], zero[1]]);
+    let right = leaf([one[0], one[1]]);
     let bench = Bench::new(SMALL);
     let mut context = bench.store.empty();
     for step in zero.iter().chain(&one) {
@@ -459,6 +487,7 @@ fn inodes_that_no_set_of_steps_has_are_refused() {
             other => panic!("{other:?}"),
         }
     };
+
     let swapped = inode(0, 4, [(right.0, 1), (left.0, 2)]);
     assert_eq!(refused([&left, &right], swapped), "steps are in their buckets");
     let mut pair = [zero[0], one[0]];
@@ -469,6 +498,7 @@ fn inodes_that_no_set_of_steps_has_are_refused() {
     let counted = inode(0, 5, [(left.0, 2), (right.0, 1)]);
     assert_eq!(refused([&left, &right], counted), "entries below an inode");
     let small = inode(0, 2, [(left.0, 2), (right.0, 1)]);
+
     assert_eq!(refused([&left, &right], small), "entries of an inode with buckets");
 }
 
@@ -493,6 +523,7 @@ fn a_directory_whose_import_did_not_end_is_refused_and_begun_anew() {
     let copy = Store::open(disk(), dir, &bench.options).unwrap();
     assert!(export(&copy, &commits[1]) == stream);
     copy.close().unwrap();
+
     assert!(matches!(bench.import_new("copy", &stream), Err(Error::AlreadyExists { .. })));
 }
 
@@ -514,11 +545,13 @@ fn imports_and_collections_keep_out_of_each_others_way() {
         })
         .unwrap();
     assert!(refused > 0);
+
     // What a failed import has left, and all else but the import, is collected.
     target.store.import(&mut &stream[..stream.len() - 1]).unwrap_err();
     target.store.import(&mut &*stream).unwrap();
     target.store.collect(&Retain::newest(1), &mut |_| GcPace::Go).unwrap();
     assert!(export(&target.store, &commits[2]) == stream);
+
     assert_eq!(target.store.newest().count(), 1);
 }
 
@@ -547,10 +580,12 @@ fn an_import_that_loses_power_is_whole_or_begins_anew() {
         let disk: Arc<dyn Disk> = disk.clone();
         Store::import_new(disk, Path::new("copy"), &bench.options, &mut &*whole)
     };
+
     let disk = SimDisk::new(1);
     import(&disk).unwrap();
     let calls = disk.calls();
     let [mut refused, mut opened] = [0, 0];
+
     for call in 1..=calls {
         for survival in [Survival::Nothing, Survival::Random(call)] {
             let disk = SimDisk::new(1);
@@ -569,9 +604,11 @@ fn an_import_that_loses_power_is_whole_or_begins_anew() {
                 }
                 Err(error) => panic!("call {call}: {error}"),
             };
+
             assert!(export(&store, &base) == whole, "call {call}");
         }
     }
+
     assert!(refused > 20 && opened > 0, "{refused} refused, {opened} opened of {calls} calls");
 }
 
@@ -582,10 +619,12 @@ fn an_import_sets_its_branch_with_its_commit() {
     let commits = history(&source.store, 5, 2);
     let stream = export(&source.store, &commits[0]);
     let path = Path::new("store");
+
     let fresh = |disk: &Arc<SimDisk>| -> Result<Store, Error> {
         let shared: Arc<dyn Disk> = disk.clone();
         Store::create(shared, path, &options(Rules::TEZOS))
     };
+
     // One frame and one sync, as without a branch.
     let cost = |import: &dyn Fn(&Store) -> Result<Snapshot, Error>| {
         let store = fresh(&SimDisk::new(1)).unwrap();
@@ -594,6 +633,7 @@ fn an_import_sets_its_branch_with_its_commit() {
         let after = store.stats();
         (after.frames - before.frames, after.syncs - before.syncs)
     };
+
     let plain = cost(&|store| store.import(&mut &*stream));
     assert_eq!(cost(&|store| store.import_to(b"main", &mut &*stream)), plain);
 
@@ -606,11 +646,13 @@ fn an_import_sets_its_branch_with_its_commit() {
     store.import_to(b"main", &mut &*stream).unwrap();
     assert_eq!(*changes.lock().unwrap(), [Some(commits[0])]);
     assert_eq!(store.branch(b"main"), Some(commits[0]));
+
     // A commit that is there gets the branch.
     store.import_to(b"again", &mut &*stream).unwrap();
     assert_eq!(store.branch(b"again"), Some(commits[0]));
     let refused = store.import_to(b"", &mut &*stream);
     assert!(matches!(refused, Err(Error::BranchName { bytes: 0 })), "{refused:?}");
+
     for call in before..whole.calls() {
         let disk = SimDisk::new(1);
         let store = fresh(&disk).unwrap();
@@ -627,9 +669,11 @@ fn an_import_sets_its_branch_with_its_commit() {
 
     // A new store has it as well, and a bad name makes none.
     let import = |name: &[u8]| {
-        let (disk, options) = (Arc::clone(&source.disk), &source.options);
+        let disk = Arc::clone(&source.disk);
+        let options = &source.options;
         Store::import_new_to(disk, Path::new("new"), options, name, &mut &*stream)
     };
+
     assert!(matches!(import(&[b'x'; 256]), Err(Error::BranchName { bytes: 256 })));
     assert!(source.disk.kind(Path::new("new")).unwrap().is_none());
     assert_eq!(import(b"main").unwrap().0.branch(b"main"), Some(commits[0]));

@@ -60,6 +60,7 @@ fn octez_chain(store: &Store) -> [Hash; 4] {
     block.remove(&["data", "a", "c"]).unwrap();
     block.add(&["data", "a", "d"], "Février".as_bytes()).unwrap();
     let block3b = commit(&block);
+
     [genesis, block2, block3a, block3b]
 }
 
@@ -83,6 +84,7 @@ fn check_octez_chain(store: &Store, [genesis, block2, block3a, block3b]: [Hash; 
     assert_eq!(text(&b, &["data", "a", "b"]).as_deref(), Some("Novembre"));
     assert_eq!(text(&b, &["data", "a", "c"]), None);
     assert_eq!(text(&b, &["data", "a", "d"]).as_deref(), Some("Février"));
+
     assert_eq!(store.commit_info(&block3b).unwrap().parents, [block2]);
 }
 
@@ -101,6 +103,7 @@ fn forks_of_a_chain_stay_readable() {
     assert_eq!(store.recovery(), Recovery::default(), "it was closed");
     assert_eq!(octez_chain(&store), chain, "the same once more");
     let newest: Vec<Hash> = store.newest().map(|commit| commit.unwrap().hash).collect();
+
     assert_eq!(newest, [chain[3], chain[2], chain[1], chain[0]], "made once");
 }
 
@@ -122,6 +125,7 @@ fn commits_of_one_context_are_siblings() {
     let third = store.commit(&context, &Meta::tezos(3, "")).unwrap();
     assert_eq!(store.commit_info(&third).unwrap().parents, [second]);
     assert_eq!(text(&checkout(&store, &first), &["y"]), None);
+
     assert_eq!(text(&checkout(&store, &third), &["y"]).as_deref(), Some("2"));
 }
 
@@ -132,6 +136,7 @@ fn a_store_that_was_not_closed_has_every_commit() {
     let store = Store::create(Arc::clone(&disk), Path::new(DIR), &small).unwrap();
     let mut hashes = Vec::new();
     let mut context = store.empty();
+
     for block in 0..200u32 {
         for name in 0..20u32 {
             let path = ["data".to_owned(), (block * 7 % 50).to_string(), name.to_string()];
@@ -143,6 +148,7 @@ fn a_store_that_was_not_closed_has_every_commit() {
         hashes.push((hash, context.tree().hash()));
         store.set_branch(b"main", &hash).unwrap();
     }
+
     assert!(store.stats().chunks > 20, "{:?}", store.stats());
     drop(store);
     for round in 0..2 {
@@ -153,6 +159,7 @@ fn a_store_that_was_not_closed_has_every_commit() {
             assert_eq!(context.tree().hash(), *root);
             assert_eq!(context.find(&["big"]).unwrap(), Some(vec![block as u8; 1000]));
         }
+
         // What is read back and hashed anew has the hash that it had: the copy shares nothing.
         let last = checkout(&store, &hashes[199].0);
         let mut copy = Tree::new(*store.rules()).unwrap();
@@ -162,6 +169,7 @@ fn a_store_that_was_not_closed_has_every_commit() {
                 copy.add(&path, value.to_value().unwrap().unwrap()).unwrap();
             }
         }
+
         copy.add(&["big"], last.find(&["big"]).unwrap().unwrap()).unwrap();
         assert_eq!(copy.hash(), hashes[199].1, "round {round}");
         store.close().unwrap();
@@ -199,6 +207,7 @@ fn a_copy_shares_what_it_copies() {
     copy.add_tree(&["data", "again"], &subtree).unwrap();
     store.commit(&copy, &Meta::tezos(2, "")).unwrap();
     let copied = store.stats().written_bytes - before - whole;
+
     assert!(whole > 100_000 && copied < 2_000, "{whole} {copied}");
 }
 
@@ -211,10 +220,12 @@ fn the_length_of_a_wide_directory_reads_one_node() {
         context.add(&["wide", &name.to_string()], name.to_le_bytes()).unwrap();
     }
     let hash = store.commit(&context, &Meta::tezos(0, "")).unwrap();
+
     let unpaged = |store: &Store| {
         let all = checkout(store, &hash).list(&["wide"], 0, usize::MAX).unwrap();
         all.into_iter().map(|(step, _)| step).collect::<Vec<_>>()
     };
+
     let all = unpaged(&store);
     assert_eq!(all.len(), 100_000);
     drop((store, context));
@@ -224,11 +235,13 @@ fn the_length_of_a_wide_directory_reads_one_node() {
     assert_eq!(context.length(&["wide"]).unwrap(), 100_000);
     assert_eq!(store.stats().reads - before, 1);
     let mut paged = Vec::new();
+
     while paged.len() < 100_000 {
         let page = context.list(&["wide"], paged.len(), 7_777).unwrap();
         assert!(!page.is_empty());
         paged.extend(page.into_iter().map(|(step, _)| step));
     }
+
     assert_eq!(paged, all);
     assert_eq!(context.list(&["wide"], 100_000, 5).unwrap().len(), 0);
     assert_eq!(context.list(&["absent"], 0, 5).unwrap().len(), 0);
@@ -241,10 +254,12 @@ fn branches_and_compare_and_set() {
     let store = create(&disk);
     let mut context = store.empty();
     let mut commits = Vec::new();
+
     for number in 0..9u8 {
         context.add(&["n"], [number]).unwrap();
         commits.push(store.commit(&context, &Meta::tezos(0, "")).unwrap());
     }
+
     store.set_branch(b"main", &commits[0]).unwrap();
     store.set_branch(b"a/b", &commits[1]).unwrap();
     assert_eq!(store.branches(), [(b"a/b".to_vec(), commits[1]), (b"main".to_vec(), commits[0])]);
@@ -253,6 +268,7 @@ fn branches_and_compare_and_set() {
     assert!(matches!(store.set_branch(b"", &commits[0]), Err(Error::BranchName { bytes: 0 })));
     let unknown = store.rules().empty_hash();
     assert!(matches!(store.set_branch(b"x", &unknown), Err(Error::UnknownCommit { .. })));
+
     for _ in 0..50 {
         store.set_branch(b"main", &commits[0]).unwrap();
         let winners: Vec<Hash> = std::thread::scope(|scope| {
@@ -268,6 +284,7 @@ fn branches_and_compare_and_set() {
         assert_eq!(winners.len(), 1);
         assert_eq!(store.branch(b"main"), Some(winners[0]));
     }
+
     assert!(!store.test_and_set_branch(b"new", Some(&commits[0]), None).unwrap());
     assert!(store.test_and_set_branch(b"new", None, Some(&commits[3])).unwrap());
     drop(store);
@@ -291,6 +308,7 @@ fn a_second_writer_is_refused() {
     assert!(matches!(error, Error::ConfigMismatch { option: "scheme", .. }), "{error}");
     assert!(again().is_ok());
     let nowhere = Store::open(Arc::clone(&disk), Path::new("nowhere"), &options());
+
     assert!(matches!(nowhere, Err(Error::NotFound { .. })));
 }
 
@@ -304,6 +322,7 @@ fn a_reader_follows_the_writer() {
     assert!(!follower.sync().unwrap());
     let mut context = store.empty();
     let mut commits: Vec<Hash> = Vec::new();
+
     for block in 0..100u32 {
         context.add(&["n"], block.to_le_bytes()).unwrap();
         context.add(&["filling"], vec![block as u8; 300]).unwrap();
@@ -311,14 +330,17 @@ fn a_reader_follows_the_writer() {
         assert!(follower.commit_info(&hash).is_err(), "not before the next sync");
         context.advance(hash);
         store.set_branch(b"main", &hash).unwrap();
+
         if block % 3 == 0 {
             assert!(follower.sync().unwrap());
             assert_eq!(follower.branch(b"main"), Some(hash));
         }
+
         commits.push(hash);
         let seen = follower.checkout(&hash).unwrap().expect("a checkout syncs by itself");
         assert_eq!(seen.find(&["n"]).unwrap().unwrap(), block.to_le_bytes());
     }
+
     assert!(store.stats().chunks > 5);
     for other in [reader(), follower] {
         for (block, hash) in commits.iter().enumerate() {
@@ -336,7 +358,8 @@ fn a_reader_follows_the_writer() {
 /// panicked on those that lay behind its own end.
 #[test]
 fn trees_of_another_store_are_refused_and_those_of_none_copied() {
-    let (one, two) = (create(&memory()), create(&memory()));
+    let one = create(&memory());
+    let two = create(&memory());
     let frames = two.stats().frames;
     let mut context = one.empty();
     for number in 0..300 {
@@ -355,6 +378,7 @@ fn trees_of_another_store_are_refused_and_those_of_none_copied() {
     assert_eq!(two.commit(&moved, &meta).unwrap(), hash);
     assert_eq!(checkout(&two, &hash).find(&["wide", "299"]).unwrap(), Some(vec![7; 60]));
     let empty = one.empty();
+
     assert_eq!(two.commit(&empty, &meta).unwrap(), one.commit(&empty, &meta).unwrap());
 }
 
@@ -378,6 +402,7 @@ fn a_stored_tree_that_was_not_loaded_is_as_deep_as_it_is() {
     let hash = store.commit(&other, &Meta::tezos(1, "")).unwrap();
     let mut again = store.empty();
     let refused = again.add_tree(&["above"], checkout(&store, &hash).tree());
+
     assert!(matches!(refused, Err(Error::TooDeep { levels: 513 })), "{refused:?}");
 }
 
@@ -400,10 +425,12 @@ fn a_closed_store_finds_nothing_and_contexts_go_on() {
 fn a_chunk_with_a_commit_is_ended_also_by_who_opens_the_store_next() {
     let disk = memory();
     let mut store = create(&disk);
+
     let again = |store: Store| {
         store.close().unwrap();
         open(&disk)
     };
+
     for chunks in 1..4 {
         for _ in 0..2 {
             // Closing writes tables, which are nothing to end a chunk for.
@@ -426,6 +453,7 @@ fn an_index_of_all_objects_has_what_was_written_before_and_after_a_crash() {
     let disk = memory();
     let all = Options { indexing: Indexing::Always, ..options() };
     let mut store = Store::create(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+
     // Each time the same large values and directories, in a tree of its own.
     for round in 0..4u32 {
         let mut context = store.empty();
@@ -433,11 +461,13 @@ fn an_index_of_all_objects_has_what_was_written_before_and_after_a_crash() {
             let path = [format!("round{round}"), "same".to_owned(), name.to_string()];
             context.add(&path, name.to_le_bytes().repeat(300)).unwrap();
         }
+
         let before = store.stats().written_bytes;
         let hash = store.commit(&context, &Meta::tezos(i64::from(round), "")).unwrap();
         let written = store.stats().written_bytes - before;
         assert_eq!(written > 50_000, round == 0, "round {round}: {written}");
         assert!(checkout(&store, &hash).tree().hash() == context.tree().hash());
+
         // In the same process, after a crash, and after the store was closed.
         match round {
             0 => {}
@@ -478,22 +508,27 @@ fn few_files_are_open_whatever_the_number_of_chunks() {
     let store = Store::create(Arc::clone(&shared), Path::new(DIR), &small).unwrap();
     let mut commits = Vec::new();
     let mut context = store.empty();
+
     for block in 0..400u32 {
         context.add(&["large"], block.to_le_bytes().repeat(1_100)).unwrap();
         let hash = store.commit(&context, &Meta::tezos(i64::from(block), "")).unwrap();
         context.advance(hash);
         commits.push(hash);
     }
+
     assert!(store.stats().chunks > 350, "{:?}", store.stats());
     let reader = StoreReader::open(Arc::clone(&shared), Path::new(DIR), 0).unwrap();
+
     let read = |at: usize| {
         let expected = (at as u32).to_le_bytes().repeat(1_100);
         for context in [store.checkout(&commits[at]), reader.checkout(&commits[at])] {
             assert!(context.unwrap().unwrap().find(&["large"]).unwrap().unwrap() == expected);
         }
     };
+
     (0..400).for_each(read);
     (0..400).rev().for_each(read);
+
     // Two handles, and the files of index, lock and control record.
     assert!(disk.open_files() < 2 * 256 + 20, "{}", disk.open_files());
     // What is closed meanwhile is found again by a collection.
@@ -542,11 +577,13 @@ fn a_reader_writes_nothing() {
     let counted = terrane_io::CountedDisk::new(Arc::clone(&disk));
     let shared: Arc<dyn Disk> = counted.clone();
     let reader = StoreReader::open(shared, Path::new(DIR), 1 << 20).unwrap();
+
     for hash in &chain {
         let context = reader.checkout(hash).unwrap().unwrap();
         assert_eq!(context.find(&["absent"]).unwrap(), None);
         assert!(context.length(&[] as &[&str]).unwrap() > 1);
     }
+
     assert!(!reader.exists(&store.rules().empty_hash()).unwrap());
     reader.export(&chain[2], &mut Vec::new()).unwrap();
     assert!(!reader.sync().unwrap());
@@ -566,6 +603,7 @@ fn a_reader_writes_nothing() {
         counts.links,
         counts.locks,
     ];
+
     assert_eq!(changes, [0; 12], "{counts:?}");
 }
 
@@ -580,6 +618,7 @@ fn a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
     let chain = octez_chain(&store);
     store.close().unwrap();
     drop(store);
+
     let protect = |is_readonly: bool| {
         let files = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
         for path in files.chain([dir.clone()]) {
@@ -588,10 +627,12 @@ fn a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
             fs::set_permissions(&path, permissions).unwrap();
         }
     };
+
     protect(true);
     let reader = StoreReader::open(disk, &dir, 1 << 20).unwrap();
     let context = reader.checkout(&chain[2]).unwrap().unwrap();
     assert_eq!(text(&context, &["data", "a", "d"]).as_deref(), Some("Mars"));
+
     protect(false);
 }
 
@@ -601,8 +642,11 @@ fn a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
 fn a_large_tree_is_built_with_flushes_and_commits_as_if_there_were_none() {
     let options = Options { cache_bytes: 0, ..options() };
     let make = || Store::create(memory(), Path::new(DIR), &options).unwrap();
-    let (whole, parts) = (make(), make());
-    let (mut at_once, mut flushed) = (whole.empty(), parts.empty());
+    let whole = make();
+    let parts = make();
+    let mut at_once = whole.empty();
+    let mut flushed = parts.empty();
+
     for number in 0..20_000u32 {
         // Scattered, and some of them written several times.
         let number = number.wrapping_mul(0x9E37_79B9) % 15_000;
@@ -615,14 +659,17 @@ fn a_large_tree_is_built_with_flushes_and_commits_as_if_there_were_none() {
             flushed.clear();
         }
     }
+
     parts.flush(&flushed).unwrap();
     flushed.clear();
-    let (written, reads) = (parts.stats().written_bytes, parts.stats().reads);
+    let written = parts.stats().written_bytes;
+    let reads = parts.stats().reads;
     let meta = Meta::tezos(0, "");
     assert_eq!(parts.commit(&flushed, &meta).unwrap(), whole.commit(&at_once, &meta).unwrap());
     assert!(parts.stats().written_bytes - written < 500, "a commit record alone");
     assert!(written > 2 * whole.stats().written_bytes, "parts are written again and again");
     assert_eq!(flushed.find(&["00", "0"]).unwrap().as_deref(), Some([0; 4].as_slice()));
+
     assert!(parts.stats().reads > reads, "what was cleared is read");
 }
 
@@ -632,16 +679,19 @@ fn a_value_that_stands_in_several_places_is_written_once() {
     let store = Store::create(Arc::clone(&disk), Path::new("store"), &options()).unwrap();
     let mut context = store.empty();
     let value = context.of_value(vec![7; 10_000]);
+
     for dir in ["a", "b", "c"] {
         context.add_tree(&[dir, "value"], &value).unwrap();
         context.add(&[dir, "name"], dir.as_bytes()).unwrap();
     }
+
     let before = store.stats();
     let commit = store.commit(&context, &Meta::tezos(1, "")).unwrap();
     let stats = store.stats();
     assert_eq!(stats.committed.values - before.committed.values, 1);
     assert!(stats.written_bytes - before.written_bytes < 12_000);
     let context = store.checkout(&commit).unwrap().unwrap();
+
     for dir in ["a", "b", "c"] {
         assert_eq!(context.find(&[dir, "value"]).unwrap().unwrap(), vec![7; 10_000]);
     }

@@ -60,6 +60,7 @@ fn the_chain_of_octez_has_its_hashes() {
     assert!(block.mem(&["a", "c"]).unwrap() && !block.mem(&["a", "b"]).unwrap());
     assert!(block.mem_tree(&["a"]).unwrap() && block.context().mem_tree(&["data", "a"]).unwrap());
     assert_eq!(block.length(&["a"]).unwrap(), 2);
+
     assert_eq!(block.list::<&str>(&[], 0, 9).unwrap().len(), 2, "a and version");
 }
 
@@ -67,10 +68,12 @@ fn the_chain_of_octez_has_its_hashes() {
 fn the_genesis_of_mainnet_has_its_hash() {
     let store = new_store();
     let protocol = bytes("38ecdef0cd08640f318a9b055f6b0d0c9ae030913a871d9b9d86fb846317da21");
+
     let patch = |context: &mut terrane_context::TezosContext| {
         assert!(!context.mem(&["version"])?);
         context.add(&["version"], *b"genesis").map(|_| ())
     };
+
     let commit = store.commit_genesis(MAINNET, 1_530_374_852, &protocol, patch).unwrap();
     assert_eq!(commit.to_string(), "CoV8SQumiVU9saiu3FVNeDNewJaJH8yWdsGF3WLdsRr2P9S7MzCj");
     assert_eq!(store.commit_info(&commit).unwrap().message, b"Genesis");
@@ -78,6 +81,7 @@ fn the_genesis_of_mainnet_has_its_hash() {
     assert_eq!(store.branches(), [(b"NetXdQprcVkpaWU".to_vec(), commit)]);
     let context = store.checkout_tezos(&commit).unwrap().unwrap();
     assert_eq!(context.protocol().unwrap(), protocol);
+
     assert_eq!(context.test_chain().unwrap(), TestChain::NotRunning);
 }
 
@@ -102,6 +106,7 @@ fn heads_of_chains_and_of_test_chains_are_branches() {
     store.set_head(MAINNET, &forked).unwrap();
     assert_eq!(store.head(MAINNET), Some(forked));
     let unknown = store.set_head(MAINNET, &Hash([9; 32]));
+
     assert!(matches!(unknown, Err(Error::UnknownCommit { .. })));
 }
 
@@ -110,8 +115,10 @@ fn what_stands_beside_the_data_reads_back() {
     let store = new_store();
     let first = genesis(&store);
     let mut context = store.checkout_tezos(&first).unwrap().unwrap();
-    let (chain, expiration) = (ChainId([1, 2, 3, 4]), -5);
+    let chain = ChainId([1, 2, 3, 4]);
+    let expiration = -5;
     let protocol = [8; 32];
+
     for (status, len) in [
         (TestChain::Forking { protocol, expiration }, 41),
         (TestChain::Running { chain, genesis: [9; 32], protocol, expiration }, 77),
@@ -126,6 +133,7 @@ fn what_stands_beside_the_data_reads_back() {
             assert!(matches!(context.test_chain(), Err(Error::Malformed { .. })), "{cut}");
         }
     }
+
     context.remove_test_chain().unwrap();
     assert!(matches!(context.test_chain(), Err(Error::Absent { path }) if path.0 == "test_chain"));
 
@@ -141,5 +149,6 @@ fn what_stands_beside_the_data_reads_back() {
     assert_eq!(context.hash_version(), 0);
     context.set_hash_version(0).unwrap();
     let refused = context.set_hash_version(1);
+
     assert!(matches!(refused, Err(Error::UnsupportedHashVersion { version: 1 })));
 }

@@ -34,6 +34,7 @@ fn the_order_of_changes_does_not_matter() {
             order.swap(at, rng.below(at as u64 + 1) as usize);
         }
         let mut tree = new();
+
         for (number, name) in order.iter().enumerate() {
             tree.add(&[name], VALUE).unwrap();
             if number % 3 == 2 {
@@ -43,6 +44,7 @@ fn the_order_of_changes_does_not_matter() {
                 tree.add(&[other], VALUE).unwrap();
             }
         }
+
         assert_eq!(tree.hash(), expected, "seed {seed}");
         assert_eq!(tree.length(&[] as &[&str]).unwrap(), 1_010);
     }
@@ -72,16 +74,19 @@ fn ten_thousand_other_names_leave_no_trace() {
         }
         let before = tree.hash();
         let others: Vec<String> = (0..10_000).map(|name| format!("other {name}")).collect();
+
         for other in &others {
             assert!(tree.add(&["data", other], *b"x").unwrap());
             assert!(!tree.add(&["data", other], *b"x").unwrap());
         }
+
         assert_ne!(tree.hash(), before);
         assert_eq!(tree.length(&["data"]).unwrap(), 10_300);
         for other in &others {
             assert!(tree.remove(&["data", other]).unwrap());
             assert!(!tree.remove(&["data", other]).unwrap());
         }
+
         assert_eq!(tree.hash(), before, "{rules:?}");
     }
 }
@@ -138,6 +143,7 @@ fn an_empty_directory_is_never_bound_and_an_empty_value_is() {
     assert!(!tree.add_tree(&["d"], &empty).unwrap());
     assert!(!tree.mem_tree(&["d"]).unwrap());
     assert!(tree.add_tree(&["v"], &empty).unwrap(), "it unbinds what is there");
+
     assert!(tree.is_empty());
 }
 
@@ -156,6 +162,7 @@ fn steps_of_any_bytes_and_lengths() {
     let error = tree.add(&[vec![1; 256]], *b"").unwrap_err();
     assert!(matches!(error, Error::StepSize { bytes: 256 }), "{error}");
     let error = tree.add(&["a", "", "b"], *b"").unwrap_err();
+
     assert!(matches!(error, Error::StepSize { bytes: 0 }), "{error}");
 }
 
@@ -168,6 +175,7 @@ fn names_of_equal_hash(pairs: u32) -> Vec<Vec<u8>> {
         let word = mixed.wrapping_mul(inverse(0x1b87_3593)).rotate_right(15);
         word.wrapping_mul(inverse(0xcc9e_2d51)).to_le_bytes()
     };
+
     let name = |number: u32| {
         let words = (0..pairs).flat_map(|pair| {
             let flip = number >> pair & 1;
@@ -175,6 +183,7 @@ fn names_of_equal_hash(pairs: u32) -> Vec<Vec<u8>> {
         });
         words.flatten().collect()
     };
+
     (0..1 << pairs).map(name).collect()
 }
 
@@ -200,6 +209,7 @@ fn names_that_are_chosen_to_share_all_buckets_still_work() {
         for name in names[1..].iter().rev() {
             assert!(tree.add(&[name], name.as_slice()).unwrap());
         }
+
         assert_eq!(tree.hash(), full);
     }
 }

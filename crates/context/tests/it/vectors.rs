@@ -98,6 +98,7 @@ fn a_text_that_was_mistyped_says_how() {
     let good = "CoVdWnWTqvYLikKj8koW6zpxCvK6FzZiD31YWEpD1UNAjWn7vhch";
     let parse = |text: &str| text.parse::<Hash>();
     assert_eq!(parse(good).unwrap().to_string(), good);
+
     // Every character flipped in turn: most break the checksum, the first ones the prefix or the
     // length.
     let mut checksums = 0;
@@ -108,6 +109,7 @@ fn a_text_that_was_mistyped_says_how() {
         assert!(!matches!(error, HashTextError::Character { .. }), "{position}: {error}");
         checksums += usize::from(error == HashTextError::Checksum);
     }
+
     assert!(checksums >= 48, "{checksums}");
     assert_eq!(
         parse(&good.replace('k', "0")),
@@ -115,6 +117,7 @@ fn a_text_that_was_mistyped_says_how() {
     );
     assert_eq!(parse(&good[..51]), Err(HashTextError::Length { found: 51 }));
     assert_eq!(parse(""), Err(HashTextError::Length { found: 0 }));
+
     // A block hash of Tezos, which has another prefix and another length.
     let block = "BLockGenesisGenesisGenesisGenesisGenesisf79b5d1CoW2";
     assert!(matches!(parse(block), Err(HashTextError::Length { .. })), "{:?}", parse(block));
