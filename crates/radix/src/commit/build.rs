@@ -1,7 +1,7 @@
 //! Applies a batch to a tree: one descent for all changes, then every new node hashed once, deepest
 //! first.
 //!
-//! NewEdge nodes stand in a list, children before their parents. Nothing is written here.
+//! New edges stand in a list, children before their parents. Nothing is written here.
 
 use std::sync::Arc;
 
