@@ -41,14 +41,22 @@ impl BtreeIndexes {
 impl IndexEngine for BtreeIndexes {
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>> {
         clear(&*disk, &aside(dir, 0))?;
-        Ok(Box::new(BtreeIndex::Writer(Index::open_or_create(disk, dir, &self.config())?)))
+        Ok(Box::new(BtreeIndex::Writer(Box::new(Index::open_or_create(
+            disk,
+            dir,
+            &self.config(),
+        )?))))
     }
 
     fn read(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Option<Box<dyn ObjectIndex>>> {
         if disk.kind(&dir.join(TREE))?.is_none() {
             return Ok(None);
         }
-        Ok(Some(Box::new(BtreeIndex::Reader(IndexReader::open(disk, dir, &self.config())?))))
+        Ok(Some(Box::new(BtreeIndex::Reader(Box::new(IndexReader::open(
+            disk,
+            dir,
+            &self.config(),
+        )?)))))
     }
 
     fn remove(&self, disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
@@ -133,8 +141,8 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
 /// An index of objects: open for writing, or a reader of one.
 #[derive(Debug)]
 enum BtreeIndex {
-    Writer(Index),
-    Reader(IndexReader),
+    Writer(Box<Index>),
+    Reader(Box<IndexReader>),
 }
 
 impl BtreeIndex {

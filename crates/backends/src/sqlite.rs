@@ -3,8 +3,8 @@
 //! Tables are `PREFIX_main` and `PREFIX_index_NAME`, of columns `key BLOB PRIMARY KEY` and `value
 //! BLOB`, strict and without row numbers. The file may have other tables.
 //!
-//! Begin with `database`. The folder imports `rusqlite`, [`overlay`](crate::overlay) and
-//! [`own_file`](crate::own_file). The journal decides between two ways of keeping snapshots:
+//! Begin with `database`. The folder imports `rusqlite`, `overlay` and
+//! `own_file`. The journal decides between two ways of keeping snapshots:
 //!
 //! * **WAL** (`wal`). A snapshot has a connection of its own, in a read transaction. Snapshots and
 //!   the writer wait for nobody.

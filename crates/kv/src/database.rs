@@ -310,7 +310,7 @@ pub trait Cursor {
     fn prev(&mut self) -> Result<Option<Entry>>;
 }
 
-/// A snapshot of a database. See the [crate](crate).
+/// A snapshot of a database. See the [contract](crate).
 pub trait Reader {
     /// The value of a key.
     ///
@@ -341,7 +341,7 @@ pub trait Reader {
 }
 
 /// A transaction that changes a database, all or nothing. If it is dropped without a commit,
-/// nothing is changed. See the [crate](crate).
+/// nothing is changed. See the [contract](crate).
 pub trait Writer: Reader {
     /// Binds a key that does not exist.
     ///
@@ -390,7 +390,7 @@ pub trait Writer: Reader {
     fn commit(self: Box<Self>) -> Result<Receipt>;
 }
 
-/// A database. See the [crate](crate).
+/// A database. See the [contract](crate).
 pub trait Database: Debug + Send + Sync {
     /// The name of the back-end, as commands take it.
     fn name(&self) -> &'static str;

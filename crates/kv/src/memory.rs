@@ -351,6 +351,7 @@ impl State {
 
     fn commit(&mut self, changes: Vec<Changes>) -> Result<Receipt> {
         self.open("commit")?;
+        // Checked before anything changes. A commit that does not grow the database always passes.
         if let Some(limit) = self.limit {
             let after = self.bytes_after(&changes);
             if limit < after && self.bytes < after {
@@ -362,7 +363,9 @@ impl State {
             }
         }
 
+        // The number of the new versions: no snapshot has it yet, so none sees them.
         self.present += 1;
+        debug_assert!(self.newest_snapshot().is_none_or(|number| number < self.present));
         self.done.transactions += 1;
         let snapshot = self.newest_snapshot();
 
@@ -377,6 +380,7 @@ impl State {
             }
         }
 
+        // The superseded versions that a snapshot sees belong to the newest one that does.
         if let Some(mut newest) = self.snapshots.last_entry() {
             newest.get_mut().waste.append(&mut waste);
         }
@@ -390,11 +394,13 @@ impl State {
             return;
         };
 
+        debug_assert!(0 < slot.get().readers);
         slot.get_mut().readers -= 1;
         if slot.get().readers > 0 {
             return;
         }
 
+        // The next older snapshot inherits the versions that it sees; nobody else sees the rest.
         let waste = slot.remove().waste;
         let mut heir = self.snapshots.range_mut(..number).next_back();
         for item in waste {
@@ -448,6 +454,8 @@ impl Entries {
 
                 let versions = slot.get_mut();
                 let previous = mem::replace(&mut versions.newest, next);
+                // `older` stays sorted by birth, which lookups of snapshots rely on.
+                debug_assert!(previous.born < versions.newest.born);
                 if is_seen {
                     versions.older.push(previous);
                 } else if versions.newest.value.is_none() && versions.older.is_empty() {
@@ -470,6 +478,7 @@ impl Entries {
         else {
             return 0;
         };
+        // A removal with nothing before it is dropped, so that the oldest version is a value.
         let mut bytes = cost(&waste.key, &versions.older.remove(index));
         let removals = versions.older.iter().take_while(|version| version.value.is_none()).count();
         bytes +=

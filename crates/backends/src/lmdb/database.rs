@@ -373,6 +373,7 @@ impl Database for LmdbDatabase {
         let data = data.map_err(|error| back_end_error("compact", error))?;
         rustix::fs::flock(&data, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| busy("another process compacts it"))?;
+        // A live snapshot has the old file mapped and would keep it.
         let readers = self.readers.count();
         if readers > 0 {
             return Err(busy(&format!("{readers} snapshots live")));

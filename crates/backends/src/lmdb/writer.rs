@@ -128,6 +128,7 @@ impl<'d> LmdbWriter<'d> {
     /// Aborts the transaction, grows the map, and repeats the transaction.
     fn grow(&mut self) -> Result<()> {
         let options = &self.database.options;
+        // The reserve of the limit is for transactions that mostly remove.
         let bytes_max = if 2 * self.removed > self.log.len() {
             round_down(options.map_bytes_max)
         } else {
@@ -280,6 +281,7 @@ impl Writer for LmdbWriter<'_> {
             }
         }
 
+        // LMDB does not write, and does not sync, for a transaction without changes.
         if self.changed {
             self.database.count_syncs();
         }

@@ -7,7 +7,7 @@ use terrane_kv::{Cursor, Entry, Result};
 use super::options::error;
 use crate::overlay::engine::Snapshot;
 
-/// LsmSnapshot of all tables as of one commit.
+/// Views of all tables as of one commit.
 pub(super) struct LsmSnapshot(pub(super) Vec<Arc<terrane_lsm::Table>>);
 
 impl Snapshot for LsmSnapshot {

@@ -80,7 +80,7 @@ mod built {
         let mut pem = Vec::new();
         let read = File::open(path)
             .and_then(|file| file.take(CA_FILE_BYTES_MAX + 1).read_to_end(&mut pem));
-        read.map_err(|error| cannot_read(path, error))?;
+        read.map_err(|error| cannot_read(path, &error))?;
         if pem.len() as u64 > CA_FILE_BYTES_MAX {
             return Err(refused(format!("has more than {CA_FILE_BYTES_MAX} bytes")));
         }
@@ -101,7 +101,7 @@ mod built {
         Ok(pem)
     }
 
-    fn cannot_read(path: &Path, error: io::Error) -> Error {
+    fn cannot_read(path: &Path, error: &io::Error) -> Error {
         let why = format!("the file of authorities {} cannot be read: {error}", path.display());
         let source = io::Error::new(error.kind(), why).into();
         Error::BackEnd { back_end: NAME, call: "opening", source }

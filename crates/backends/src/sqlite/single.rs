@@ -66,6 +66,7 @@ impl Single {
         if data_version != self.data_version {
             self.data_version = data_version;
             self.number += 1;
+            // Older snapshots cannot be served: the undo does not have the other program's changes.
             self.broken_below = self.number;
         }
         Ok(())
@@ -188,6 +189,7 @@ impl Single {
             return Ok(());
         }
 
+        // Without a journal SQLite cannot roll back: the old values are written again.
         let put_back = || {
             for (table, key, old) in self.undo.pending() {
                 match old {
@@ -210,6 +212,7 @@ impl Single {
             return Err(error);
         }
 
+        debug_assert!(self.held == OpenTransaction::Writing);
         self.undo.committed();
         self.number += 1;
         self.held = OpenTransaction::Nothing;
@@ -229,6 +232,7 @@ impl Single {
         value: Option<&[u8]>,
     ) -> Result<bool> {
         let commit = self.number + 1;
+        // Only the value before the transaction's first change of a key is needed.
         if !self.undo.has_pending(commit, table, key) {
             let old = self.connected("write")?.get(table, key)?;
             self.undo.note(commit, table, key, old);

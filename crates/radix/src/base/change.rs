@@ -106,6 +106,7 @@ pub(crate) struct Step {
 /// [`Error::ValueTooLarge`]; [`Error::DuplicateAddress`] if two of them overlap: those of which the
 /// later one comes first in the batch.
 pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
+    // Sizes first: the order of errors is part of the interface.
     for (index, change) in changes.iter().enumerate() {
         if let Change::Set(address, value) = change {
             check_value(address, value, Some(index))?;
@@ -135,6 +136,8 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
         ))
     });
 
+    // Of all overlaps the one whose later change comes first in the batch, as if changes were checked
+    // one by one.
     let mut found: Option<(usize, usize, Prefix)> = None;
     let mut note = |one: &Step, other: &Step| {
         let first = one.index.min(other.index);

@@ -1,7 +1,7 @@
 //! Applies a batch to a tree: one descent for all changes, then every new node hashed once, deepest
 //! first.
 //!
-//! NewEdge nodes stand in a list, children before their parents. Nothing is written here.
+//! New edges stand in a list, children before their parents. Nothing is written here.
 
 use std::sync::Arc;
 
@@ -274,6 +274,7 @@ impl Builder<'_> {
 
         let mut above = old.extension;
         above.truncate(along);
+        // A change leaves the extension half way: the old edge is split there.
         if along < extension.len() {
             let rest = OldEdge {
                 extension: old.extension.after(along + 1),
@@ -337,6 +338,7 @@ impl Builder<'_> {
         let mut count = base.as_ref().map_or(0, |(_, base)| base.len());
         let mut edits = Vec::new();
         for (token, steps) in by_token(&steps[here..], depth) {
+            // Children ascend: an old child without changes goes before the first greater token.
             if let Some(before) = rest.take_if(|(other, _)| *other < token) {
                 count += self.keep(before, &mut edits);
             }
@@ -363,6 +365,7 @@ impl Builder<'_> {
             }
         }
 
+        // An untouched rest of the old edge lies behind all changed children.
         if let Some(after) = rest {
             count += self.keep(after, &mut edits);
         }

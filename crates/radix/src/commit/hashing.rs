@@ -75,6 +75,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
             hashers.resize_with(threads, Hasher::default);
         }
 
+        // Each thread hashes a run of the wave, so that results come back in order.
         let parts = || wave.chunks(wave.len().div_ceil(threads));
         for hasher in &mut hashers[..threads] {
             // Reserved here and not in the thread, so that the buffer lives from wave to wave.
@@ -161,6 +162,7 @@ impl Hasher {
 
         self.hash_bytes();
 
+        // A kept node has its hash already; every other node of the wave was hashed above, in order.
         let mut hashed = self.hashes.iter().copied();
         let mut extensions: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
         for &at in wave {

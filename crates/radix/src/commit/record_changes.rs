@@ -262,6 +262,7 @@ impl NodeRecord<'_> {
 
         let mut record =
             Record::decode(&self.key, record).map_err(|Broken(rule)| self.broken(rule))?;
+        // Written again only if the extensions changed: the content never does.
         let before = record.extensions.clone();
         match &mut record.extensions {
             Extensions::Here(extensions) => self.change_here(extensions, changes)?,

@@ -194,7 +194,7 @@ pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
             out.extend_from_slice(value);
         }
         Node::Stored(hash) if !edge.extension.as_bytes().is_empty() => {
-            out.extend_from_slice(&hash.0)
+            out.extend_from_slice(&hash.0);
         }
         Node::Stored(_) => {}
     }

@@ -152,6 +152,7 @@ fn walk(
         return Ok(());
     }
 
+    // Below an edge that the base has, both trees are equal; so only differing edges are followed.
     let others: Vec<Landing> = others
         .into_iter()
         .map(|other| other.along(nodes, path, &edge.extension))
@@ -161,6 +162,7 @@ fn walk(
         return Ok(());
     };
 
+    // Two differences from one base are compared by their entries alone.
     let apart = match &base {
         Landing::Node(_, Some(base)) => branch.places_apart(base),
         _ => None,
