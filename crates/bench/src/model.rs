@@ -36,7 +36,7 @@ pub enum FilterKind {
 }
 
 impl FilterKind {
-    /// The false-positive rate at so many bits per key; 1 without any.
+    /// False-positive rate at that many bits per key; 1 without any bits.
     #[must_use]
     pub fn false_positive_rate(self, bits: f64) -> f64 {
         match self {
@@ -92,7 +92,7 @@ impl Default for Shape {
     }
 }
 
-/// How memory is split, and what lookups cost then.
+/// Split of the memory, with the cost of lookups.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Prediction {
     /// Memory for each byte of keys and values.

@@ -183,7 +183,7 @@ fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// The middle one of some measurements.
+/// Returns the median of some measurements.
 fn median(mut measured: Vec<f64>) -> f64 {
     measured.sort_by(f64::total_cmp);
     measured.get(measured.len() / 2).copied().unwrap_or(f64::NAN)

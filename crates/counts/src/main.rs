@@ -138,7 +138,7 @@ fn loaded(session: &Session, config: &TableConfig) -> Outcome<Table> {
     Ok(table)
 }
 
-/// Each batch deletes the oldest entries and inserts as many new ones.
+/// Each batch deletes the oldest entries and inserts the same number of new ones.
 fn updates(table: &mut Table) -> Outcome<()> {
     let changes = |first: u64| {
         let mut changes = insertions(ENTRIES + first);
@@ -166,7 +166,7 @@ fn merges() -> Outcome<()> {
     region_updates(&mut table, &batches)?;
     let stats = session.stats();
 
-    // In entries of the size that those there have.
+    // The size is that of the entries in the table.
     println!("written {}", stats.written_bytes * stats.entries / stats.bytes);
     let live = table.count_exact()?;
     let expected = MERGED_BATCHES * BATCH;

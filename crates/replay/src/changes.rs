@@ -45,9 +45,9 @@ use self::input::Lines;
 use self::record::{Expected, FIRST_LINE, Record};
 use crate::engines::engine::Engine;
 use crate::hex;
+use crate::ledger::Ledger;
 use crate::ledger::checkpoints::Names;
 use crate::ledger::history::History;
-use crate::ledger::ledger::Ledger;
 use crate::monitor::{Monitor, Phase};
 
 /// Options of a replay.

@@ -1,7 +1,7 @@
 //! Classes of errors by what a caller can do, from which exit codes follow.
 //!
-//! Invariant: the class of an engine's error follows from its kind, so what an error means is said
-//! once, beside the error.
+//! Invariant: the class of an error of an engine follows from its kind, so the meaning of an error
+//! is stated once, beside the error.
 
 use terrane::io::ErrorKind;
 use terrane::kv;
@@ -10,21 +10,21 @@ use terrane::radix;
 use terrane::state_dir;
 use terrane::{btree, context};
 
-/// How to react to an error.
+/// Reaction of a caller to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// A check failed or stored bytes are damaged: the data are not what they should be.
     Check,
     /// The input or the request is at fault: correct it and call again.
     Input,
-    /// Disk, permissions, another process: mend the environment and call again.
+    /// Disk, permissions or another process: mend the environment and call again.
     Environment,
     /// The user asked to stop; the state is that of the last whole block.
     Interrupted,
 }
 
 impl Class {
-    /// The class of an error of an engine, by its kind. What the system says of the disk is no
+    /// Returns the class of an error of an engine, by its kind. An error of the disk is never the
     /// fault of the request.
     fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
         match kind {
@@ -104,7 +104,7 @@ impl From<&radix::Error> for Class {
 }
 
 impl Class {
-    /// The name used in reports.
+    /// Name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -2,7 +2,7 @@
 //!
 //! [`history`] keeps two tables on any [`Engine`](crate::engines::engine::Engine): the state and an
 //! undo log. [`radix_ledger`] keeps versions of a radix state. Both implement
-//! [`ledger::Ledger`], which replays see.
+//! [`Ledger`], which replays see.
 //!
 //! Imports: [`engines`](crate::engines). Begin with [`history`].
 //!
@@ -21,5 +21,7 @@
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod checkpoints;
 pub mod history;
-pub mod ledger;
+mod ledger;
 pub mod radix_ledger;
+
+pub use ledger::Ledger;

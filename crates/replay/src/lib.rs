@@ -1,6 +1,6 @@
 //! Replays of real histories over the engines of Terrane, each step checked.
 //!
-//! A replay feeds an engine with a history that somebody else wrote (the blocks of Bitcoin, a file
+//! A replay feeds an engine with a recorded history (the blocks of Bitcoin, a file
 //! of neutral changes, a trace) and checks at every step that the state of the engine is what the
 //! history says. Replays reach engines through [`engines::engine`] only, so one replay compares
 //! them all.

@@ -13,13 +13,13 @@ pub enum Phase {
     Replay,
     /// Reading the final state; counted in entries.
     Digest,
-    /// Drawing what will be done; counted in operations.
+    /// Drawing operations; counted in operations.
     Draw,
     /// Filling tables; counted in entries.
     Fill,
     /// Copying from one place to another; counted in entries.
     Copy,
-    /// Merging what was written; counted in pages.
+    /// Compacting; counted in pages.
     Merge,
     /// Waiting until a cost is steady; counted in operations.
     WarmUp,
@@ -27,23 +27,23 @@ pub enum Phase {
     Measure,
     /// Measuring; counted in operations.
     Operations,
-    /// Comparing what was measured with what must be; counted in finds.
+    /// Checking results; counted in finds.
     Check,
 }
 
-/// The caller of a replay or of a benchmark.
+/// Receiver of the progress of a replay or benchmark.
 pub trait Monitor {
-    /// `done` of `total` units of `phase` are done; `None` when the total is not known.
+    /// Reports that `done` of `total` units of `phase` are done; `None` if the total is unknown.
     fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>);
 
-    /// Something is odd that does not stop the work.
+    /// Reports a finding that does not stop the work.
     fn warn(&mut self, message: &dyn Display);
 
-    /// Whether to stop as soon as can be; the state is then that of a whole block.
+    /// Whether to stop at the next whole block.
     fn stop(&self) -> bool;
 }
 
-/// Listens to nothing and never stops.
+/// Monitor that ignores reports and never stops the work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,5 +1,5 @@
-//! Stores as programs open them: the way to one is made, and what is no store is told from a
-//! damaged one.
+//! Opening of LSM stores by directory: missing parents are created, and a foreign directory is told
+//! apart from a damaged store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use terrane::io::files::create_dirs;
 use terrane::io::{self, Disk};
 use terrane::lsm::{Error, Result, Session, SessionOptions};
 
-/// Parts of a store, of which one suffices for it to be taken for one.
+/// Parts of a store; a directory with any of them counts as a store.
 const PARTS: [&str; 3] = ["metadata", "active", "snapshots"];
 
-/// Whether a directory has a part of a store, be it a damaged one.
+/// Whether a directory has a part of a store, damaged or not.
 ///
 /// # Errors
 /// Those of the disk.
@@ -25,22 +25,23 @@ pub fn is_store_like(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Opens the store in `dir`; a missing one is made, and so is the way to it, durably.
+/// Opens the store in `dir`, or creates the store and its missing parent directories, durably.
 ///
 /// # Errors
-/// [`Error::NotTerrane`] if something else is there, which is left as it is; those of
+/// [`Error::NotTerrane`] if `dir` is something else, which is left as it is; those of
 /// [`Session::open`].
 pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
     let foreign = |found| {
         Err(Error::NotTerrane { path: dir.to_owned(), expected: "the directory of a store", found })
     };
     if disk.kind(dir)?.is_some_and(|kind| kind != EntryKind::Directory) {
-        return foreign("what is no directory".to_owned());
+        return foreign("something that is not a directory".to_owned());
     }
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent)?;
     }
 
+    // A directory without any part of a store is foreign, however the session words it.
     match Session::open(disk.clone(), dir, &SessionOptions::default().create_dir()) {
         Err(Error::SessionDirCorrupted { reason, .. }) if !is_store_like(disk.as_ref(), dir)? => {
             foreign(reason)

@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release --example commits [COMMITS [THREADS [DIR [ROUNDS]]]]`; COMMITS of one
 //! update each (key of 34 bytes, value of 60) in each round and way, all counted at the end. DIR is
-//! to be removed by whoever named it.
+//! to be removed by the caller.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@
 //! directions; so are the first and the last version.
 //!
 //! Pages are counted at the disk, and all changes are checked against what the updates did. DIR is
-//! to be removed by whoever named it.
+//! to be removed by the caller.
 
 #![forbid(unsafe_code)]
 
@@ -149,7 +149,7 @@ fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcom
         let older = table.fork()?;
         let debt = table.stats().merge_debt_pages;
         apply(table, &step(entries, updates, version))?;
-        // Within a filling of the write buffer it only falls.
+        // While the memtable fills, the debt only falls.
         let is_flushed = table.stats().merge_debt_pages > debt;
         if is_flushed || version % count.div_ceil(FEW) == 0 {
             let newer = table.fork()?;

@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let insert_s = start.elapsed().as_secs_f64();
 
-    // Every second key exists no more; as many deletions are of keys that never existed.
+    // Every second key is deleted, and the same number of deletions is of keys that never existed.
     let deletes: Vec<[u8; 34]> =
         (0..entries).map(|n| key(if n % 2 == 0 { n } else { entries + n })).collect();
     let start = Instant::now();

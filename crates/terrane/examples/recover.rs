@@ -5,7 +5,7 @@
 //! process that fills the store with ENTRIES entries (keys of 34 bytes, values of 60, batches of
 //! 1,000), makes a checkpoint, commits that much more in batches of 512 updates, and is killed.
 //! Then opens the store, three times, with what the page cache holds, and goes on with as many
-//! commits of one update as the log had updates. DIR is to be removed by whoever named it.
+//! commits of one update as the log had updates. The caller removes DIR.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,7 @@ fn commit(table: &NamedTable, numbers: std::ops::Range<u64>) -> Outcome<()> {
 
 fn fill(dir: &Path, entries: u64, log_bytes: u64) -> Outcome<()> {
     let options = StoreOptions::default().create_dir().durability(Durability::Buffered);
-    // No checkpoint of its own within the bytes wanted.
+    // The store makes no checkpoint by itself within the wanted bytes.
     let store = Store::open_dir(dir, &options.log_bytes_max((log_bytes * 4).max(64 << 20)))?;
     let table = store.create_table(&TableName::default(), &TableConfig::default())?;
     for first in (0..entries).step_by(1_000) {

@@ -12,7 +12,7 @@
 //!
 //! Memory is what the process has resident (on Linux). The plain store is filled first and takes
 //! what one store takes; what the process has beyond two of these at the end is held by the
-//! versions. DIR is to be removed by whoever named it.
+//! versions. The caller removes DIR.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use terrane::lsm::{Session, SessionOptions, Table, TableConfig, Update};
 
-/// Keys that a block looks up and deletes, and as many that it inserts.
+/// Keys that a block looks up and deletes, and number of keys that it inserts.
 const CHANGES: usize = 256;
 
 /// Blocks that one store gets before the other gets them.

@@ -40,7 +40,7 @@ pub trait Draw: RngCore {
         bytes
     }
 
-    /// One of `choices`.
+    /// Draws one of `choices`.
     ///
     /// # Panics
     /// When `choices` is empty.

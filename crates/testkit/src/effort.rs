@@ -1,4 +1,4 @@
-//! How much of a long sweep a test runs: a sample under `cargo test`, everything in CI.
+//! Effort of long sweeps: a sample under `cargo test`, everything in CI.
 //!
 //! A sweep that crashes, fails or damages each of thousands of places takes minutes. Under a plain
 //! `cargo test` it visits a sample of them; `TERRANE_EFFORT=full`, which `cargo xtask ci` sets,
@@ -30,7 +30,7 @@ use std::ops::Range;
 /// The variable that asks for whole sweeps.
 pub(crate) const VARIABLE: &str = "TERRANE_EFFORT";
 
-/// How far sweeps go.
+/// Effort of sweeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// A sample of the places.

@@ -12,7 +12,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the files of the current format lie, under the folder of the crate.
+/// Folder of the files of the current format, under the folder of the crate.
 pub const FOLDER: &str = "golden/v1";
 
 /// Compares `bytes` with the golden file `name` of the crate whose folder is `crate_dir`

@@ -20,7 +20,7 @@ use crate::draw::Draw;
 /// Longest key drawn, in bytes; what the tables promise to take at least.
 pub const KEY_BYTES_MAX: usize = 4_000;
 
-/// How the keys of a population look; the module's header says what each is for.
+/// Shape of the keys of a population; the header of the module has the purpose of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// 34 random bytes.

@@ -1,6 +1,6 @@
 //! The model of the tables: a forest of sorted maps with duplicates, unions, cursors and snapshots.
 //!
-//! It says what the engine must answer, in the plainest way: a table is a `BTreeMap`, a duplicate
+//! The model says in the plainest way what the engine must answer: a table is a `BTreeMap`, a fork
 //! shares the map until one side changes it, a snapshot is a map with a name and a label, an export
 //! is a directory of snapshots, a cursor is a list and a place in it. It knows nothing of runs,
 //! merges, buffers or files, and that is its worth: a test drives the engine and the model side by

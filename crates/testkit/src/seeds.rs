@@ -73,7 +73,7 @@ pub fn seed_of(name: &str, number: u64) -> u64 {
 enum Plan {
     /// One seed, given by hand.
     Replay(u64),
-    /// That many seeds, or as many as the test says.
+    /// That many seeds, or the number of the test.
     Count(Option<u64>),
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
-/// Where and with what a closure panicked.
+/// Place and message of a panic of a closure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// File, line and column; empty if the panic came from another thread.
@@ -40,7 +40,7 @@ fn message_of(payload: &dyn Any) -> String {
 fn keep(info: &PanicHookInfo<'_>) {
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let failure = Failure { place, message: message_of(info.payload()) };
-    // The first panic tells the story; one of a drop during the unwinding does not.
+    // The first panic is the cause; a panic of a drop during the unwinding is not.
     FAILURE.with_borrow_mut(|kept| _ = kept.get_or_insert(failure));
 }
 
@@ -78,7 +78,7 @@ pub fn attempt<T>(act: impl FnOnce() -> T) -> Result<T, Failure> {
 /// `fails` has been asked `attempts` times. The result fails; no step of it can be left out, unless
 /// the attempts ran out.
 ///
-/// `fails` gets lists that nobody has drawn: a step must mean something, or nothing, after any
+/// `fails` gets lists that were never drawn: a step must mean something, or nothing, after any
 /// other.
 #[must_use]
 pub fn minimise<T: Clone>(

@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The part of the time given that reads one after the other get.
 const ONE_BY_ONE: f64 = 0.25;
 
-/// How reads are kept in flight.
+/// Pattern of reads in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Load {
     /// At once, at most.
@@ -59,7 +59,7 @@ const SINGLE: Load = Load { depth: 1, batch: 1, low: 1, complete: 1 };
 /// overlap.
 const BURSTS: Load = Load { depth: 256, batch: 256, low: 1, complete: 256 };
 
-/// Why there is no yardstick.
+/// Reason why there is no yardstick.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file could not be written, read or removed.
@@ -74,7 +74,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -84,7 +84,7 @@ impl Error {
     }
 }
 
-/// The outcome of a measurement.
+/// Result of a measurement.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Rate of the device while nothing else uses it.
@@ -99,7 +99,7 @@ pub struct Yardstick {
     pub read_iops_qd1: Option<f64>,
 }
 
-/// How reads beside writes are kept in flight.
+/// Pattern of reads beside writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
@@ -192,7 +192,7 @@ fn beside(
     };
 
     let mut jobs = vec![[job("reads", (&file.path, file_bytes), seconds), reads(load)].concat()];
-    // Made by fio, removed by us.
+    // `fio` creates the file, and this scratch removes it.
     let written = Scratch { disk: disk.clone(), path: dir.join("terrane-yardstick-writes") };
     if bytes_per_s > 0 {
         let job = job("writes", (&written.path, file_bytes), seconds);
@@ -239,7 +239,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nobody can be told here, and it may not have been made.
+        // A drop cannot return the error, and the file may not exist.
         let _ = self.disk.remove(&self.path);
     }
 }
@@ -301,7 +301,7 @@ fn fio_is_installed() -> bool {
 
 /// Returns the arguments that every job of `fio` has: file, size and duration.
 fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
-    // A colon divides names of files.
+    // `fio` splits names of files at colons.
     let path = path.display().to_string().replace(':', "\\:");
     let mut words = vec![format!("--name={name}"), format!("--filename={path}")];
     let milliseconds = Duration::from_secs_f64(seconds).as_millis();
@@ -340,7 +340,7 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
 
-    // Both are read while it runs, or it would wait for room in the pipes.
+    // Both pipes are read while `fio` runs; otherwise `fio` would block on a full pipe.
     let (status, output, complaints) = thread::scope(|scope| {
         let output = scope.spawn(|| text(stdout));
         let complaints = scope.spawn(|| text(stderr));
@@ -372,7 +372,7 @@ fn wait(child: &mut Child, monitor: &dyn Monitor) -> Result<bool> {
             return Ok(status.success());
         }
         if monitor.stop() {
-            // It may have ended in between.
+            // The process may have ended in between.
             let _ = child.kill();
             let _ = child.wait();
             return Err(Error::Interrupted);
@@ -415,7 +415,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let found = measure_with(dir.path(), SMALL, false, 0.05, &mut Silent).unwrap();
         assert_eq!(found.measured_by, "terrane");
-        // Fewer would be a device slower than any, more would be no reads.
+        // Fewer reads would be slower than any device, and more would not be reads of the device.
         for iops in [found.read_iops, found.read_iops_qd1.unwrap()] {
             assert!(iops > 20.0 && iops < 1e8, "{found:?}");
         }
@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Stops when it has been asked so many times.
+    /// Monitor that stops after a number of questions.
     struct StopsAt(std::cell::Cell<u32>);
 
     impl Monitor for StopsAt {
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_stopped_leaves_nothing() {
+    fn a_stopped_measurement_leaves_nothing() {
         // While the file is written, and while it is read.
         for asked in [1, 2, 4] {
             let dir = tempfile::tempdir().unwrap();

@@ -108,7 +108,7 @@ pub fn load_average() -> Option<[f64; 3]> {
     Some([numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// The revision of the source that this program was built from, if whoever built it has set
+/// Revision of the source that this program was built from, if the build has set
 /// `TERRANE_REVISION`.
 #[must_use]
 pub fn revision() -> Option<&'static str> {

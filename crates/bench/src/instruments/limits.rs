@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::instruments::mounts::Mount;
 use terrane_replay::error::Class;
 
-/// Why no limit could be set.
+/// Reason why no limit could be set.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no memory control group below which one could be made.
@@ -38,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         Class::Environment
@@ -86,7 +86,7 @@ pub struct MemoryLimit {
     version: Version,
     /// Made by us; gone when this is dropped.
     group: PathBuf,
-    /// Where the process was before.
+    /// Control group of the process before.
     home: PathBuf,
     /// The most page cache that was there at any reading.
     page_cache_peak_bytes: AtomicU64,
@@ -112,7 +112,7 @@ impl MemoryLimit {
             }
             _ => {}
         }
-        // From here on dropping it puts everything back.
+        // From here on, a drop restores the former group.
         let limit = Self { version, group, home, page_cache_peak_bytes: AtomicU64::new(0) };
         write(&limit.group.join(version.limit()), &bytes.to_string())?;
         let (swap, swap_bytes) = version.swap(bytes);
@@ -145,7 +145,7 @@ impl MemoryLimit {
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // Nobody can be told here; what is left behind is an empty group.
+        // A drop cannot return the error; the rest is an empty group.
         let _ = enter(&self.home);
         let _ = std::fs::remove_dir(&self.group);
     }
@@ -263,8 +263,7 @@ mod tests {
         assert_eq!(statistic(stat, "mapped"), None);
     }
 
-    /// Where the system allows it the whole cycle is seen; where it does not, what is said about
-    /// it.
+    /// If the system allows a limit, the test sees the whole cycle; otherwise it checks the advice.
     #[test]
     fn a_limit_holds_until_it_is_dropped_or_is_refused_with_advice() {
         const BYTES: u64 = 1 << 30;

@@ -35,7 +35,7 @@ pub struct Usage {
     pub read_calls: u64,
     /// Calls to write; requests of `io_uring` are not among them.
     pub write_calls: u64,
-    /// How often a processor was given up or taken away, in the threads that are alive.
+    /// Context switches of the threads that are alive, voluntary or not.
     pub context_switches: u64,
 }
 

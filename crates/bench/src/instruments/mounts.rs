@@ -1,4 +1,4 @@
-//! Which file systems are mounted, after `/proc/self/mountinfo` of Linux: where a directory lies,
+//! Mounted file systems by `/proc/self/mountinfo` of Linux: where a directory lies,
 //! on which device, and where control groups are reached.
 
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ pub(crate) struct Mount {
     pub(crate) number: String,
     /// Root of the mounted part within its file system.
     pub(crate) root: PathBuf,
-    /// Where it is seen.
+    /// Directory of the mount.
     pub(crate) point: PathBuf,
-    /// How it is seen there, as `rw,relatime`.
+    /// Options of the mount, as `rw,relatime`.
     pub(crate) seen: String,
-    /// Its kind, as `ext4`.
+    /// Kind of the file system, as `ext4`.
     pub(crate) filesystem: String,
     /// Source of the mount, as `/dev/sda1`.
     pub(crate) source: String,
-    /// Its own options; for control groups the controllers are among them.
+    /// Options of the file system; for control groups the controllers are among them.
     pub(crate) options: String,
 }
 

@@ -38,13 +38,13 @@ const NEVER: u64 = 1 << 40;
 /// Hottest balances that are the same in each block; the others are new in each block.
 const LASTING_HOT_COUNT: u64 = 3;
 
-/// One of so many draws is even, the others are of what is drawn often.
+/// One in this many draws is even; the others favour hot entries.
 const EVEN_ONE_OF: u64 = 2;
 
-/// One of so many items is a new one, if there are any.
+/// One in this many items is new, if there are new items.
 const FRESH_ONE_OF: u64 = 8;
 
-/// One of so many accounts' fields is the size of a big map instead.
+/// One in this many fields of accounts is the size of a big map instead.
 const SIZE_ONE_OF: u64 = 32;
 
 /// Seconds between two blocks.
@@ -62,7 +62,7 @@ pub struct Options {
     pub values: u64,
     /// Kind of a block.
     pub profile: &'static Profile,
-    /// Before each so many blocks there is one of the same parent, which is abandoned.
+    /// Blocks from one fork to the next: the first of two blocks of one parent is abandoned.
     pub fork_every: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ struct Unit {
 pub struct Generator {
     options: Options,
     state: State,
-    /// How often each value was written, modulo 255; new values follow those of the starting state.
+    /// Number of writes of each value, modulo 255; new values follow those of the starting state.
     versions: Vec<u8>,
     /// The versions of what was copied last.
     copied: Vec<u8>,
@@ -164,8 +164,8 @@ impl Generator {
 
     /// Draws the next block into `block`.
     ///
-    /// Its parent must be committed, with the hash of the block that has the parent's number,
-    /// before it is applied.
+    /// The parent of the block must be committed, with the hash of the block that has the parent's
+    /// number, before it is applied.
     pub fn next_block(&mut self, block: &mut Block) {
         let is_fork = |every| (self.kept + 1).is_multiple_of(every);
         let is_abandoned = self.options.fork_every.is_some_and(is_fork) && !self.has_abandoned();
@@ -289,8 +289,8 @@ impl Generator {
         }
     }
 
-    /// One of `count`: the n-th is drawn as often as by Zipf's law, or evenly; which one is the
-    /// n-th is scattered.
+    /// Draws one of `count`: the n-th is drawn as often as by Zipf's law, or evenly; which one is
+    /// the n-th is scattered.
     fn skewed(&self, random: &mut Random, count: u64) -> u64 {
         let rank = if random.below(EVEN_ONE_OF) == 0 {
             random.below(count)
@@ -356,7 +356,7 @@ impl Generator {
             self.set_version(number, ABSENT);
             block.remove();
         } else if matches!(action, Action::Add | Action::Change) {
-            // After the last version comes the first; what was not there gets that, too.
+            // The first version follows the last one; an absent value gets the first version, too.
             let next = if version >= ABSENT - 1 { 0 } else { version + 1 };
             self.set_version(number, next);
             block.add(|out| self.state.value(number, next, out));

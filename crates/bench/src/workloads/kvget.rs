@@ -32,7 +32,7 @@ pub struct Prepared {
     pub seed: u64,
     /// Keys in the table: the numbers below this.
     pub keys: u64,
-    /// Its shape.
+    /// Shape of the table.
     pub shape: Shape,
 }
 

@@ -98,7 +98,7 @@ impl Load {
     }
 }
 
-/// How large the loads are.
+/// Sizes of the loads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
     /// Commits of one key, for each run of `single` and `prune`; addresses of one value, for each
@@ -124,25 +124,25 @@ impl Default for Sizes {
 pub struct Cell<'a> {
     /// Back-end of the state.
     pub back_end: BackEnd,
-    /// An empty directory for it.
+    /// Empty directory for the databases.
     pub dir: &'a Path,
-    /// How durable commits are.
+    /// Durability of commits.
     pub durability: Durability,
-    /// The operation.
+    /// Load of the cell.
     pub load: Load,
-    /// How much of it.
+    /// Sizes of the load.
     pub sizes: Sizes,
     /// Seed of keys, values and choices.
     pub seed: u64,
-    /// Where Redis is.
+    /// URLs of Redis.
     pub redis_urls: Vec<String>,
-    /// Where the password of Redis is.
+    /// Source of the password of Redis.
     pub redis_password: Password,
     /// Whether to start a server of Redis where no URL is given.
     pub starts_redis: bool,
 }
 
-/// How long a part has taken.
+/// Time of a part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
     /// The part.
@@ -156,7 +156,7 @@ pub struct Timed {
 pub struct Figure {
     /// Name of the work, as `1,000 commits of 1 key`.
     pub name: String,
-    /// How often.
+    /// Number of repetitions.
     pub count: u64,
     /// Seconds for all of it.
     pub wall_s: f64,
@@ -203,7 +203,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was run.
+    /// The cell was run.
     Done(Box<Report>),
     /// The back-end cannot do it: why.
     Refused(String),
@@ -295,7 +295,7 @@ fn report(
     figures: Vec<Figure>,
 ) -> Result<Report> {
     let totals = &databases.totals;
-    // A server of the cell's own with a log keeps it there.
+    // A server that was started for the cell keeps its log in that directory.
     let has_log = cell.back_end == BackEnd::Redis && cell.dir.join("appendonlydir").exists();
     let disk_bytes = if cell.back_end.has_files() || has_log {
         meter::allocated_bytes(cell.dir).map_err(|error| Error::io(cell.dir, error))?

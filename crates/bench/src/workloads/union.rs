@@ -37,7 +37,7 @@ pub struct Options {
     pub entries: u64,
     /// Batches of lookups in a round.
     pub batches: u64,
-    /// Rounds at full debt, and as many without any.
+    /// Rounds at full debt, and the number of rounds without debt.
     pub rounds: u64,
     /// Seed of the keys and of what is looked up.
     pub seed: u64,
@@ -73,12 +73,13 @@ pub struct Report {
     pub quarters: Vec<Round>,
     /// Paying all of the debt.
     pub pay_s: f64,
-    /// The longest instalment of one per cent.
+    /// Longest instalment of one per cent.
     pub instalment_max_s: f64,
-    /// After each instalment.
+    /// Rounds after each instalment.
     pub rounds: Vec<Round>,
 }
 
+/// Returns the key of a number.
 fn key(options: &Options, number: u64) -> [u8; 34] {
     let mut key = [b'='; 34];
     let mut state = splitmix(options.seed ^ number);
@@ -89,6 +90,7 @@ fn key(options: &Options, number: u64) -> [u8; 34] {
     key
 }
 
+/// Returns the value of a key.
 fn value(key: &[u8; 34]) -> [u8; 60] {
     let mut value = [0; 60];
     value[..34].copy_from_slice(key);
@@ -96,11 +98,12 @@ fn value(key: &[u8; 34]) -> [u8; 60] {
     value
 }
 
-/// Whether a table has the key of that number.
+/// Whether the input number `table` has the key of that number: each input has half of all numbers.
 fn has(options: &Options, table: u64, number: u64) -> bool {
     splitmix(splitmix(options.seed.wrapping_add(table + 1)) ^ number) & 1 == 0
 }
 
+/// Whether any input has the key of that number.
 fn in_any(options: &Options, number: u64) -> bool {
     (0..options.tables).any(|table| has(options, table, number))
 }
@@ -115,47 +118,38 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     bounded("entries", entries, ENTRIES_MIN)?;
     bounded("batches", batches, 1)?;
     bounded("rounds", rounds, 1)?;
-    let session = open(store)?;
-    let mut filled = 0;
-    let mut fill_all = |monitor: &mut dyn Monitor| -> Result<(Vec<Table>, Table)> {
-        let total = (tables + 2) * entries;
-        let mut inputs = Vec::new();
-        for table in 0..tables {
-            let has = |number: &u64| has(options, table, *number);
-            inputs.push(fill(&session, options, &has, &mut filled, total, monitor)?);
-        }
-        let in_any = |number: &u64| in_any(options, *number);
-        let reference = fill(&session, options, &in_any, &mut filled, total, monitor)?;
-        Ok((inputs, reference))
-    };
 
-    let (inputs, reference_table) = fill_all(monitor)?;
+    let session = open(store)?;
+    let (inputs, reference_table) = fill_all(&session, options, monitor)?;
     let total = inputs.iter().map(|table| table.stats().entries()).sum();
     let keys = reference_table.stats().entries();
     let inputs: Vec<&Table> = inputs.iter().collect();
     let mut union = session.incremental_union(&inputs)?;
     let debt = union.remaining_union_debt();
+    debug_assert!(debt > 0, "a new union owes the merge of its inputs");
     let mut lookups = Lookups { options, debt, drawn: 0 };
     let all_rounds = 2 * rounds + INSTALMENTS;
 
-    let mut tell = |done: u64| {
+    let mut report = |done: u64| {
         monitor.progress(Phase::Measure, done, Some(all_rounds));
         if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     };
 
+    // The reference is read beside the union, so that both meet the same caches and the same noise.
     let mut full = Vec::new();
     let mut of_reference = Vec::new();
     for round in 0..rounds {
-        tell(round)?;
+        report(round)?;
         full.push(lookups.round(&union)?);
         of_reference.push(lookups.round(&reference_table)?);
     }
 
+    // The debt is paid in instalments of one per cent; the last one pays the rest of the division.
     let mut paid = Vec::new();
     let mut pay_s = 0.0;
     let mut instalment_max_s = 0.0_f64;
     for instalment in 1..=INSTALMENTS {
-        tell(rounds + instalment)?;
+        report(rounds + instalment)?;
         let target = debt - debt / INSTALMENTS * instalment;
         let target = if instalment == INSTALMENTS { 0 } else { target };
         let start = Instant::now();
@@ -168,10 +162,11 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 
     let mut none = Vec::new();
     for round in 0..rounds {
-        tell(rounds + INSTALMENTS + round)?;
+        report(rounds + INSTALMENTS + round)?;
         none.push(lookups.round(&union)?);
     }
 
+    // A quarter is the median of the rounds just before it.
     let mut quarters = vec![typical(&full)];
     quarters.extend([25, 50, 75].map(|at: usize| typical(&paid[at - 2..=at])));
     quarters.push(typical(&none));
@@ -190,6 +185,29 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     })
 }
 
+/// Fills the inputs of the union, and a reference table that has the keys of all inputs.
+fn fill_all(
+    session: &Session,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<(Vec<Table>, Table)> {
+    // An input has about `entries` keys, half of all numbers. The reference has at most all of
+    // them.
+    let total = (options.tables + 2) * options.entries;
+    let mut filled = 0;
+
+    let mut inputs = Vec::new();
+    for table in 0..options.tables {
+        let has = |number: &u64| has(options, table, *number);
+        inputs.push(fill(session, options, &has, &mut filled, total, monitor)?);
+    }
+
+    let in_any = |number: &u64| in_any(options, *number);
+    let reference = fill(session, options, &in_any, &mut filled, total, monitor)?;
+    Ok((inputs, reference))
+}
+
+/// Fills one table with the numbers that `has` accepts.
 fn fill(
     session: &Session,
     options: &Options,
@@ -229,7 +247,7 @@ struct Lookups<'a> {
 }
 
 impl Lookups<'_> {
-    /// One round in one table.
+    /// Looks up one round of keys in one table, and checks every answer.
     #[expect(clippy::cast_precision_loss, reason = "rates and ratios")]
     fn round(&mut self, table: &Table) -> Result<Round> {
         let mut spent = 0.0;
@@ -243,9 +261,12 @@ impl Lookups<'_> {
                 })
                 .collect();
             let keys: Vec<_> = numbers.iter().map(|&number| key(self.options, number)).collect();
+
+            // Only the lookups are inside the clock.
             let start = Instant::now();
             let found = table.get_many(&keys)?;
             spent += seconds(start);
+
             for ((number, key), found) in numbers.iter().zip(&keys).zip(found) {
                 let expected = in_any(self.options, *number).then(|| value(key));
                 if found.value() != expected.as_ref().map(<[u8; 60]>::as_slice) {
@@ -265,7 +286,7 @@ impl Lookups<'_> {
     }
 }
 
-/// The median of some rounds; what is left of the debt is that of the last.
+/// Returns the median of some rounds, with the debt that the last round left.
 fn typical(rounds: &[Round]) -> Round {
     let last = rounds[rounds.len() - 1];
     Round {

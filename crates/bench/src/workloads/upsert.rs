@@ -34,7 +34,7 @@ pub struct Options {
     pub batch: u64,
     /// Times that each comparison is made.
     pub rounds: u64,
-    /// Where the keys begin.
+    /// First number of the keys.
     pub seed: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct Report {
     pub ten_upserts_s: f64,
     /// Looking up, adding and inserting each key ten times.
     pub ten_lookups_and_inserts_s: f64,
-    /// How many times faster upserts are, round by round.
+    /// Speed-up of upserts, round by round.
     pub speedup: f64,
 }
 
@@ -73,7 +73,7 @@ fn config() -> TableConfig {
     }
 }
 
-/// Where the work is done, and how far it has come.
+/// Table of the work, and its progress.
 struct Bench<'a> {
     session: Session,
     options: &'a Options,
@@ -171,7 +171,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     let mut speedups = vec![];
     for _ in 0..options.rounds {
         for turn in 0..FILLS_PER_ROUND {
-            // By turns, so that neither always comes upon what the other has left in caches.
+            // The two alternate, so that neither always profits from the caches of the other.
             let insert_first = turn % 2 == 0;
             let first = bench.fill(insert_first)?;
             let second = bench.fill(!insert_first)?;

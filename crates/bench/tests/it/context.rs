@@ -113,7 +113,7 @@ fn a_state_that_was_kept_is_used_again_and_no_other() {
     assert!(done(store.path(), &options(1)).load.reused);
 }
 
-/// Stops in a phase after so many calls.
+/// Monitor that stops in a phase after a number of calls.
 struct Stopping {
     phase: Phase,
     calls: u64,

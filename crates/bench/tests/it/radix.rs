@@ -98,8 +98,8 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
     }
 }
 
-/// It was finished with the default back-end, whatever had been begun; and whoever only opened it
-/// made it.
+/// Such a creation was finished with the default back-end, whatever had been begun; and a caller
+/// that only opened it made it.
 #[test]
 fn an_interrupted_creation_is_finished_with_the_back_end_that_it_began_with() {
     for back_end in with_files() {

@@ -1,6 +1,6 @@
-//! Radix stores that somebody has tampered with, over each back-end that keeps files.
+//! Radix stores with tampered files, over each back-end that keeps files.
 //!
-//! Goal: whoever opens, checks or repairs such a store gets the right error or the right data. No
+//! Goal: opening, checking or repairing such a store gives the right error or the right data. No
 //! call follows a link out of the store, waits for a FIFO, makes a lost database anew, or ends the
 //! process.
 //!
@@ -167,7 +167,7 @@ fn a_cut_file_is_an_error_or_has_the_right_data() {
             for part in [0, 1, 2, 3, 5, 7] {
                 let length = whole.len() * part / 8;
                 fs::write(&file, &whole[..length]).unwrap();
-                // A call that repairs may have written elsewhere: only that it ends is asked for.
+                // A repair may have written elsewhere; the test asks only that it ends.
                 let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
                 if let Ok(store) = reading.open(&scene.dir) {
                     let Ok(tree) = store.tree("t") else { continue };
@@ -192,7 +192,7 @@ fn files_below(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A reader had to have the lock of the store to itself, so nobody could read beside a writer.
+/// A reader took the lock of the store exclusively, so no process could read beside a writer.
 #[test]
 fn a_store_is_read_beside_its_writer() {
     for back_end in with_files() {

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 const BEGIN: &str = "<!-- made by `cargo xtask results`: begin -->\n";
 const END: &str = "<!-- made by `cargo xtask results`: end -->";
 
-/// How a number of a report is shown.
+/// Form of a number of a report.
 #[derive(Clone, Copy)]
 enum Show {
     /// The number itself.
     Plain,
     /// Thousands as `k`, millions as `M`.
     Count,
-    /// With so many digits behind the point.
+    /// That many digits behind the point.
     Digits(usize),
     /// Bytes as KiB.
     Kib,

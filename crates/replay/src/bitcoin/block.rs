@@ -11,7 +11,7 @@ use bitcoin::{Amount, Block, OutPoint, Txid};
 use super::coins::{self, Key};
 use crate::ledger::history::NetChange;
 
-/// Why a block whose header is good is not.
+/// Fault of a block whose header is good.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {

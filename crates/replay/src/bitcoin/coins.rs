@@ -1,4 +1,4 @@
-//! How an unspent output lies in the table, and the hash of all of them.
+//! Format of an unspent output in the table, and the hash of the set of outputs.
 //!
 //! | part  | bytes                                                                              |
 //! |-------|------------------------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-//! Why a replay of Bitcoin's blocks ends early.
+//! Errors that end a replay of Bitcoin's blocks.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum Error {
     Path {
         /// The path.
         path: PathBuf,
-        /// Why it is of no use.
+        /// Reason why the file is of no use.
         what: &'static str,
     },
     /// The system failed to read a block file.
@@ -35,7 +35,7 @@ pub enum Error {
     Framing {
         /// The file.
         path: PathBuf,
-        /// Where the damage is.
+        /// Offset of the damage.
         offset: u64,
         /// The rule that is broken.
         what: String,
@@ -53,9 +53,9 @@ pub enum Error {
     /// A block on the best chain is not valid.
     #[error("block {height} {hash} in {} at byte {offset}: {fault}", .path.display())]
     Block {
-        /// Its height.
+        /// Height of the block.
         height: u32,
-        /// Its hash.
+        /// Hash of the block.
         hash: BlockHash,
         /// The file.
         path: PathBuf,
@@ -97,7 +97,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

@@ -27,7 +27,7 @@ const FRAME_SIZE: u64 = 8;
 const BLOCK_SIZE_MAX: u32 = 4_000_000;
 const CHUNK_SIZE: usize = 64 << 10;
 
-/// Where a block lies.
+/// Location of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) file: u32,
@@ -146,7 +146,8 @@ impl BlockFiles {
                     monitor.progress(Phase::Scan, before + position, Some(total));
                 }
             }
-            // Not earlier: the record before damage may have to be taken back.
+            // The position moves only here, because the record before damage may have to be taken
+            // back.
             scan.found.into_iter().for_each(&mut visit);
             damage.extend(scan.damage);
             before += self.size(file);

@@ -30,7 +30,7 @@ pub(super) struct Placed {
     pub(super) hash: BlockHash,
     pub(super) height: u32,
     pub(super) work: Work,
-    /// Where it lies; `None` if only the store knows it.
+    /// Location of the block; `None` if only the store knows the block.
     pub(super) location: Option<Location>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Placed {
 pub(super) struct Headers {
     nodes: Vec<Node>,
     by_hash: HashMap<BlockHash, Index>,
-    /// Where else the blocks lie that the input has several times.
+    /// Further locations of blocks that the input has several times.
     copies: HashMap<Index, Vec<Location>>,
 }
 
@@ -66,7 +66,7 @@ impl Headers {
         if let Some(&index) = self.by_hash.get(&node.hash) {
             let Some(known) = self.nodes.get_mut(index) else { return };
             if known.location.is_none() {
-                // A root of the store learns here where it lies and what is before it.
+                // A root of the store gets its location and its parent here.
                 (known.location, known.previous) = (node.location, node.previous);
             } else if let Some(location) = node.location {
                 self.copies.entry(index).or_default().push(location);

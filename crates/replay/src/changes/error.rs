@@ -1,4 +1,4 @@
-//! Why a replay of changes ends early.
+//! Errors that end a replay of changes.
 
 use std::io;
 
@@ -55,7 +55,7 @@ pub enum Error {
     Rollback {
         /// The line.
         place: LinePlace,
-        /// Why it cannot.
+        /// Reason of the history.
         source: history::Error,
     },
     /// The store has blocks and the caller did not ask to go on from them.
@@ -89,7 +89,7 @@ fn block_name(block: Option<u64>) -> String {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

@@ -13,13 +13,13 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// A line longer than this is taken for a file of another kind, unless the caller says otherwise.
 pub const LINE_BYTES_MAX: u64 = 64 << 20;
-/// How much of a frame is decoded at a time.
+/// Bytes of a frame decoded at a time.
 const DECODED_SIZE: usize = 1 << 20;
-/// How much of standard input is handed over at a time, at most.
+/// Bytes of standard input passed on at a time, at most.
 const CHUNK_SIZE: usize = 1 << 16;
 /// Chunks of standard input that may lie ready.
 const CHUNKS_MAX: usize = 4;
-/// How long standard input may keep a reader waiting before it looks for other news.
+/// Longest wait of a reader for standard input before it asks the monitor again.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Reads a history line by line. A line lies in memory, never the file.
@@ -89,7 +89,7 @@ impl Lines {
 }
 
 /// Standard input, read by a thread of its own: a call that waits for it cannot be interrupted, the
-/// thread can be left alone. It ends with the input or the process, or once nobody reads any more.
+/// thread can be left alone. The thread ends with the input, with the process, or with its reader.
 struct StandardInput {
     chunks: Receiver<io::Result<Vec<u8>>>,
     chunk: io::Cursor<Vec<u8>>,
@@ -135,7 +135,7 @@ impl Read for StandardInput {
         match self.chunks.recv_timeout(PATIENCE) {
             Ok(chunk) => self.chunk = io::Cursor::new(chunk?),
             Err(RecvTimeoutError::Timeout) => return Err(io::ErrorKind::WouldBlock.into()),
-            // The thread has said that the input is at its end, and gone.
+            // The thread has reported the end of the input, and ended.
             Err(RecvTimeoutError::Disconnected) => return Ok(0),
         }
 
@@ -212,7 +212,7 @@ fn damaged(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, cause)
 }
 
-/// Where in the input something is.
+/// Place in the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinePlace {
     /// The file; `-` is standard input.

@@ -45,7 +45,7 @@ pub(super) struct Expected {
     pub(super) roots: Vec<(String, String)>,
 }
 
-/// Why a line is no record, or none that can be followed.
+/// Reason why a line is not a record, or cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -69,7 +69,7 @@ pub enum Malformed {
     Fields {
         /// The record.
         record: &'static str,
-        /// Its form.
+        /// Form of the record.
         form: &'static str,
     },
     /// A field that should be bytes is not.
@@ -86,7 +86,7 @@ pub enum Malformed {
     Misplaced {
         /// The record.
         record: &'static str,
-        /// Where it may stand.
+        /// Rule for the place of the record.
         rule: &'static str,
     },
     /// The engine takes no key of this size.

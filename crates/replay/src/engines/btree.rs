@@ -1,10 +1,10 @@
 //! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory
 //! until a durable point.
 //!
-//! An index has one state and not several, so of a table the last snapshot is in the index and what
-//! was changed since is in memory; the replay is told to make a durable point before that takes too
-//! much. Snapshots that were saved since the last [`commit`](Engine::commit) reach the index with
-//! it, as one batch: all of them or none.
+//! An index has one state. The index therefore holds the last snapshot of each table, and memory
+//! holds the changes since. Before the changes take too much memory, the engine asks the replay for
+//! a durable point. [`commit`](Engine::commit) writes all snapshots saved since the last one as one
+//! batch: all of them or none.
 //!
 //! | key of the index                             | value                                                      |
 //! |----------------------------------------------|------------------------------------------------------------|
@@ -37,46 +37,47 @@ const MEMORY_BYTES: usize = 256 << 20;
 /// Changes in memory beyond which a durable point is asked for, in bytes.
 const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that a changed key takes besides its own, about.
+/// Approximate bytes of a change in memory, beside its key and value.
 const CHANGE_OVERHEAD_BYTES: usize = 128;
 
-/// Bytes of a piece of a long value; the longest value that is none.
+/// Bytes of a piece of a long value, and of the longest value that is stored whole.
 const PIECE_BYTES: usize = 700;
 
-/// Bytes that a key of the index has besides a key: table, kind, piece.
+/// Bytes of a key of the index beside the key of the table: table, kind and piece.
 const KEY_OVERHEAD_BYTES: usize = 9;
 
-/// The longest value: its pieces are read at once.
+/// Bytes of a value at most, because all its pieces are read at once.
 const VALUE_BYTES_LIMIT: usize = 1 << 30;
 
 /// Keys looked up or removed at once.
 const CHUNK: usize = 4096;
 
-/// Kinds of keys of a table.
+/// Kind of the keys of heads.
 const VALUES: u8 = 0;
+/// Kind of the keys of pieces.
 const PIECES: u8 = 1;
 
 /// Changes of a table since its snapshot.
 type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// One of them.
+/// Changed key with its value, or a removed key.
 type Changed = (Vec<u8>, Option<Vec<u8>>);
 
-/// An index in a directory.
+/// Engine over an index in a directory.
 #[derive(Debug)]
 pub struct Btree(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     index: Index,
-    /// The number of the next table.
+    /// Number of the next table.
     next: AtomicU32,
     /// Memory of changes, in bytes.
     changes_bytes: AtomicUsize,
     saved: Mutex<Vec<Saved>>,
 }
 
-/// A snapshot that waits for the next commit.
+/// Snapshot that waits for the next commit.
 #[derive(Debug)]
 struct Saved {
     name: String,
@@ -149,17 +150,17 @@ impl<'a> Head<'a> {
 }
 
 impl Btree {
-    /// Opens the index in `dir`, which is made if it is missing. Only one process can hold it.
+    /// Opens the index in `dir`, or creates it. One process can hold an index at a time.
     ///
     /// # Errors
-    /// [`EngineError::Environment`] if another process holds it or the system does not let us,
-    /// [`EngineError::Refused`] if the directory is something else, which is left as it is.
+    /// [`EngineError::Environment`] if another process holds the index or the system refuses a
+    /// call; [`EngineError::Refused`] if the directory is something else, which is left as it is.
     pub fn open(dir: &Path) -> Result<Self> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         Self::open_on(&disk, dir)
     }
 
-    /// Opens the index in `dir` of a disk; what is missing of the way to it is made, durably.
+    /// Opens the index in `dir` of a disk, or creates the index and its missing parents, durably.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -186,7 +187,7 @@ impl Btree {
     }
 }
 
-/// Refuses a directory that has anything in it but what an interrupted creation leaves.
+/// Refuses a directory that holds more than an interrupted creation leaves.
 fn refuse_foreign(disk: &dyn Disk, dir: &Path) -> Result<()> {
     if disk.kind(dir).map_err(Error::from)?.is_none() {
         return Ok(());
@@ -199,14 +200,14 @@ fn refuse_foreign(disk: &dyn Disk, dir: &Path) -> Result<()> {
         Some(entry) => {
             let dir = dir.display();
             let name = &entry.name;
-            let message = format!("{dir} is no B+tree of Terrane: it has {name:?}");
+            let message = format!("{dir} is not a B+tree of Terrane: it has {name:?}");
             Err(EngineError::Refused(message.into()))
         }
     }
 }
 
 impl Shared {
-    /// Names, tables and labels.
+    /// Returns names, tables and labels of all snapshots.
     fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
         let mut snapshots = Vec::new();
         let mut cursor = self.index.prefix(&[0; 4])?;
@@ -230,7 +231,7 @@ impl Shared {
         Ok(self.index.find_many(&keys)?)
     }
 
-    /// The value that a head stands for.
+    /// Returns the value of a head.
     fn value(&self, table: u32, key: &[u8], head: &[u8]) -> Result<Vec<u8>> {
         let head = Head::decode(head)?;
         let length = match head {
@@ -246,13 +247,13 @@ impl Shared {
             value.extend(piece.ok_or_else(|| corrupt("a piece of a value is missing"))?);
         }
         if value.len() != length {
-            return Err(corrupt("the pieces of a value are not as long as it"));
+            return Err(corrupt("the pieces of a value add up to another length"));
         }
 
         Ok(value)
     }
 
-    /// The changes of the index that make a table what it is with its changes.
+    /// Adds the updates of the index for the changes of a table to `batch`.
     fn batch(&self, table: u32, changes: &Changes, batch: &mut Batch) -> Result<()> {
         let changes: Vec<_> = changes.iter().collect();
         for chunk in changes.chunks(CHUNK) {
@@ -266,7 +267,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes everything that begins with a prefix.
+    /// Removes all keys with a prefix, a bounded number at a time.
     fn remove_all(&self, prefix: &[u8]) -> Result<()> {
         loop {
             let mut keys = Vec::new();
@@ -286,12 +287,12 @@ impl Shared {
     }
 }
 
-/// Changes of the index.
+/// Updates of the index, to be applied at once.
 #[derive(Default)]
 struct Batch(Vec<Changed>);
 
 impl Batch {
-    /// Puts a value, or none, in the place of one of so many pieces.
+    /// Replaces a value that has `old_pieces` pieces by `value`, or removes it.
     fn put(&mut self, table: u32, key: &[u8], value: Option<&[u8]>, old_pieces: usize) {
         let is_long = |value: &&[u8]| value.len() > PIECE_BYTES;
         let head = value.map(|value| {
@@ -309,6 +310,7 @@ impl Batch {
             pieces += 1;
         }
 
+        // A shorter value leaves pieces of the old value behind, which the batch removes.
         self.0.extend((pieces..old_pieces).map(|piece| (piece_key(table, key, piece), None)));
     }
 }
@@ -368,7 +370,7 @@ impl Engine for Btree {
         for kind in [VALUES, PIECES] {
             self.0.remove_all(&prefix(table, kind))?;
         }
-        // Last, so that what an interruption leaves is deleted by whoever asks again.
+        // The name goes last, so that a repeated call deletes the rest of an interrupted deletion.
         self.0.index.remove(&snapshot_key(snapshot))?;
         Ok(self.0.index.flush(true)?)
     }
@@ -397,6 +399,8 @@ impl Engine for Btree {
             .collect();
         self.0.index.apply(&updates)?;
         self.0.index.flush(true)?;
+
+        // Only durable changes leave memory.
         for Saved { changes, .. } in saved {
             let mut changes = locked(&changes);
             let bytes = changes.iter().map(change_bytes).sum();

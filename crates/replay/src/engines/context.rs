@@ -31,10 +31,10 @@ pub struct CommitHash(pub [u8; HASH_BYTES]);
 /// A text is not that of the hash of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommitHash {
-    /// It is no base58, or its checksum is wrong.
+    /// The text is not base58, or its checksum is wrong.
     #[error("the hash of a commit is damaged: its checksum does not fit")]
     Checksum,
-    /// It is the text of something else.
+    /// The text is that of another kind of hash.
     #[error("no hash of a commit (`Co…`, 52 characters)")]
     Kind,
 }
@@ -81,7 +81,7 @@ impl<'a> Steps<'a> {
         Self { bytes, ends }
     }
 
-    /// How many steps.
+    /// Number of steps.
     #[must_use]
     pub fn count(self) -> usize {
         self.ends.len()

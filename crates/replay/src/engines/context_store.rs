@@ -14,10 +14,10 @@ use crate::engines::context::{CommitHash, CommitInfo, Context, ContextEngine, St
 use crate::engines::engine::{Cause, EngineError, Result};
 use crate::error::Class;
 
-/// Paths of so many steps are handed on without an allocation.
+/// Steps of the longest path that is passed on without an allocation.
 const NEAR_STEPS: usize = 16;
 
-/// How a store is opened.
+/// Options of opening a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Memory for decoded objects, in bytes.

@@ -25,7 +25,7 @@ use crate::hex;
 /// The directory of all entries.
 const DATA: &[u8] = b"data";
 
-/// Where the value of the empty key is.
+/// Path of the value of the empty key.
 const EMPTY: &[u8] = b"empty";
 
 /// Digits of the longest key fill a step.
@@ -212,7 +212,7 @@ impl State for ContextTable {
             offset += count;
         }
 
-        // The last one first, so that it is taken off at little cost.
+        // Reverse order, so that the next entry is popped off the end.
         steps.sort_unstable_by(|one, other| other.cmp(one));
         Ok(Box::new(ContextCursor { context, empty, steps }))
     }
@@ -225,7 +225,7 @@ impl State for ContextTable {
 
 impl Table for ContextTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
-        // A clone costs nothing, and what fails half way leaves the other.
+        // A clone costs nothing, and a failure half way leaves the original.
         let mut context = self.context().clone();
         let mut bytes = 0;
         for change in changes {

@@ -1,8 +1,9 @@
 //! Traits of an engine, for replays.
 //!
 //! A [`Table`] is an ordered map from bytes to bytes that lives as long as its handle and can be
-//! duplicated; only snapshots of it, which belong to the [`Engine`] and have names, are durable.
-//! Traits are used as objects: a replay does bulk calls, beside which an indirect call is nothing.
+//! forked. Only named snapshots, which belong to the [`Engine`], are durable.
+//!
+//! Replays use the traits as objects: beside a bulk call, an indirect call costs nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,7 +13,7 @@ use crate::error::Class;
 /// The cause of an [`EngineError`].
 pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// An engine's call failed.
+/// Reason why a call of an engine failed, by what the caller can do.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// Stored bytes are not what the engine wrote.
@@ -27,7 +28,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -38,47 +39,47 @@ impl EngineError {
     }
 }
 
-/// The outcome of an engine's call.
+/// Result of a call of an engine.
 pub type Result<T> = std::result::Result<T, EngineError>;
 
-/// A change of one key; no value means delete.
+/// Change of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Its new value; `None` deletes it.
+    /// New value; `None` deletes the key.
     pub value: Option<&'a [u8]>,
 }
 
-/// A live entry as a cursor gives it.
+/// Live entry, as a cursor returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
     pub key: Vec<u8>,
-    /// Its value.
+    /// Value of the key.
     pub value: Vec<u8>,
 }
 
-/// A store of tables and their snapshots.
+/// Store of tables and of their snapshots.
 pub trait Engine: Debug + Send {
-    /// The name used on the command line and in reports.
+    /// Name on the command line and in reports.
     fn name(&self) -> &'static str;
 
     /// Whether snapshots outlive the process.
     fn is_durable(&self) -> bool;
 
-    /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full
+    /// Number of forks of a table that may be alive at once at little cost; 0 if a fork is a full
     /// copy.
     fn forks_max(&self) -> usize;
 
-    /// Whether a snapshot stays as it is when its table is saved again; if not, only the last one
-    /// of a table is there.
+    /// Whether a snapshot survives when its table is saved again. If not, a table has one snapshot,
+    /// its last.
     fn keeps_snapshots(&self) -> bool {
         true
     }
 
-    /// Makes the snapshots durable that were saved since the last call, where saving does not: all
-    /// of them or none.
+    /// Makes all snapshots durable that were saved since the last call, or none. Engines whose
+    /// `save` is durable do nothing here.
     ///
     /// # Errors
     /// Those of the engine.
@@ -86,18 +87,18 @@ pub trait Engine: Debug + Send {
         Ok(())
     }
 
-    /// Whether tables have changes in memory that are better made durable soon.
+    /// Whether the changes in memory are so large that a durable point is due.
     fn wants_commit(&self) -> bool {
         false
     }
 
-    /// The longest key that tables take, in bytes.
+    /// Bytes of a key of a table at most.
     fn key_bytes_max(&self) -> usize;
 
-    /// The longest value that tables take, in bytes.
+    /// Bytes of a value of a table at most.
     fn value_bytes_max(&self) -> usize;
 
-    /// Makes an empty table.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// Those of the engine.
@@ -109,20 +110,20 @@ pub trait Engine: Debug + Send {
     /// Those of the engine.
     fn snapshots(&self) -> Result<Vec<String>>;
 
-    /// Opens a snapshot as a table of its own.
+    /// Opens a snapshot as an independent table.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] if it was saved under another label.
+    /// [`EngineError::Refused`] if the snapshot was saved under another label.
     fn open(&self, snapshot: &str, label: &str) -> Result<Box<dyn Table>>;
 
-    /// Deletes a snapshot. Tables opened from it go on.
+    /// Deletes a snapshot. Tables that were opened from the snapshot stay usable.
     ///
     /// # Errors
     /// Those of the engine.
     fn delete(&self, snapshot: &str) -> Result<()>;
 }
 
-/// An ordered map from bytes to bytes, as it is read.
+/// Read side of an ordered map from bytes to bytes.
 pub trait State: Debug + Send {
     /// Returns the value of each of `keys`, in their order; `None` where a key is absent.
     ///
@@ -136,8 +137,8 @@ pub trait State: Debug + Send {
     /// Those of the engine.
     fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>>;
 
-    /// Returns the commitments that the engine makes to the content: lower-case hexadecimal by
-    /// scheme. Engines without any have none.
+    /// Returns the commitments of the engine to the content, in lower-case hexadecimal by scheme;
+    /// empty for engines without commitments.
     ///
     /// # Errors
     /// Those of the engine.
@@ -146,7 +147,7 @@ pub trait State: Debug + Send {
     }
 }
 
-/// An ordered map from bytes to bytes.
+/// Ordered map from bytes to bytes.
 pub trait Table: State {
     /// Applies all of `changes` or, on error, none.
     ///

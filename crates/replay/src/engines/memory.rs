@@ -1,6 +1,6 @@
 //! A sorted map in memory: the model that the other engines are held against.
 //!
-//! It keeps nothing: a new process starts empty, and saving a snapshot does nothing.
+//! The engine keeps nothing: a new process starts empty, and saving a snapshot does nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,6 +1,6 @@
-//! A state of blocks in a radix store, whose versions are the ways back.
+//! State of blocks in a radix store. Rollbacks use the versions of the store.
 //!
-//! The state is the tree `state`; the metadata map of the store has
+//! The state is the tree `state`. The metadata map of the store has
 //!
 //! | key                           | value                                                             |
 //! |-------------------------------|-------------------------------------------------------------------|
@@ -9,12 +9,15 @@
 //! |                               | whether the block holds a version of its root, one byte, 0 or 1 ‖ |
 //! |                               | the root, 32 bytes ‖ the note: bytes of the replay's own          |
 //!
-//! A block, its entry of the map, and what it makes to be forgotten are one transaction, so a store
-//! never has half of them.
+//! One transaction commits a block, its entry of the map, and the removal of forgotten blocks, so a
+//! store never has a part of a block.
 //!
-//! Invariants: of the blocks kept, as many hold a version of a root as the tree has versions of it;
-//! the oldest of those with one root holds one, unless that is the empty root. A block without a
-//! change makes no version; if the block that holds its root is forgotten, it inherits the version.
+//! Invariants:
+//!
+//! * For each root, the number of kept blocks that hold a version equals the number of versions of
+//!   the tree. The oldest kept block of a root holds a version, unless the root is empty.
+//! * A block without a change creates no version. If the block that holds its root is forgotten,
+//!   the next block with that root inherits the version.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,13 +33,17 @@ use crate::engines::engine::{Cause, Cursor, EngineError, Entry, State};
 use crate::error::Class;
 use crate::hex;
 
+/// Tree of the state.
 const TREE: &str = "state";
+/// Key of the version of the format in the metadata map.
 const FORMAT_KEY: &[u8] = b"replay changes";
+/// Version of the format.
 const FORMAT_VERSION: u8 = 1;
+/// Prefix of the keys of blocks in the metadata map.
 const BLOCK: &[u8] = b"block ";
 /// Blocks that are undone in one transaction.
 const UNDONE_AT_ONCE: usize = 256;
-/// A leaf has a head beside its value.
+/// Bytes of a leaf beside its value at most.
 const LEAF_HEAD_BYTES: usize = 4096;
 
 /// Entry of a block in the metadata map, without its note.
@@ -48,7 +55,7 @@ struct Block {
     root: Root,
 }
 
-/// A state of blocks in a radix store.
+/// State of blocks in a radix store.
 #[derive(Debug)]
 pub struct RadixLedger {
     store: Store,
@@ -57,7 +64,7 @@ pub struct RadixLedger {
     /// Ascending; the last one is the tip.
     kept: VecDeque<Block>,
     keep_max: Option<u64>,
-    /// There are commits that the database may not have made durable.
+    /// Whether the database may hold commits that are not durable.
     unsaved: bool,
 }
 
@@ -129,12 +136,12 @@ impl Block {
 }
 
 impl RadixLedger {
-    /// Goes on from the newest block of a store, or begins with the empty state. Of the blocks to
-    /// come the newest `keep_max` can be gone back to, all of them if `None`.
+    /// Continues from the newest block of a store, or begins with the empty state. The ledger keeps
+    /// the newest `keep_max` blocks, or all with `None`.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] if the store is of something else; [`Error::Version`],
-    /// [`Error::Corrupt`] and what the store says.
+    /// [`EngineError::Refused`] if the store was not made by a replay; [`Error::Version`],
+    /// [`Error::Corrupt`], and those of the store.
     pub fn open(store: Store, keep_max: Option<u64>) -> Result<Self> {
         match store.metadata(FORMAT_KEY)?.as_deref() {
             Some([FORMAT_VERSION]) => {}
@@ -152,8 +159,8 @@ impl RadixLedger {
             }
         }
 
+        // Keys sort by block, so each entry must name the entry before.
         let tree = store.tree(TREE)?;
-
         let mut kept = VecDeque::<Block>::new();
         let mut tip = None;
         for (key, value) in store.metadata_entries(BLOCK)? {
@@ -182,8 +189,8 @@ impl RadixLedger {
         &self.store
     }
 
-    /// Forgets a block of a transaction. `next` is the one after it, which inherits its version
-    /// where it has the same root and none of its own; returns whether it did.
+    /// Forgets a block in a transaction. If the block holds a version and `next`, the block after
+    /// it, has the same root and no version, `next` inherits the version. Returns whether it did.
     fn forget(
         transaction: &mut Transaction<'_>,
         block: &Block,
@@ -254,6 +261,7 @@ impl Ledger for RadixLedger {
     }
 
     fn append(&mut self, number: u64, note: Vec<u8>, changes: &[NetChange]) -> Result<()> {
+        debug_assert!(self.tip.as_ref().is_none_or(|tip| tip.block < number), "block numbers rise");
         let mut batch = Vec::with_capacity(changes.len());
         for NetChange { key, new, .. } in changes {
             let address = address(key)?;
@@ -270,6 +278,8 @@ impl Ledger for RadixLedger {
         let mut block = Block { number, before, holds_version, root: committed.root };
         transaction.set_metadata(&block_key(number), Some(&block.encode(&note)))?;
 
+        // The oldest blocks beyond the limit are forgotten in the same transaction. A version moves
+        // from each of them to its heir, so the index of the heir is carried from block to block.
         let keep_max = self.keep_max.map_or(usize::MAX, |max| max.max(1) as usize);
         let forgotten = (self.kept.len() + 1).saturating_sub(keep_max);
         let mut heir = None;
@@ -282,6 +292,7 @@ impl Ledger for RadixLedger {
 
         transaction.finish()?;
 
+        // Memory follows only after the commit, so a failed transaction changes nothing.
         if heir == Some(self.kept.len()) {
             block.holds_version = true;
         } else if let Some(heir) = heir {
@@ -293,7 +304,7 @@ impl Ledger for RadixLedger {
         self.state.root = block.root;
         self.tip = Some(Tip { block: number, note });
         self.unsaved = true;
-
+        debug_assert!(self.kept.len() <= keep_max);
         Ok(())
     }
 
@@ -314,6 +325,9 @@ impl Ledger for RadixLedger {
             left = place.map_err(|_| Error::Unknown { block })? + 1;
         }
 
+        // Each transaction undoes a bounded number of blocks, so an interrupted rollback keeps its
+        // progress.
+        debug_assert!(left <= self.kept.len());
         let total = (self.kept.len() - left) as u64;
         while self.kept.len() > left {
             let target = left.max(self.kept.len().saturating_sub(UNDONE_AT_ONCE));
@@ -342,12 +356,14 @@ impl Ledger for RadixLedger {
         if !self.unsaved {
             return Ok(());
         }
+
+        // At these levels every commit is durable when it returns.
         let database = self.store.database();
         let is_each =
             matches!(database.guarantee().durability, Durability::Each | Durability::Group);
         if !is_each {
             match database.sync() {
-                // A database in memory, or one whose server syncs when it likes.
+                // A database in memory, or a server that decides itself when to sync.
                 Err(kv::Error::Unsupported { .. }) => {}
                 synced => synced.map_err(EngineError::from)?,
             }
@@ -366,7 +382,8 @@ impl State for RadixState {
     }
 
     fn scan(&self, from: &[u8]) -> crate::engines::engine::Result<Box<dyn Cursor + '_>> {
-        // A longer key is above the address that it begins with, and below all that follow.
+        // A key longer than an address sorts above the address that is its prefix, and below the
+        // next one; the cursor filters that address.
         let start = Address::new(&from[..from.len().min(ADDRESS_BYTES_MAX)]).ok();
         let leaves = self.tree.leaves_from(&self.root, start.as_ref(), Order::Ascending)?;
         Ok(Box::new(RadixCursor { leaves, from: from.to_vec() }))

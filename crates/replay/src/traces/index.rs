@@ -4,7 +4,8 @@
 //! A trace has neither magic nor header: each record is the length of its body (i32, big-endian)
 //! and the body, which is one operation and uses exactly that length; the end of the file ends the
 //! trace. What a body means depends on the program that wrote it, the *dialect*, see [`Dialect`].
-//! It is given, or found out by which one reads all of the first records.
+//! The caller names the dialect, or detection finds the one dialect that reads all of the first
+//! records.
 //!
 //! [`Recorder`] writes traces of our own, in the first dialect and with removals, which that one
 //! does not have.

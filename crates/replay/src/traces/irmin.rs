@@ -32,7 +32,7 @@ const EMPTY: ContextId = 0;
 /// Options of a replay.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Ends after so many commits; all if not given.
+    /// Commits after which the replay ends; all if `None`.
     pub until: Option<u64>,
     /// Does not compare the hashes of commits, even if the engine has those of Tezos.
     pub ignores_hashes: bool,
@@ -43,13 +43,13 @@ pub struct Options {
 /// When old commits are collected, and which; a trace that checks one of them out cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Collection {
-    /// After so many commits each time; at least 1.
+    /// Commits from one collection to the next; at least 1.
     pub every: u64,
     /// Newest commits that are kept.
     pub distance: u64,
 }
 
-/// How many operations of each kind were done.
+/// Counts of the operations of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Checkouts.
@@ -100,11 +100,11 @@ pub struct Report {
     pub blocks: Latency,
     /// Latencies of commits, a part of those of their blocks.
     pub commits: Latency,
-    /// How long collections took, between blocks.
+    /// Durations of collections, between blocks.
     pub collections: Latency,
     /// The engine's hash of the last commit.
     pub last_commit: Option<CommitHash>,
-    /// Where the row begins that the trace ends in, if it is cut.
+    /// Offset of the last row, if the trace ends inside of it.
     pub truncated_at: Option<u64>,
     /// Transactions of the chain in the blocks, if the trace says how many.
     pub transactions: Option<u64>,
@@ -113,7 +113,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// That of a replay that has done nothing yet.
+    /// Returns the report of a replay that has done nothing yet.
     pub(crate) fn new() -> Self {
         Self {
             counts: Counts::default(),
@@ -303,7 +303,7 @@ impl<'e> Replay<'e> {
         self.contexts.get_mut(&from).ok_or(error)
     }
 
-    /// The context `from` to be changed: itself if nobody needs it again, otherwise a duplicate.
+    /// Returns the context `from` to be changed: itself after its last use, otherwise a fork.
     fn take(&mut self, from: Scoped<ContextId>) -> Result<Box<dyn Context>> {
         let context = self.context(from.value)?;
         if !from.is_last {

@@ -1,16 +1,16 @@
 //! Replay of the traces of Octez, replayable and raw, over Terrane's context store.
 //!
-//! A block is a row of a replayable trace; of a raw one, all events up to a commit and with it.
-//! Keys are logical: they lie below `data`. What the trace has of answers is compared, and so are
-//! the hashes of commits, unless they are ignored; a commit of the trace then stands for one of the
-//! store.
+//! A block is one row of a replayable trace, or all events of a raw trace up to a commit, with the
+//! commit. Keys are logical: they lie below `data`. The replay compares every recorded answer, and
+//! the hashes of commits unless the options ignore them. Without hashes, a commit of the trace
+//! stands for the commit of the store that was made in its place.
 //!
-//! Folds nest: the events between the start and the end of a fold are those of its callback, once
-//! for each visit, and are executed there. The order of a fold that is recorded as *undefined* is
-//! that of this store, so an answer in such a fold can differ where the order matters.
+//! Folds nest. The events between the start and the end of a fold belong to its callback, once for
+//! each visit, and the callback executes them. A fold recorded in *undefined* order runs in the
+//! order of this store, so an answer that depends on the order can differ.
 //!
-//! Contexts and trees of a replayable trace are kept until it says that they are used for the last
-//! time. A raw trace does not say that; there they are kept until the end of the next block.
+//! The replay keeps contexts and trees of a replayable trace until their last use, which the trace
+//! marks. A raw trace has no such marks: the replay keeps them until the end of the next block.
 
 // Bottom-up: a module imports only from modules above it.
 mod error;
@@ -35,17 +35,18 @@ use crate::traces::container::{
 };
 use crate::traces::irmin::{Collection, Counts, Options, Report};
 
-/// The author of all commits of Octez.
+/// Author of all commits of Octez.
 const AUTHOR: &[u8] = b"Tezos";
 
-/// The message of the first commit of a chain.
+/// Message of the first commit of a chain.
 const GENESIS: &[u8] = b"Genesis";
 
-/// Folds within each other. Real ones are three deep.
+/// Depth of nested folds at most. Real folds nest three deep.
 const FOLDS_MAX: u32 = 64;
 
-/// Bytes of a hash, and of the identity of a chain.
+/// Bytes of a hash.
 const HASH_BYTES: usize = 32;
+/// Bytes of the identity of a chain.
 const CHAIN_BYTES: usize = 4;
 
 type Operation<'a> = TreeOperation<'a, Tracker, bool, ()>;
@@ -58,7 +59,7 @@ type Operation<'a> = TreeOperation<'a, Tracker, bool, ()>;
 /// [`Error::ResultMismatch`], [`Error::FoldMismatch`], [`Error::HashMismatch`] if the store, or the
 /// trace, is wrong; [`Error::Unknown`], [`Error::UnknownCommit`], [`Error::Unexpected`] if the
 /// trace makes no sense; [`Error::Trace`]; [`Error::Store`]; [`Error::Interrupted`]. A trace that
-/// is cut in its last row is no error, see [`Report::truncated_at`].
+/// is cut in its last row is not an error; see [`Report::truncated_at`].
 pub fn replay(
     input: impl BufRead,
     store: &Store,
@@ -96,7 +97,7 @@ pub fn replay(
 
 pub use self::raw::replay as replay_raw;
 
-/// Where a trace is cut, if that is what is wrong with it.
+/// Returns the place where a trace is cut, if its only fault is the cut.
 fn truncated(error: container::Error, monitor: &mut dyn Monitor) -> Result<u64> {
     match error {
         container::Error::TruncatedTrace { offset, .. } => {
@@ -107,7 +108,7 @@ fn truncated(error: container::Error, monitor: &mut dyn Monitor) -> Result<u64> 
     }
 }
 
-/// The first commit of a chain, between its start and its end.
+/// First commit of a chain, between its start and its end.
 struct Genesis {
     chain: ChainId,
     time: i64,
@@ -119,18 +120,18 @@ struct Genesis {
 struct Replay<'s> {
     store: &'s Store,
     compares_hashes: bool,
-    /// An empty tree of the store, to make others of.
+    /// Empty tree of the store, from which other trees are made.
     blank: Tree,
     contexts: HashMap<u64, TezosContext>,
     trees: HashMap<u64, Tree>,
-    /// Commits of the trace and what they are in the store.
+    /// Commits of the store by the commits of the trace.
     commits: HashMap<Vec<u8>, Hash>,
     genesis: Option<Genesis>,
     report: Report,
     place: EventPlace,
 }
 
-/// The events that are left of a block.
+/// Remaining events of a block.
 type Rest<'r, 'a> = dyn Iterator<Item = Event<'a>> + 'r;
 
 fn steps(key: Key<'_>) -> Vec<&[u8]> {
@@ -183,7 +184,7 @@ fn put<T>(all: &mut HashMap<u64, T>, to: Tracker, value: T) {
     }
 }
 
-/// The hash of a commit, for people.
+/// Returns the hash of a commit as text.
 fn commit_text(recorded: &[u8]) -> String {
     match digest(recorded) {
         Some(hash) => CommitHash(hash).to_string(),
@@ -216,7 +217,7 @@ impl<'s> Replay<'s> {
         Ok(())
     }
 
-    /// Does what is due after a block.
+    /// Counts a block, and collects old commits where a collection is due.
     fn ended_block(
         &mut self,
         collection: Option<Collection>,
@@ -250,7 +251,8 @@ impl<'s> Replay<'s> {
     }
 
     fn hash_of<const N: usize>(&self, recorded: &[u8]) -> Result<[u8; N]> {
-        digest(recorded).map_or_else(|| self.unexpected("what should be a hash is none"), Ok)
+        digest(recorded)
+            .map_or_else(|| self.unexpected("a hash has a wrong length or checksum"), Ok)
     }
 
     fn context(&mut self, of: Tracker) -> Result<TezosContext> {
@@ -279,7 +281,7 @@ impl<'s> Replay<'s> {
         }
     }
 
-    /// Compares an answer with the recorded one.
+    /// Compares an answer with the recorded answer.
     fn check(
         &mut self,
         question: &'static str,
@@ -297,7 +299,7 @@ impl<'s> Replay<'s> {
         Ok(())
     }
 
-    /// Executes an event, and those that belong to it.
+    /// Executes an event, with the events of its callback if the event begins a fold.
     fn apply(&mut self, event: &Event<'_>, rest: &mut Rest<'_, '_>, folds: u32) -> Result<()> {
         match *event {
             Event::Tree(TreeOperation::FoldStart(Fold { depth, order, of, key })) => {
@@ -446,28 +448,29 @@ impl<'s> Replay<'s> {
                 self.store.hash(context.context(), &Meta { date, author: AUTHOR, message });
                 Ok(())
             }
+            _ => self.read_metadata(event),
+        }
+    }
+
+    /// Executes a question about the metadata of a context. The trace records no answers to it.
+    fn read_metadata(&mut self, event: &Event<'_>) -> Result<()> {
+        self.counts().others += 1;
+        match *event {
             Event::GetProtocol { context } => {
-                self.counts().others += 1;
                 self.context(context)?.protocol()?;
-                Ok(())
             }
             Event::FindPredecessorBlock { context } => {
-                self.counts().others += 1;
                 self.context(context)?.predecessor_block_metadata_hash()?;
-                Ok(())
             }
             Event::FindPredecessorOps { context } => {
-                self.counts().others += 1;
                 self.context(context)?.predecessor_ops_metadata_hash()?;
-                Ok(())
             }
             Event::GetTestChain { context } => {
-                self.counts().others += 1;
                 self.context(context)?.test_chain()?;
-                Ok(())
             }
-            _ => unreachable!("no question"),
+            _ => unreachable!("not a question"),
         }
+        Ok(())
     }
 
     /// Executes a change of a context.
@@ -667,7 +670,7 @@ impl<'s> Replay<'s> {
         }
 
         if made.hash.is_last {
-            // One of the same hash may have been made before.
+            // An equal commit may exist already.
             self.commits.remove(recorded);
         } else {
             self.commits.insert(recorded.to_vec(), hash);
@@ -756,7 +759,7 @@ impl<'s> Replay<'s> {
             }
             Op::Hash { tree, hash: () } => drop(self.tree(tree)?.hash()),
             Op::Equal { left, right, answer } => {
-                // Both may be the same one, used for the last time.
+                // Both operands may be one object, used for the last time.
                 let found = self.tree(Scoped { is_last: false, ..left })? == self.tree(right)?;
                 if left.is_last {
                     self.trees.remove(&left.value);

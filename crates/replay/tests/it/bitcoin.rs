@@ -86,7 +86,7 @@ fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states()
         let [before, after] =
             [older, newer].map(|(number, height)| open(&format!("utxo-{number:010}-{height}")));
         let mut undo = composed(&log, older.1 + 1, newer.1);
-        // Made and spent in between.
+        // Outputs made and spent within the range.
         undo.retain(|key, old| after.get(key).unwrap().value().map(<[u8]>::to_vec) != *old);
         let mut diff = before.diff(&after).unwrap();
         let mut spent = 0;

@@ -19,7 +19,7 @@ use terrane_replay::error::Class;
 use terrane_replay::monitor::{Monitor, Phase};
 use terrane_testkit::effort::places;
 
-/// How many blocks were reported, each after it had become durable.
+/// Number of reported blocks, each of which was durable before its report.
 #[derive(Default)]
 struct Watcher {
     blocks: u64,
@@ -129,7 +129,7 @@ fn a_loss_of_power_at_any_call_costs_nothing_durable() {
             let disk = SimDisk::new(1);
             disk.set_plan(FaultPlan::crash_at(call));
             let mut watcher = Watcher::default();
-            // The last calls may be those whose failure is of no consequence.
+            // Failures of the last calls may have no consequence.
             let outcome = case.run(&disk, &mut watcher);
             for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
                 let context = format!("crash at call {call}, {survival:?}, then {outcome:?}");

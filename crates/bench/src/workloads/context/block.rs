@@ -34,7 +34,7 @@ impl Span {
     }
 }
 
-/// Where a path is: its bytes, and the ends of its steps.
+/// Buffer of a path: its bytes, and the ends of its steps.
 #[derive(Debug, Clone, Copy)]
 struct Path {
     bytes: Span,
@@ -54,7 +54,7 @@ enum Kind {
 /// A block of operations.
 #[derive(Debug, Default)]
 pub struct Block {
-    /// Its number, from 0 on.
+    /// Number of the block, from 0 on.
     pub number: u64,
     /// The block that it follows; the starting state if there is none.
     pub parent: Option<u64>,
@@ -146,7 +146,7 @@ impl Block {
         self.push(Kind::Copy(target));
     }
 
-    /// How many operations.
+    /// Number of operations.
     #[must_use]
     pub fn count(&self) -> usize {
         self.records.len()

@@ -1,7 +1,7 @@
-//! The hashing floor: what BLAKE2b alone costs for as many preimages of the same sizes as a block
-//! changes.
+//! Hashing floor: the cost of BLAKE2b alone for the number and the sizes of the preimages that a
+//! block changes.
 //!
-//! It is hashed with the code that commits are hashed with: preimages are put into batches of 64
+//! The floor runs the hashing code of commits: preimages are put into batches of 64
 //! KiB, each of which goes through the processor's lanes. Sizes are those of a phase, in whole
 //! blocks of 128 bytes, mixed by a seed, as a tree has them.
 
@@ -68,7 +68,7 @@ fn shortest(rules: &Rules, preimages: &[usize], threads: usize) -> Duration {
     (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
-/// Hashes preimages of so many blocks each.
+/// Hashes preimages of the given numbers of blocks.
 fn hash(rules: &Rules, preimages: &[usize]) {
     let longest = preimages.iter().max().copied().unwrap_or(0) * HASH_BLOCK_BYTES;
     let content = vec![0xA5; longest];

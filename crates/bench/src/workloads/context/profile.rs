@@ -64,9 +64,9 @@ pub struct Access {
     pub action: Action,
     /// To what.
     pub class: Class,
-    /// How many paths.
+    /// Number of paths.
     pub paths: u32,
-    /// How many accesses.
+    /// Number of accesses.
     pub accesses: u32,
 }
 
@@ -81,7 +81,7 @@ pub struct Profile {
     pub hot: &'static [(Hot, u32)],
     /// The others.
     pub groups: &'static [Access],
-    /// A directory is copied in each so many blocks.
+    /// Blocks from one copy of a directory to the next.
     pub copy_every: Option<u64>,
 }
 

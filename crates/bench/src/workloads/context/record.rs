@@ -1,4 +1,4 @@
-//! Records the workload as a trace of irmin's benchmark, for whoever else is to do the same.
+//! Records the workload as a trace of irmin's benchmark, for other programs to do the same work.
 //!
 //! The first commit is the starting state, value by value. A context is used for the last time by
 //! the next operation, and a commit by the block that goes on from it.

@@ -47,7 +47,7 @@ pub struct Report {
     pub is_interrupted: bool,
 }
 
-/// How the starting state was made.
+/// Report of the starting state.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct LoadReport {
     /// Whether it was there from an earlier run, and nothing was loaded.
@@ -82,7 +82,7 @@ pub struct PhaseReport {
     pub operations_latency_ms: SpreadReport,
     /// The commit of a block.
     pub commit_latency_ms: SpreadReport,
-    /// Where the time of a block goes.
+    /// Parts of the time of a block.
     pub split_ms: SplitReport,
     /// Mean figures of a block.
     pub per_block: BlockReport,
@@ -155,8 +155,8 @@ pub struct BlockReport {
     pub write_bytes: Option<f64>,
 }
 
-/// The time for hashing as many preimages of as many blocks of 128 bytes as a block of the workload
-/// has changed, with the code that commits hash with.
+/// Time of hashing the same number of preimages, of the same sizes in blocks of 128 bytes, as a
+/// block of the workload has changed, with the code that commits hash with.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct FloorReport {
     /// Preimages.
@@ -167,14 +167,14 @@ pub struct FloorReport {
     pub one_thread_ms: f64,
     /// On all threads that commits are hashed on, in milliseconds.
     pub all_threads_ms: f64,
-    /// How many these are.
+    /// Number of these threads.
     pub threads: usize,
 }
 
 /// Collections beside the blocks of a phase.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct CollectionsReport {
-    /// How many have ended.
+    /// Number of collections that ended.
     pub count: u64,
     /// Time of all, in seconds; the last one may have ended after the last block.
     pub wall_s: f64,
@@ -199,7 +199,7 @@ pub struct CollectionsReport {
 pub struct FilesReport {
     /// Chunks of the pack.
     pub chunks: u64,
-    /// Their bytes.
+    /// Bytes of these chunks.
     pub chunk_bytes: u64,
     /// Bytes of the index of commits.
     pub index_bytes: u64,

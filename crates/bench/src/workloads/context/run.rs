@@ -1,10 +1,9 @@
-//! Measures the context store with the workload: loads the starting state, then builds and commits
-//! blocks one after the other; without collections, and then with them in a second thread if asked
-//! to.
+//! Run on the context store: loads the starting state, then builds and commits blocks one after the
+//! other. A second phase, if asked for, has collections in a second thread.
 //!
-//! The store is the directory `context` below the one that is given, and removed at the end unless
-//! it is to stay. One that has stayed is used again, and stays: its starting state is the head of
-//! the branch `state`, whose message says of what it is, and everything else in it is collected.
+//! The store is the directory `context` below the given directory. The run removes the store at the
+//! end unless `keep` is set. A kept store is used again and stays: its starting state is the head
+//! of the branch `state`, whose message names the workload; everything else is collected.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,23 +32,23 @@ use terrane_replay::engines::engine::EngineError;
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
 
-/// The directory of the store.
+/// Directory of the store.
 const DIR: &str = "context";
-/// The branch of the starting state.
+/// Branch of the starting state.
 const STATE: &[u8] = b"state";
-/// The author of all commits.
+/// Author of all commits.
 const AUTHOR: &[u8] = b"Tezos";
-/// The starting state is flushed after so many values: what it is made in takes so much memory.
+/// Values of the starting state between two flushes, which bound the memory of the load.
 const FLUSH_VALUES: u64 = 100_000;
-/// Values after which the monitor is told and asked.
+/// Values between two reports to the monitor.
 const TOLD_EVERY: u64 = 10_000;
-/// The files are looked at no more often while a collection works.
+/// Shortest time between two sums of the files while a collection works.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// All of the workload follows from it.
+    /// Seed that the whole workload follows from.
     pub seed: u64,
     /// Values of the starting state.
     pub values: u64,
@@ -59,20 +58,20 @@ pub struct Options {
     pub warm_up: u64,
     /// Blocks of a phase.
     pub blocks: u64,
-    /// How the store is opened.
+    /// Options of opening the store.
     pub settings: Settings,
     /// Whether the paths of a block are read ahead, before its operations.
     pub prefetch: bool,
     /// Adds a second phase with collections.
     pub collection: Option<Collection>,
-    /// Whether the store stays.
+    /// Whether the run keeps the store.
     pub keep: bool,
 }
 
-/// How old commits are collected.
+/// Options of the collection of old commits.
 #[derive(Debug, Clone, Copy)]
 pub struct Collection {
-    /// A collection is begun after so many blocks each time, or when the one before it has ended.
+    /// Blocks from one collection to the next; a collection waits for the end of the one before.
     pub every: u64,
     /// Newest commits that are kept.
     pub distance: u64,
@@ -124,7 +123,7 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         tip: state,
         block: Block::new(),
         value: Vec::new(),
-        told: 0,
+        reported: 0,
         is_interrupted: false,
     };
 
@@ -154,7 +153,7 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
     })
 }
 
-/// Opens the store, and passes on what that has found, dropped and made anew.
+/// Opens the store, and passes the notes of its recovery to the monitor.
 fn open(dir: &Path, settings: Settings, monitor: &mut dyn Monitor) -> Result<ContextStore> {
     let engine = ContextStore::open(dir, settings)?;
     for note in engine.store().recovery().notes() {
@@ -163,12 +162,12 @@ fn open(dir: &Path, settings: Settings, monitor: &mut dyn Monitor) -> Result<Con
     Ok(engine)
 }
 
-/// Says of which workload a starting state is.
+/// Returns the message of the commit of a starting state, which names its workload.
 fn identity(options: &Options) -> String {
     format!("terrane bench context: {} values, seed {}", options.values, options.seed)
 }
 
-/// Finds the starting state or makes it, and leaves nothing else in the store.
+/// Finds or loads the starting state, and collects everything else in the store.
 fn prepare(
     dir: &Path,
     options: &Options,
@@ -194,8 +193,9 @@ fn prepare(
     };
 
     let wall_s = seconds(start);
+
+    // A collection keeps branches, so only the starting state survives.
     let start = Instant::now();
-    // Branches are kept.
     engine.collect(0)?;
     let collect_s = seconds(start);
     engine.close()?;
@@ -208,7 +208,7 @@ fn bytes_of(dir: &Path) -> Result<u64> {
     store_bytes(dir).map_err(|error| Error::io(dir, error))
 }
 
-/// The starting state that is there, if it is the one that is asked for.
+/// Returns the stored starting state, if it is that of the same workload.
 fn find_state(
     engine: &ContextStore,
     options: &Options,
@@ -218,6 +218,7 @@ fn find_state(
     Ok(is_same.then_some(CommitHash(head.0)))
 }
 
+/// Loads the starting state value by value, and commits it to its branch.
 fn load(
     engine: &ContextStore,
     options: &Options,
@@ -257,8 +258,8 @@ struct Run<'a> {
     tip: CommitHash,
     block: Block,
     value: Vec<u8>,
-    /// Blocks that were told to the monitor.
-    told: u64,
+    /// Blocks reported to the monitor.
+    reported: u64,
     is_interrupted: bool,
 }
 
@@ -275,7 +276,7 @@ impl Reading {
     }
 }
 
-/// How long the blocks of a phase took.
+/// Latencies of the blocks of a phase.
 #[derive(Default)]
 struct Times {
     blocks: Latency,
@@ -291,6 +292,8 @@ impl Run<'_> {
     /// Draws a block, and builds and commits it.
     fn block(&mut self, times: &mut Times) -> Result<()> {
         self.generator.next_block(&mut self.block);
+
+        // The clock of a block runs from the checkout to the drop of the context.
         let start = Instant::now();
         let tip = self.tip;
         let absent = || Error::Wrong(format!("the store has lost commit {tip}"));
@@ -306,6 +309,8 @@ impl Run<'_> {
         let committed = start.elapsed();
         drop(context);
         let all = start.elapsed();
+
+        debug_assert!(built <= committed && committed <= all);
         times.blocks.record(all);
         times.operations.record(built);
         times.commits.record(committed.saturating_sub(built));
@@ -317,12 +322,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells the monitor of a block, and asks whether to stop.
-    fn tell(&mut self, monitor: &mut dyn Monitor) -> bool {
-        self.told += 1;
+    /// Reports a block to the monitor, and returns whether to stop.
+    fn report_block(&mut self, monitor: &mut dyn Monitor) -> bool {
+        self.reported += 1;
         let phases = 1 + u64::from(self.options.collection.is_some());
         let total = self.options.warm_up + phases * self.options.blocks;
-        monitor.progress(Phase::Replay, self.told, Some(total));
+        monitor.progress(Phase::Replay, self.reported, Some(total));
         self.is_interrupted = monitor.stop();
         self.is_interrupted
     }
@@ -331,7 +336,7 @@ impl Run<'_> {
         let mut times = Times::default();
         for _ in 0..self.options.warm_up {
             self.block(&mut times)?;
-            if self.tell(monitor) {
+            if self.report_block(monitor) {
                 return Err(Error::Interrupted);
             }
         }
@@ -358,7 +363,7 @@ impl Run<'_> {
         self.report(&times, collections, (&before, &now))
     }
 
-    /// The blocks of a phase; `begin` is told when it is time for a collection.
+    /// Builds the blocks of a phase. `begin` gets a request whenever a collection is due.
     fn blocks(
         &mut self,
         times: &mut Times,
@@ -367,12 +372,12 @@ impl Run<'_> {
     ) -> Result<()> {
         for number in 0..self.options.blocks {
             if let Some((_, begin)) = begin.filter(|(every, _)| number.is_multiple_of(*every)) {
-                // While one runs another one waits, but no third; and if one has failed, that shows
-                // at the end.
+                // While a collection runs, one more may wait, and no third. A failed collection
+                // shows at the end.
                 let _ = begin.try_send(());
             }
             self.block(times)?;
-            if self.tell(monitor) {
+            if self.report_block(monitor) {
                 break;
             }
         }
@@ -380,7 +385,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The blocks of a phase, with collections in a second thread.
+    /// Builds the blocks of a phase, with collections in a second thread.
     fn blocks_beside(
         &mut self,
         times: &mut Times,
@@ -399,6 +404,8 @@ impl Run<'_> {
         std::thread::scope(|scope| {
             let collecting = scope.spawn(move || collector.run(&begun));
             let blocks = self.blocks(times, Some((collection.every, &begin)), monitor);
+
+            // Without its sender, the collector ends after the requests that it has.
             drop(begin);
             if blocks.is_err() || self.is_interrupted {
                 cancelled.store(true, Ordering::Relaxed);
@@ -411,6 +418,7 @@ impl Run<'_> {
         })
     }
 
+    /// Returns the report of a phase between two readings.
     fn report(
         &self,
         times: &Times,
@@ -449,6 +457,7 @@ impl Run<'_> {
     }
 }
 
+/// Splits the time of a block by its parts.
 fn split(times: &Times, before: &Stats, now: &Stats) -> SplitReport {
     let each_ms = |time: Duration| time.as_secs_f64() * 1e3 / times.count.max(1) as f64;
     let before = &before.committed;
@@ -469,6 +478,7 @@ fn split(times: &Times, before: &Stats, now: &Stats) -> SplitReport {
     }
 }
 
+/// Returns the mean counts of a block between two readings.
 fn per_block(blocks: u64, before: &Stats, now: &Stats, usage: Option<Usage>) -> BlockReport {
     let each = |count: u64| count as f64 / blocks.max(1) as f64;
     let since = |of: fn(&Stats) -> u64| each(of(now) - of(before));
@@ -488,7 +498,7 @@ fn per_block(blocks: u64, before: &Stats, now: &Stats, usage: Option<Usage>) -> 
     }
 }
 
-/// Collects beside blocks.
+/// Collector of old commits, beside the blocks.
 struct Collector<'a> {
     store: Arc<Store>,
     dir: PathBuf,
@@ -497,7 +507,7 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Collects each time it is told to, until nobody is left to tell.
+    /// Collects at each request, until all senders of requests are gone.
     fn run(&self, begin: &Receiver<()>) -> Result<CollectionsReport> {
         let mut report =
             CollectionsReport { store_peak_bytes: bytes_of(&self.dir)?, ..Default::default() };
@@ -534,12 +544,12 @@ impl Collector<'_> {
         self.store.collect(
             &Retain::newest(self.collection.distance),
             &mut |progress: &GcProgress| {
-                // Each phase counts from 0.
+                // Each phase of a collection counts its bytes from 0.
                 worked += progress.bytes.checked_sub(last).unwrap_or(progress.bytes);
                 last = progress.bytes;
                 if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
                     looked = Some(Instant::now());
-                    // A file may go while they are looked at; the next look counts then.
+                    // A file may vanish during the sum; the next sum counts then.
                     *peak_bytes =
                         bytes_of(&self.dir).map_or(*peak_bytes, |now| now.max(*peak_bytes));
                 }

@@ -36,7 +36,7 @@ const ID_STEP: u64 = 17;
 /// Values of a big map that are not those of items.
 const MAP_FIELDS: [&[u8]; 3] = [b"key_type", b"total_bytes", b"value_type"];
 
-/// Which of them is its size.
+/// Field that is the size of the map.
 const MAP_SIZE_FIELD: u64 = 1;
 
 /// Accounts of a group; one of them is a contract.
@@ -65,7 +65,7 @@ const STORAGE_FIELDS: u64 = 4;
 const GROUP_VALUES: u64 =
     (GROUP_ACCOUNTS - 1) * ACCOUNT_FIELDS.len() as u64 + CONTRACT_FIELDS.len() as u64;
 
-/// How many of 100 values are those of accounts.
+/// Share of values of accounts, in per cent.
 const ACCOUNTS_PERCENT: u64 = 45;
 
 /// Globals between big maps and contracts. The first and the last are changed.
@@ -102,7 +102,7 @@ const GLOBALS_BEHIND: [&[&[u8]]; 5] = [
     &[b"version"],
 ];
 
-/// How many globals are only read.
+/// Number of globals that are only read.
 pub(super) const GLOBAL_COUNT: u64 =
     (GLOBALS_BEFORE.len() - 2 + GLOBALS_MIDDLE.len() + GLOBALS_BEHIND.len()) as u64;
 
@@ -135,7 +135,7 @@ struct Map {
     id: u64,
     /// Number of its first value.
     first: u64,
-    /// How many items come before its own.
+    /// Number of items before its own.
     first_item: u64,
     items: u64,
 }
@@ -194,7 +194,7 @@ enum Stream {
 }
 
 impl State {
-    /// The state of this seed and so many values.
+    /// Returns the state of this seed with `values` values.
     pub(super) fn new(seed: u64, values: u64) -> Self {
         let fixed =
             GLOBALS_BEFORE.len() + GLOBALS_MIDDLE.len() + GLOBALS_BEHIND.len() + ROOTS.len();
@@ -226,7 +226,7 @@ impl State {
         let shares: u64 = (0..count).map(|rank| share(rank) as u64).sum();
         let mut ids: Vec<(String, u64)> = (0..count)
             .map(|rank| {
-                // Which of them are large is scattered; most of all ids ever given are gone.
+                // Large maps are scattered among the ids; most ids ever given are gone.
                 let id = (rank * super::SCATTER + self.seed % count) % count * ID_STEP;
                 (id.to_string(), rank)
             })
@@ -246,7 +246,7 @@ impl State {
         }
     }
 
-    /// How many values.
+    /// Number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.values
@@ -280,7 +280,7 @@ impl State {
         mix(self.seed ^ stream as u64, number)
     }
 
-    /// Which account of a group is its contract.
+    /// Account of a group that is its contract.
     fn contract_of(&self, group: u64) -> u64 {
         self.stream(Stream::Group, group) % GROUP_ACCOUNTS
     }

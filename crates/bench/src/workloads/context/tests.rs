@@ -17,7 +17,7 @@ fn generator(profile: &'static Profile, values: u64) -> Generator {
     Generator::new(Options { seed: SEED, values, profile, fork_every: None }).unwrap()
 }
 
-/// How often each kind of operation is in a block.
+/// Returns the number of operations of each kind in a block.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     mem: u64,
@@ -80,7 +80,7 @@ fn count(block: &Block) -> (Counts, Paths) {
     (counts, paths)
 }
 
-/// How many steps below `data` each path has.
+/// Returns the number of steps below `data` of each path.
 fn depths(paths: &BTreeSet<String>) -> BTreeMap<usize, usize> {
     let mut depths = BTreeMap::new();
     for path in paths {
@@ -114,7 +114,7 @@ fn a_block_of_lima_has_the_published_counts() {
         assert_eq!(accesses[0].1, [444, 888, 444]);
         assert!(accesses[0].0.ends_with("/balance"), "{}", accesses[0].0);
         assert_eq!(accesses.iter().filter(|(_, [_, reads, _])| *reads >= 40).count(), 10);
-        // Most of what is written was read in the same block.
+        // Most written paths were read in the same block.
         let overwritten: u64 = accesses
             .iter()
             .filter(|(_, [_, reads, _])| *reads > 0)
@@ -264,7 +264,7 @@ fn values_have_the_published_sizes_and_differ_from_version_to_version() {
     let mut value = Vec::new();
     let mut next = Vec::new();
 
-    // Items alone: a field of the chain has a size of its own.
+    // Items only: a field of the chain has its own size.
     let samples = 90_000;
     for number in 1_000_000..1_000_000 + samples {
         value.clear();
@@ -399,7 +399,7 @@ fn forks_are_two_blocks_of_one_parent_and_the_first_one_is_forgotten() {
     check(&generator, &mut *context);
     assert_eq!((generator.kept, generator.copies), (15, 3));
 
-    // Each block forks if it is asked for, from the first one on.
+    // With forks of every block, each block forks from the first one on.
     let options = Options { fork_every: Some(1), ..options };
     let mut drawn = Generator::new(options).unwrap();
     for (parent, is_abandoned) in [(None, true), (None, false), (Some(1), true), (Some(1), false)] {

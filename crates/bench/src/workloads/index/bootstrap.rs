@@ -40,7 +40,7 @@ pub struct Options {
     pub entries: u64,
     /// Operations.
     pub ops: u64,
-    /// How many of 100 keys that are looked up are absent.
+    /// Share of lookups for absent keys, in per cent.
     pub absent_percent: u64,
     /// The rest.
     pub common: Common,
@@ -53,7 +53,7 @@ pub struct Report {
     pub entries: u64,
     /// Operations.
     pub ops: u64,
-    /// How many of 100 keys that are looked up are absent.
+    /// Share of lookups for absent keys, in per cent.
     pub absent_percent: u64,
     /// Operations after which a durable flush is made.
     pub flush_every: u64,
@@ -133,7 +133,7 @@ fn measure(
     for op in 0..ops {
         operation(&mut runner, numbers, options, op, &mut live)?;
         if op % TOLD_EVERY == 0 {
-            // Which remembers the most that it has ever told.
+            // This call updates the peak, which the limit remembers.
             let _ = limit.and_then(MemoryLimit::page_cache_peak_bytes);
             monitor.progress(Phase::Operations, op, Some(ops));
             if monitor.stop() {

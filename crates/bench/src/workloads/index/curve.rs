@@ -1,4 +1,4 @@
-//! How the rate of a run changes over time: a bounded number of points, however long the run is.
+//! Curve of the rate of a run over time, in a bounded number of points for any length of the run.
 
 use serde::Serialize;
 

@@ -110,8 +110,8 @@ fn measure(
         runner.replace(&part)?;
         done = end;
         calls += 1;
-        if calls % TOLD_EVERY == 0 {
-            // Which remembers the most that it has ever told.
+        if calls.is_multiple_of(TOLD_EVERY) {
+            // This call updates the peak, which the limit remembers.
             let _ = limit.and_then(MemoryLimit::page_cache_peak_bytes);
         }
         monitor.progress(Phase::Operations, done, Some(entries));

@@ -30,7 +30,8 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Whether answers are compared with those that are recorded.
     pub check: bool,
-    /// Whether flushes are those of the trace; if not, they are made every so many operations.
+    /// Whether flushes are those of the trace; otherwise a flush follows a fixed number of
+    /// operations.
     pub trace_flushes: bool,
     /// The rest.
     pub common: Common,
@@ -127,7 +128,7 @@ fn replay(
         let op = op.map_err(|error| Error::trace(path, error))?;
         operation(runner, op, record, options)?;
         if record % TOLD_EVERY == 0 {
-            // Which remembers the most that it has ever told.
+            // This call updates the peak, which the limit remembers.
             let _ = limit.and_then(MemoryLimit::page_cache_peak_bytes);
             monitor.progress(Phase::Operations, record, options.limit);
             if monitor.stop() {

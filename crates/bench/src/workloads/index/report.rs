@@ -70,7 +70,7 @@ pub struct EngineReport {
 pub struct CallReport {
     /// Operations of each call.
     pub ops_per_call: u64,
-    /// How long calls took.
+    /// Latencies of calls.
     pub latency_us: LatencyReport,
 }
 
@@ -248,7 +248,7 @@ pub struct FindReport {
     pub finds: u64,
     /// Finds in a second.
     pub finds_per_s: f64,
-    /// How long they took.
+    /// Latencies of finds.
     pub latency_us: LatencyReport,
     /// Pages of 4 KiB that the engine has read for each.
     #[serde(skip_serializing_if = "Option::is_none")]

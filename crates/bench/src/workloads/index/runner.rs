@@ -39,7 +39,7 @@ pub struct Common {
     pub flush_every: u64,
     /// Memory of each engine that has a budget, in bytes.
     pub memory_budget: u64,
-    /// Finds at the end, of keys that are there and as many of others.
+    /// Finds of present keys at the end, and the number of finds of absent keys.
     pub sample: u64,
     /// Whether what the engines have written stays there.
     pub keep: bool,
@@ -100,7 +100,26 @@ struct Latencies {
     flush: Latency,
 }
 
-/// How a key is looked up.
+impl Latencies {
+    /// Returns the report of the kinds of calls that were made. A call of `replace` has
+    /// `ops_per_replace` operations, and a flush follows `ops_per_flush` operations.
+    fn calls(&self, ops_per_replace: u64, ops_per_flush: u64) -> Calls {
+        let call = |latency: &Latency, ops_per_call| {
+            let latency_us = latency.report();
+            (latency_us.ops > 0).then_some(CallReport { ops_per_call, latency_us })
+        };
+
+        Calls {
+            replace: call(&self.replace, ops_per_replace),
+            remove: call(&self.remove, 1),
+            find: call(&self.find, 1),
+            mem: call(&self.mem, 1),
+            flush: call(&self.flush, ops_per_flush),
+        }
+    }
+}
+
+/// Kind of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// For its value.
@@ -248,7 +267,7 @@ impl<'a> Runner<'a> {
         Ok(Measured { now: Reading::now(self.map.as_ref(), &self.dir)?, generate_s })
     }
 
-    /// Compares finds of numbers that are there, those below `live`, and of as many others.
+    /// Compares finds of present numbers, below `live`, and of the same number of absent numbers.
     pub(super) fn check(
         &mut self,
         numbers: Numbers,
@@ -309,7 +328,7 @@ impl<'a> Runner<'a> {
         Ok(find_report(sample, busy, &latency, &before, &now))
     }
 
-    /// Closes the engine and removes what it has written, unless it is to stay.
+    /// Closes the engine, removes its files unless `keep` asks for them, and returns the report.
     pub(super) fn finish(
         self,
         measured: Measured,
@@ -317,9 +336,12 @@ impl<'a> Runner<'a> {
     ) -> Result<EngineReport> {
         let entries = self.map.entries()?.or(self.live);
         let rss_peak_bytes = rss_peak_bytes();
+
         let start = Instant::now();
         self.map.close()?;
         let close_s = seconds(start);
+
+        // The size counts after the close, which writes what is still in memory.
         let failed = |error| Error::io(&self.dir, error);
         let store_bytes = store_bytes(&self.dir).map_err(failed)?;
         if !self.common.keep && self.dir.exists() {
@@ -330,16 +352,13 @@ impl<'a> Runner<'a> {
         let Measured { now, generate_s } = measured;
         let wall_s = self.busy.as_secs_f64();
         let ops_of = (ops, self.replaced);
+
         let counts = now.engine.zip(before.engine).map(|(now, before)| now - before);
         let process = now.process.zip(before.process).map(|(now, before)| now.since(&before));
         let device = now.device.zip(before.device).map(|(now, before)| now.since(&before));
         let engine_io = counts.as_ref().map(EngineIo::of);
 
-        let call = |latency: &Latency, ops_per_call| {
-            let latency_us = latency.report();
-            (latency_us.ops > 0).then_some(CallReport { ops_per_call, latency_us })
-        };
-
+        let calls = self.latencies.calls(self.ops_per_call, self.common.flush_every);
         let tree = now.stats.zip(before.stats);
         Ok(EngineReport {
             engine,
@@ -350,13 +369,7 @@ impl<'a> Runner<'a> {
             load_s: self.load_s,
             close_s,
             curve: curve.points(wall_s, ops),
-            calls: Calls {
-                replace: call(&self.latencies.replace, self.ops_per_call),
-                remove: call(&self.latencies.remove, 1),
-                find: call(&self.latencies.find, 1),
-                mem: call(&self.latencies.mem, 1),
-                flush: call(&self.latencies.flush, self.common.flush_every),
-            },
+            calls,
             io: IoReport::new(engine_io, process, device, ops_of),
             cpu_us_per_op: process.map(|process| process.cpu_s * 1e6 / ops.max(1) as f64),
             rss_before_bytes,
@@ -373,6 +386,7 @@ impl<'a> Runner<'a> {
     }
 }
 
+/// Returns the report of `finds` finds between two readings.
 fn find_report(
     finds: u64,
     busy: Duration,
@@ -408,7 +422,7 @@ pub(super) fn memory_report(common: &Common, limit: Option<&MemoryLimit>) -> Mem
     }
 }
 
-/// A warning where an engine's memory is the page cache and nothing bounds that.
+/// Returns a warning if the memory of an engine is the page cache and no limit bounds the cache.
 pub(super) fn memory_warning(common: &Common, limit: Option<&MemoryLimit>) -> Option<String> {
     (common.engines.contains(&Engine::Lmdb) && limit.is_none()).then(|| {
         "memory not enforced: lmdb takes what page cache there is; give --memory-limit".to_owned()

@@ -37,7 +37,7 @@ fn mix(seed: u64, number: u64) -> u64 {
     splitmix(splitmix(seed).wrapping_add(number))
 }
 
-/// The value that a number has after so many changes.
+/// Returns the value of a number after that many changes.
 #[must_use]
 pub fn value(seed: u64, number: u64, version: u64) -> [u8; VALUE_BYTES] {
     let stream = Stream { start: mix(mix(seed, number), version) };
@@ -65,7 +65,7 @@ fn below(random: u64, bound: u64) -> u64 {
     ((u128::from(random) * u128::from(bound)) >> 64) as u64
 }
 
-/// Which keys are read, in which order.
+/// Distribution of the keys that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distribution {
     /// Drawn at random, each as likely as any other.
@@ -101,9 +101,9 @@ pub struct Operation {
 pub struct Operations {
     /// Keys in the table.
     pub keys: u64,
-    /// How many of 100 operations are for absent keys, on average.
+    /// Share of operations for absent keys, in per cent, on average.
     pub absent_percent: u64,
-    /// Which keys.
+    /// Distribution of keys.
     pub distribution: Distribution,
     stream: Stream,
 }

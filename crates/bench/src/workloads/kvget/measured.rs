@@ -9,7 +9,7 @@ use crate::instruments::meter::{DeviceUsage, Usage};
 use crate::model::Goal;
 use terrane_replay::latency::Latency;
 
-/// A memory budget.
+/// Memory budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
     /// Bytes.
@@ -27,7 +27,7 @@ impl Budget {
     }
 }
 
-/// How long reads are made before any counts. A cost is steady when three windows cost the same or
+/// Warm-up before any read counts. A cost is steady when three windows cost the same or
 /// each page of the index has been needed 50 times, and the cache of pages has its size.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum WarmUp {
@@ -48,9 +48,9 @@ pub struct Options {
     pub goal: Goal,
     /// Reads.
     pub reads: u64,
-    /// How many of 100 are for keys that are absent.
+    /// Share of reads for absent keys, in per cent.
     pub absent_percent: u64,
-    /// Which keys are read.
+    /// Distribution of the keys that are read.
     pub distribution: Distribution,
     /// Keys of each call.
     pub batch: u64,
@@ -79,7 +79,7 @@ impl Default for Options {
     }
 }
 
-/// How the pages of the table are read.
+/// Mode of reading the pages of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoMode {
@@ -150,7 +150,7 @@ impl Window {
     }
 }
 
-/// One of the windows that were measured.
+/// Measured window.
 #[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct WindowReport {

@@ -20,7 +20,8 @@ use terrane_replay::latency::LatencyReport;
 /// Version of the fields; raised when one goes or changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// How far what the engine counts may be from what the process does, in a run past the page cache.
+/// Largest difference between the counts of the engine and of the process, in a run past the page
+/// cache.
 const DIFFERENCE_RATIO_MAX: f64 = 0.005;
 
 /// The share of the device's work, from others than this process, above which a run is noisy.
@@ -58,9 +59,9 @@ pub struct Report {
     pub memory: Memory,
     /// Reads.
     pub io: Io,
-    /// How steady that was.
+    /// Convergence of the cost.
     pub convergence: Convergence,
-    /// How fast it was.
+    /// Speed of the lookups.
     pub speed: Speed,
     /// Prediction of the model.
     pub model: Model,
@@ -127,7 +128,7 @@ pub struct Device {
     /// Rate with one read in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fio_read_iops_qd1: Option<f64>,
-    /// How far the two are apart, for each read of the mean.
+    /// Difference of the two rates, over their mean.
     pub fio_read_iops_spread_ratio: f64,
     /// `fio` or `terrane`.
     pub measured_by: &'static str,
@@ -150,7 +151,7 @@ pub struct Level {
     pub entries: u64,
     pub disk_bytes: u64,
     pub filter_bits_per_key: f64,
-    /// How often its filters were wrong about keys that it has not.
+    /// False-positive rate of its filters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub false_positive_ratio: Option<f64>,
 }
@@ -214,7 +215,7 @@ pub struct Io {
     pub block_lookups_per_get: f64,
     pub request_size_histogram: Vec<RequestSize>,
     pub read_amplification: f64,
-    /// How far the process's bytes are from those that the engine has counted.
+    /// Difference between the bytes of the process and of the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_difference_ratio: Option<f64>,
     /// Whether that is at most 0.5 %, as it must be past the page cache.
@@ -260,9 +261,9 @@ pub struct Classes {
 pub struct Class {
     /// Times that it was asked for.
     pub lookups: u64,
-    /// How many of these memory answered.
+    /// Reads that memory answered.
     pub hits: u64,
-    /// How many were read.
+    /// Reads from the device.
     pub requests: u64,
     /// Bytes of these.
     pub bytes: u64,
@@ -343,11 +344,11 @@ pub struct Model {
     pub index_bytes_per_page: f64,
     pub entries_per_page: f64,
     pub filter: FilterKind,
-    /// How the model would split the budget.
+    /// Split of the budget by the model.
     #[serde(flatten)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction: Option<Prediction>,
-    /// How far the measurement is from the prediction.
+    /// Difference between measurement and prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_error_ratio: Option<f64>,
 }
@@ -360,7 +361,7 @@ pub struct Warning {
     pub text: String,
 }
 
-/// How far two yardsticks of one run may differ.
+/// Largest difference of the two yardsticks of one run.
 const SPREAD_RATIO_MAX: f64 = 0.1;
 
 impl Report {

@@ -83,10 +83,10 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where a table is.
+/// Location of a table.
 #[derive(Debug)]
 struct TableLocation<'a> {
-    /// On a device that is asked what it did.
+    /// Directory on the device whose counters are read; `None` in memory.
     dir: Option<&'a Path>,
     io_mode: IoMode,
     limit: Option<&'a MemoryLimit>,
@@ -99,6 +99,7 @@ fn is_direct(store: &Path) -> Result<bool> {
     Ok(probe.map_err(terrane::lsm::Error::from)?.access() == Access::Direct)
 }
 
+/// Opens the prepared table, warms it up, measures, and returns the report.
 fn measure(
     session: &Session,
     place: &TableLocation<'_>,
@@ -116,6 +117,7 @@ fn measure(
         return Err(Error::Options(message.to_owned()));
     };
 
+    // Resident memory before the opening is that of the program, and no part of the budget.
     reset_rss_peak();
     let binary_bytes = rss_bytes();
     let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
@@ -130,6 +132,7 @@ fn measure(
     let start = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &prepared.label(), &open_options)?;
     let open_s = seconds(start);
+
     let mut reader = Reader::new(&table, place, prepared, options);
     let warm_up = warm_up(&mut reader, options, monitor)?;
     let measured = reads(&mut reader, options, monitor)?;
@@ -150,12 +153,13 @@ fn measure(
     Ok(report::report(&measurement))
 }
 
-/// References to the index for each page that it takes: by hits, and by filters that were wrong.
+/// Returns the references to the index for each of its pages: by hits, and by false positives.
 fn index_refs_per_page(stats: &TableStats) -> f64 {
     let refs = stats.filter.found + stats.filter.false_positives;
     refs as f64 / stats.index_bytes.div_ceil(PAGE_BYTES).max(1) as f64
 }
 
+/// Reads until the cost is steady, or until the limit of the warm-up.
 fn warm_up(
     reader: &mut Reader<'_>,
     options: &Options,
@@ -182,6 +186,7 @@ fn warm_up(
         costs.push(reader.window(&operations, ops..end, None)?.io_per_get());
         ops = end;
         let stats = reader.table.stats();
+
         let has_refs = index_refs_per_page(&stats) >= INDEX_REFS_PER_PAGE;
         // A cache that still grows makes the next reads cheaper.
         let is_grown = std::mem::replace(&mut cache_bytes, stats.cache_bytes) == cache_bytes;
@@ -191,6 +196,7 @@ fn warm_up(
     Ok(WarmedUp { ops, converged, index_refs_per_page: index_refs_per_page(&reader.table.stats()) })
 }
 
+/// Measures window after window.
 fn reads(
     reader: &mut Reader<'_>,
     options: &Options,
@@ -231,13 +237,13 @@ fn reads(
     })
 }
 
-/// Reads a table and checks what is found.
+/// Reader of a table, which checks every answer.
 struct Reader<'a> {
     table: &'a Table,
     place: &'a TableLocation<'a>,
     prepared: Prepared,
     options: &'a Options,
-    /// One for each thread.
+    /// Latencies, one for each thread.
     latencies: Vec<Latency>,
 }
 
@@ -246,7 +252,7 @@ struct Drawn {
     operations: Vec<Operation>,
     keys: Vec<[u8; KEY_BYTES]>,
     seed: u64,
-    /// The first that nobody has taken.
+    /// First operation that no thread has taken.
     next: AtomicUsize,
 }
 
@@ -268,6 +274,7 @@ impl<'a> Reader<'a> {
         operations
     }
 
+    /// Draws operations with their keys, and adds them to the hash of the stream.
     fn draw(
         &self,
         operations: &Operations,
@@ -298,28 +305,34 @@ impl<'a> Reader<'a> {
         let start = Instant::now();
         let drawn = self.draw(operations, numbers, hash);
         let generate_s = seconds(start);
+
+        // Counters are read as close to the work as they can be, so that only the window is in
+        // them.
         let device = || self.place.dir.and_then(DeviceUsage::of);
         let device_before = device();
         let process_before = Usage::now();
         let reads_before = self.table.stats().lookup_reads;
+
         let start = Instant::now();
         let batch = self.options.batch as usize;
         let found = carry_out(self.table, &drawn, batch, &mut self.latencies)?;
         let wall_s = seconds(start);
+
         let reads = self.table.stats().lookup_reads - reads_before;
         let process = Usage::now().zip(process_before).map(|(now, before)| now.since(&before));
         let device = device().zip(device_before).map(|(now, before)| now.since(&before));
 
-        // Which remembers the most that it has ever told.
+        // This call updates the peak, which the limit remembers.
         let _ = self.place.limit.and_then(MemoryLimit::page_cache_peak_bytes);
         let ops = drawn.operations.len() as u64;
+        debug_assert!(found <= ops);
         let absent = ops - found;
 
         Ok(Window { ops, found, absent, reads, wall_s, generate_s, process, device })
     }
 }
 
-/// Reads all keys that have been drawn, by as many threads as there are `latencies`, and returns
+/// Reads all drawn keys, by one thread for each of `latencies`, and returns
 /// how many were found.
 fn carry_out(table: &Table, drawn: &Drawn, batch: usize, latencies: &mut [Latency]) -> Result<u64> {
     if let [latency] = latencies {
@@ -334,7 +347,7 @@ fn carry_out(table: &Table, drawn: &Drawn, batch: usize, latencies: &mut [Latenc
     })
 }
 
-/// Reads keys that nobody has taken until there are none, and returns how many were found.
+/// Takes and reads keys until none is left, and returns how many were found.
 fn read(table: &Table, drawn: &Drawn, batch: usize, latency: &mut Latency) -> Result<u64> {
     let mut count = 0;
     loop {

@@ -24,20 +24,20 @@ use terrane_replay::monitor::{Monitor, Phase};
 /// Insertions in a batch, as the published benchmark has it.
 const BATCH: u64 = 1_000;
 
-/// The most keys: as many as were ever published.
+/// Keys at most: the largest number that was published.
 const KEYS_MAX: u64 = 20_000_000_000;
 
 /// Bytes that loading may take on disk for each byte of keys and values: the last level twice while
 /// it is merged, and what is above it.
 const SPACE_AMPLIFICATION_MAX: u64 = 3;
 
-/// A write buffer is one in so many of the bytes of keys and values at most: then it is filled 556
+/// A memtable takes at most this fraction of the bytes of keys and values: the load fills it 556
 /// times, and with a size ratio of 10 each level holds five to six of what the one above hands
 /// down, as it does on average while a table grows. A tenth of the entries is above the last level.
 /// Small tables have the levels of large ones.
 const BUFFER_SHARE: u64 = 434;
 
-/// The engine's write buffer, which larger tables have.
+/// Bytes of the engine's default memtable, which larger tables have.
 const BUFFER_BYTES_MAX: u64 = 4 << 20;
 
 /// Bytes of an entry in a memtable beside its key and value.
@@ -210,7 +210,7 @@ fn load(table: &mut Table, prepared: Prepared, monitor: &mut dyn Monitor) -> Res
 /// that keeps it.
 fn settle(table: &mut Table, prepared: Prepared) -> Result<()> {
     for number in 0..prepared.keys {
-        // The update that fills the buffer may be in the next one.
+        // The update that fills the memtable may be in the next batch.
         if table.stats().buffer_entries <= 1 {
             break;
         }

@@ -1,7 +1,7 @@
 //! Windows of operations: when a cost is steady, and how sure its mean is.
 
-/// Windows that a run is divided into at least, if it has as many operations; so a figure is the
-/// mean of so many batch means.
+/// Windows that a run is divided into at least, given enough operations; a figure is the
+/// mean of at least this many batch means.
 pub(super) const WINDOWS_MIN: u64 = 40;
 
 /// Operations of a window at most: what is drawn and kept in memory ahead of them.

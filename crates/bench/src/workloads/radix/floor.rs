@@ -1,7 +1,7 @@
 //! The hashing floor: the time to SHA-512 exactly the nodes that a load must hash, one after the
 //! other on one thread.
 //!
-//! Which nodes these are is found without any state: of addresses of one length a set in order is
+//! The nodes are found without any state: of addresses of one length a set in order is
 //! kept, and of each prefix at which they part the number of children. A node that is hashed has a
 //! size that follows from its children or its value (section "Node bytes" of the scheme), and the
 //! content does not matter to the time.
@@ -29,7 +29,7 @@ pub struct Shape {
     values: BTreeMap<Vec<u8>, usize>,
     /// Children of the prefixes that have more than one.
     forks: HashMap<Vec<u8>, u32>,
-    /// How many nodes of a size have been hashed.
+    /// Number of hashed nodes of a size.
     hashed: BTreeMap<usize, u64>,
 }
 
@@ -65,14 +65,14 @@ fn leaf_bytes(value: usize) -> usize {
         24..=255 => 2,
         256..=65_535 => 3,
         1_048_576..=0xFFFF_FFFF => 5,
-        // From 65,536 on too: the scheme's quirk.
+        // Lengths of 65,536 to 1,048,575 take nine bytes as well: a quirk of the scheme.
         _ => 9,
     };
     6 + head + value
 }
 
 impl Shape {
-    /// How many first bytes an address shares with any other.
+    /// Number of first bytes that an address shares with any other address.
     fn shared(&self, address: &[u8]) -> Option<usize> {
         let below = self.values.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(address)));
         let above = self.values.range::<[u8], _>((Bound::Excluded(address), Bound::Unbounded));

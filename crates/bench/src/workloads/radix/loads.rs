@@ -234,33 +234,42 @@ fn get(bed: &Bed, made: &CreatedBatches, sizes: &Sizes, seed: u64) -> Result<Vec
     ])
 }
 
-fn leaves(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
-    let list = |prefix: &Prefix| -> Result<u64> {
-        let mut count = 0;
-        for leaf in bed.tree.leaves(&made.root, prefix)? {
-            leaf?;
-            count += 1;
-        }
-        Ok(count)
-    };
+/// Lists the leaves below a prefix, and returns their count.
+fn list(bed: &Bed, root: &Root, prefix: &Prefix) -> Result<u64> {
+    let mut count = 0;
+    for leaf in bed.tree.leaves(root, prefix)? {
+        leaf?;
+        count += 1;
+    }
+    Ok(count)
+}
 
+/// Returns each prefix of one byte that keys have, with the number of its keys.
+fn prefixes_of_one_byte(keys: &[Key]) -> Result<Vec<(Prefix, u64)>> {
+    let mut prefixes = Vec::with_capacity(256);
+    for byte in 0..=u8::MAX {
+        let expected = keys.iter().filter(|key| key.address[0] == byte).count() as u64;
+        if expected > 0 {
+            let prefix = Prefix::new(&[byte]).map_err(|error| Error::Options(error.to_string()))?;
+            prefixes.push((prefix, expected));
+        }
+    }
+    Ok(prefixes)
+}
+
+/// Measures listings of all leaves, of those below one byte, and of single leaves.
+fn leaves(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
+    let list = |prefix: &Prefix| list(bed, &made.root, prefix);
     let total = made.keys.len() as u64;
-    // Once to bring it into memory.
+
+    // The first listing brings the state into memory and does not count.
     list(&Prefix::EMPTY)?;
     let start = Instant::now();
     let count = list(&Prefix::EMPTY)?;
     let all_s = start.elapsed().as_secs_f64();
     ensure(count == total, || format!("{count} leaves were listed, not {total}"))?;
 
-    let mut of_byte = Vec::with_capacity(256);
-    for byte in 0..=u8::MAX {
-        let expected = made.keys.iter().filter(|key| key.address[0] == byte).count() as u64;
-        if expected > 0 {
-            let prefix = Prefix::new(&[byte]).map_err(|error| Error::Options(error.to_string()))?;
-            of_byte.push((prefix, expected));
-        }
-    }
-
+    let of_byte = prefixes_of_one_byte(&made.keys)?;
     let start = Instant::now();
     for (prefix, expected) in &of_byte {
         let count = list(prefix)?;
@@ -270,18 +279,19 @@ fn leaves(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
     }
 
     let bytes_s = start.elapsed().as_secs_f64();
+
     let mut whole = Vec::new();
     for key in made.keys.iter().take(LISTINGS as usize) {
         whole.push(Prefix::from(address(&key.address)?));
     }
     let start = Instant::now();
-
     for prefix in &whole {
         let count = list(prefix)?;
         ensure(count == 1, || format!("{count} leaves begin with {prefix}, not 1"))?;
     }
 
     let whole_s = start.elapsed().as_secs_f64();
+
     Ok(vec![
         figure("leaves of all".to_owned(), total, all_s, made.root),
         figure("leaves by prefixes of 1 byte".to_owned(), total, bytes_s, made.root),

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-/// A run that somebody else has published.
+/// Published run of another program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Published {
     /// Back-end of the state.

@@ -1,7 +1,7 @@
 //! The ten `merkle_trie_*` tests of Transact as a load: each in a store of its own, every answer
 //! checked.
 //!
-//! Where Transact's own batch names an address twice, which is refused here, the plain batch with
+//! If Transact's own batch names an address twice, which is refused here, the plain batch with
 //! the same end state stands in its place. The random choices of `update` come from the seed.
 
 use std::collections::BTreeSet;
@@ -87,7 +87,7 @@ pub fn update_shape(seed: u64) -> Shape {
     let deletes = deletes.iter().map(|address| (address.as_slice(), None));
 
     let steps: Vec<Step<'_>> = sets.chain(deletes).collect();
-    // Once dry, then once more.
+    // The test commits once dry and once for good, so both count.
     let mut dry = shape.clone();
     dry.reset();
     dry.commit(&steps);
@@ -102,7 +102,7 @@ fn update_entry(number: u64) -> (Vec<u8>, Vec<u8>) {
     (Sha512::digest(&value)[..32].to_vec(), value)
 }
 
-/// Which keys the last batch sets, and which it deletes.
+/// Keys that the last batch sets, and keys that it deletes.
 fn update_choices(seed: u64) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let mut random = Keys::new(seed);
     let mut choose = |from: u64| {
@@ -294,7 +294,7 @@ fn parent(bed: &Bed) -> Result<Root> {
     Ok(bed.tree.commit(&Root::EMPTY, &entries)?.root)
 }
 
-/// Prunes a root, which takes so many nodes away, that are gone from the database then.
+/// Prunes a root, and checks that `count` nodes are gone from the database.
 fn prune(bed: &Bed, root: &Root, count: u64) -> Result<()> {
     let before = bed.store.node_count()?;
     let pruned = bed.tree.prune(root)?;

@@ -1,4 +1,4 @@
-//! Which entries a run looks up and deletes: drawn before it, so that drawing costs the run
+//! Entries that a run looks up and deletes, drawn before the run, so that drawing costs the run
 //! nothing.
 //!
 //! An operation draws uniformly among all that live; what it draws is gone, and the next number is
@@ -25,9 +25,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Kind of a draw: which operations its numbers are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It is deleted, and the next number is there in its place.
+    /// The entry is deleted, and the next number takes its place.
     Replaced,
-    /// It stays. Until half of all have been drawn, none is drawn twice.
+    /// The entry stays. Until half of all have been drawn, none is drawn twice.
     Kept,
 }
 
@@ -58,7 +58,7 @@ struct Live {
     kind: Kind,
     /// Offsets that have been drawn.
     seen: Bitmap,
-    /// How many of these there are.
+    /// Number of live entries.
     seen_count: u64,
     /// Places whose first number is gone, and what is there now, as offsets from the first number.
     moved: HashMap<u32, u32>,

@@ -58,7 +58,7 @@ pub struct Report {
     pub device_read_bytes: u64,
     /// Bytes that the process wrote, or will have written when the page cache is.
     pub device_write_bytes: u64,
-    /// These for each byte of keys and values.
+    /// Written bytes for each byte of keys and values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_amplification: Option<f64>,
     /// Time of all processors.
@@ -160,7 +160,7 @@ fn measure(
     let (kind, drawn) = match mode {
         Mode::Sequential | Mode::Pipelined => (Kind::Replaced, batches),
         Mode::LookupOnly => (Kind::Kept, batches),
-        // Half as many more, to work off merges.
+        // Half of the batches more, which pay the merge debt.
         Mode::UpdateOnly => (Kind::Replaced, batches.saturating_add(batches.div_ceil(2))),
     };
 

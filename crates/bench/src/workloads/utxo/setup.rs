@@ -18,7 +18,7 @@ use crate::model::Goal;
 use crate::workloads::{Error, Result, bounded, open, seconds};
 use terrane_replay::monitor::{Monitor, Phase};
 
-/// How the table is loaded.
+/// Way of loading the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loading {
@@ -33,7 +33,7 @@ pub enum Loading {
 pub struct Options {
     /// Live entries.
     pub entries: u64,
-    /// How they get there.
+    /// Way of loading the entries.
     pub loading: Loading,
     /// Entries that are replaced after loading, in per cent.
     pub churn_percent: u64,
@@ -41,7 +41,7 @@ pub struct Options {
     pub seed: u64,
     /// The table's shape.
     pub shape: Shape,
-    /// Its memory budget.
+    /// Memory budget of the table.
     pub memory_budget: Option<u64>,
     /// Kind of lookups that the memory is spent on first.
     pub memory_goal: Goal,
@@ -56,7 +56,7 @@ pub struct Report {
     pub entries: u64,
     /// Seed of keys and values.
     pub seed: u64,
-    /// How they got there.
+    /// Way in which the entries were loaded.
     pub loading: Loading,
     /// Loading, until a snapshot was durable.
     pub load_s: f64,
@@ -128,19 +128,13 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
 
     let start = Instant::now();
     let before = Usage::now();
-    let all = entries + churned;
-    let mut table = match loading {
-        Loading::Bulk => bulk_load(session, &config, (seed, entries), all, monitor)?,
-        Loading::Updates => {
-            let mut table = session.new_table(&config)?;
-            insert((seed, entries), all, monitor, &mut |batch| table.write_batch(batch))?;
-            table
-        }
-    };
+    let mut table = load(session, &config, options, monitor)?;
 
     let loaded = Prepared { seed, entries, first: 0 };
     table.save_snapshot(&snapshot, &loaded.label())?;
     let load_s = seconds(start);
+
+    // The churn replaces the oldest entries, which gives the table the shape that it has in use.
     let written = Usage::now().zip(before).map_or(0, |(now, then)| now.since(&then).write_bytes);
     replace(&mut table, (seed, entries, churned), monitor)?;
     session.delete_snapshot(&snapshot)?;
@@ -166,8 +160,27 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     })
 }
 
-/// Tells how many insertions of how many have been made.
-fn tell(done: u64, all: u64, monitor: &mut dyn Monitor) -> Result<()> {
+/// Loads the entries into a new table.
+fn load(
+    session: &Session,
+    config: &TableConfig,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<Table> {
+    let &Options { entries, loading, churn_percent, seed, .. } = options;
+    let all = entries + entries * churn_percent / 100;
+    match loading {
+        Loading::Bulk => bulk_load(session, config, (seed, entries), all, monitor),
+        Loading::Updates => {
+            let mut table = session.new_table(config)?;
+            insert((seed, entries), all, monitor, &mut |batch| table.write_batch(batch))?;
+            Ok(table)
+        }
+    }
+}
+
+/// Reports that `done` of `all` insertions have been made.
+fn report_fill(done: u64, all: u64, monitor: &mut dyn Monitor) -> Result<()> {
     monitor.progress(Phase::Fill, done, Some(all));
     if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
 }
@@ -182,7 +195,7 @@ fn insert(
     put: &mut dyn FnMut(&Batch<'_>) -> terrane::lsm::Result<()>,
 ) -> Result<()> {
     for first in (0..count).step_by(2 * BATCH_SIZE as usize) {
-        tell(first, all, monitor)?;
+        report_fill(first, all, monitor)?;
         let numbers = first..count.min(first + 2 * BATCH_SIZE);
         let pairs: Vec<_> = numbers.map(|number| entry(seed, number)).collect();
         let batch: Vec<_> = pairs.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
@@ -212,14 +225,14 @@ fn bulk_load(
     }
 }
 
-/// Deletes the first `count` numbers, and inserts as many from `next` on.
+/// Deletes the first `count` numbers, and inserts `count` numbers from `next` on.
 fn replace(
     table: &mut Table,
     (seed, next, count): (u64, u64, u64),
     monitor: &mut dyn Monitor,
 ) -> Result<()> {
     for first in (0..count).step_by(BATCH_SIZE as usize) {
-        tell(next + first, next + count, monitor)?;
+        report_fill(next + first, next + count, monitor)?;
         let numbers = first..count.min(first + BATCH_SIZE);
         let old: Vec<_> = numbers.clone().map(|number| entry(seed, number).0).collect();
         let new: Vec<_> = numbers.map(|number| entry(seed, next + number)).collect();

@@ -27,7 +27,7 @@ pub(super) struct Moment {
 
 /// A batch of lookups under way.
 struct Ahead {
-    /// Where it stands in the order of all.
+    /// Its position in the order of all batches.
     batch: u64,
     numbers: Vec<u64>,
     keys: Vec<Key>,
@@ -90,13 +90,13 @@ pub(super) struct Work<'a> {
     keys: Vec<Key>,
     expected: Vec<Value>,
     inserted: Vec<(Key, Value)>,
-    /// Over all values found, in their order.
+    /// Hash over all values found, in their order.
     results: u64,
     done: u64,
     pub(super) lookups: Latency,
     pub(super) updates: Latency,
     pub(super) missing: u64,
-    /// Time spent to make keys and values.
+    /// Time spent on making keys and values.
     pub(super) generating: Duration,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Work<'a> {
         self.done
     }
 
-    /// The most reads that are in flight at once.
+    /// Returns the most reads in flight at once.
     pub(super) fn reads_in_flight(&self) -> u64 {
         match self.options.mode {
             Mode::UpdateOnly => 0,
@@ -156,7 +156,7 @@ impl<'a> Work<'a> {
         format!("{:016x}", self.results)
     }
 
-    /// Does all of it.
+    /// Does all batches.
     ///
     /// # Errors
     /// Those of the engine, a wrong value, [`Error::Interrupted`].
@@ -171,6 +171,7 @@ impl<'a> Work<'a> {
         Ok(self)
     }
 
+    /// Looks up each batch and then updates it.
     fn one_after_the_other(&mut self, has_updates: bool) -> Result<()> {
         for batch in 0..self.options.batches {
             self.next_batch()?;
@@ -187,8 +188,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Goes on after the last batch until no more merge work is left than there was at first, or no
-    /// more is drawn.
+    /// Continues after the last batch until the merge debt is that of the beginning, or all draws
+    /// are used.
     fn update_only(&mut self) -> Result<()> {
         let debt = merge_debt_bytes(&self.table.stats());
         let batches_max = self.options.batches + self.options.batches.div_ceil(2);
@@ -204,15 +205,19 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Submits lookups of later batches before the updates of earlier ones, and patches their
+    /// results.
     fn overlapped(&mut self, has_updates: bool) -> Result<()> {
         let batches = self.options.batches;
         let in_flight = self.options.in_flight.max(1);
 
+        // Invariant: at most `in_flight` batches are submitted and not yet answered.
         let mut ahead = VecDeque::new();
         let mut patches = Patches::default();
         for batch in 0..batches + in_flight {
             if batch < batches {
                 ahead.push_back(self.submit(batch)?);
+                debug_assert!(ahead.len() as u64 <= in_flight);
             }
             if batch + 1 < in_flight {
                 continue;
@@ -223,7 +228,7 @@ impl<'a> Work<'a> {
             self.lookups.record(submitted.elapsed());
             (self.numbers, self.keys) = (numbers, keys);
             if has_updates {
-                // When it was submitted, the batches before this one were done.
+                // At the submission, only the batches before `from` had been applied.
                 let from = (batch + 1).saturating_sub(in_flight);
                 patches.forget_before(from);
                 for (key, found) in self.keys.iter().zip(&mut found) {
@@ -252,6 +257,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Draws a batch and submits its lookups.
     fn submit(&mut self, batch: u64) -> Result<Ahead> {
         self.next_batch()?;
         let submitted = Instant::now();
@@ -261,8 +267,10 @@ impl<'a> Work<'a> {
         Ok(Ahead { batch, numbers, keys, pending, submitted })
     }
 
+    /// Compares the answers of a batch with the expected values.
     fn verify(&mut self, batch: u64, found: &[Lookup]) -> Result<()> {
         let start = Instant::now();
+        debug_assert_eq!(found.len(), self.numbers.len());
         self.expected.clear();
         let seed = self.prepared.seed;
         self.expected.extend(self.numbers.iter().map(|&number| value(seed, number)));
@@ -272,7 +280,7 @@ impl<'a> Work<'a> {
             match found.value() {
                 None => self.missing += 1,
                 Some(found) if found == expected => {
-                    // All of it has been compared, so a part stands for the whole.
+                    // The whole value has been compared, so a part of it suffices for the hash.
                     let part = found.first_chunk().map_or(0, |part| u64::from_le_bytes(*part));
                     self.results = splitmix(self.results ^ part);
                 }
@@ -308,6 +316,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Counts a batch and asks the monitor whether to stop.
     fn end_batch(&mut self) -> Result<()> {
         self.done += 1;
         let size = self.options.batch_size;
@@ -316,14 +325,15 @@ impl<'a> Work<'a> {
         if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Compares the whole table with what must be in it after so many batches, read in order and
-    /// key by key, and looks for some of what was deleted.
+    /// Compares the whole table with the expected entries after that many batches, in one scan, and
+    /// looks for some deleted keys.
     ///
     /// # Errors
     /// [`Error::Wrong`], those of the engine.
     pub(super) fn compare(&self, draws: &Draws, batches: u64) -> Result<()> {
         let seed = self.prepared.seed;
 
+        // Sums of fingerprints compare both sets without an order and without memory for them.
         let mut expected = 0;
         let mut sum = 0_u128;
         for number in draws.live_after(batches)? {

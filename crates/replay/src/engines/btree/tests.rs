@@ -70,7 +70,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
     assert!(matches!(engine.open("point 2", "label"), Err(EngineError::Refused(_))));
     let table = engine.open("point 3", "label").unwrap();
     assert_eq!(content(table.as_ref(), b""), model);
-    // Nothing of a table is left behind, and another one has another number.
+    // A deleted table leaves no key behind, and the next table has another number.
     engine.delete("point 3").unwrap();
     assert!(engine.0.index.is_empty().unwrap());
     assert!(content(engine.new_table().unwrap().as_ref(), b"").is_empty());

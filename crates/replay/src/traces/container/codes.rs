@@ -27,7 +27,7 @@ pub(super) trait Decode<'a>: Sized {
 #[derive(Debug, Clone)]
 pub(super) struct Input<'a> {
     reader: Reader<'a>,
-    /// How many directories of a raw tree are open.
+    /// Number of open directories of a raw tree.
     pub(super) depth: u32,
 }
 
@@ -169,7 +169,7 @@ impl<'a, T: Decode<'a>> Decode<'a> for Scoped<T> {
 pub struct List<'a, T> {
     count: u64,
     bytes: &'a [u8],
-    /// How deep the list lies in directories of a raw tree.
+    /// Depth of the list in directories of a raw tree.
     depth: u32,
     items: PhantomData<T>,
 }
@@ -193,7 +193,7 @@ impl<'a, T: Decode<'a>> Decode<'a> for List<'a, T> {
 }
 
 impl<'a, T> List<'a, T> {
-    /// How many items.
+    /// Number of items.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

@@ -22,7 +22,7 @@ pub(super) struct Rows<R> {
     /// Number of the next row.
     next: u64,
     row: Vec<u8>,
-    /// Where the present row's bytes begin, behind its length.
+    /// Offset of the bytes of the present row, behind their length.
     row_offset: u64,
 }
 
@@ -117,7 +117,7 @@ impl<R: BufRead> Rows<R> {
         Ok(true)
     }
 
-    /// Where the present row is.
+    /// Returns the place of the present row.
     pub(super) fn place(&self) -> RowPlace {
         RowPlace { row: self.next.saturating_sub(1), offset: self.row_offset }
     }
@@ -174,16 +174,16 @@ enum Length {
     End,
     /// The file ended inside it.
     Cut,
-    /// It has more than 64 bits.
+    /// A varint of more than 64 bits.
     Endless,
 }
 
-/// Where a row is.
+/// Place of a row in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowPlace {
-    /// Its number.
+    /// Number of the row.
     pub(super) row: u64,
-    /// Where its bytes begin.
+    /// Offset of its bytes.
     pub(super) offset: u64,
 }
 

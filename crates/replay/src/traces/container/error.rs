@@ -1,4 +1,4 @@
-//! Why a trace of a versioned tree cannot be read or written.
+//! Errors of reading and writing a trace of a versioned tree.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub enum Error {
     /// The input cannot be read.
     #[error("offset {offset}: {source}")]
     Read {
-        /// Where it was to be read.
+        /// Offset of the read.
         offset: u64,
         /// Answer of the system.
         source: io::Error,
@@ -44,7 +44,7 @@ pub enum Error {
     Magic {
         /// The family that was asked for.
         expected: Family,
-        /// Its first bytes.
+        /// First bytes of the file.
         found: [u8; 8],
     },
     /// The version is another one than is known here.
@@ -58,7 +58,7 @@ pub enum Error {
     /// The header is damaged or cut.
     #[error("header at offset {offset}: {what}")]
     Header {
-        /// Where it begins.
+        /// Offset of the row.
         offset: u64,
         /// The rule that it breaks.
         what: Malformed,
@@ -68,7 +68,7 @@ pub enum Error {
     TruncatedTrace {
         /// The row.
         row: u64,
-        /// Where it begins.
+        /// Offset of the row.
         offset: u64,
     },
     /// A row cannot be decoded.
@@ -76,7 +76,7 @@ pub enum Error {
     Malformed {
         /// The row.
         row: u64,
-        /// Where the bytes stand that are wrong.
+        /// Offset of the wrong bytes.
         offset: u64,
         /// The rule that they break.
         what: Malformed,
@@ -87,13 +87,13 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It ends inside one of its parts.
+    /// The row ends inside one of its parts.
     #[error("it is too short for what is in it")]
     Short,
-    /// It goes on behind its last part.
+    /// The row goes on behind its last part.
     #[error("{0} bytes follow its last part")]
     Excess(u64),
-    /// It is longer than any that was ever recorded.
+    /// The row is longer than any that was ever recorded.
     #[error("{0} bytes are more than it can have")]
     TooLong(u64),
     /// A number does not end, or goes beyond its range.
@@ -116,7 +116,7 @@ pub enum Malformed {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

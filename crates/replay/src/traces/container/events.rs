@@ -28,7 +28,7 @@ impl<'a> Decode<'a> for () {
     }
 }
 
-/// How a depth is compared.
+/// Comparison of depths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DepthKind {
     /// Equal.
@@ -43,10 +43,10 @@ pub enum DepthKind {
     Lt,
 }
 
-/// Which depths a fold visits.
+/// Depths that a fold visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
-    /// How it is compared.
+    /// Comparison with the depth of a visit.
     pub kind: DepthKind,
     /// With what.
     pub depth: u64,
@@ -169,9 +169,9 @@ impl Encode for RawTree<'_> {
 pub enum Status<'a> {
     /// There is none.
     NotRunning,
-    /// It begins with the next block.
+    /// The test chain begins with the next block.
     Forking { protocol: &'a [u8], expiration: i64 },
-    /// It runs.
+    /// The test chain runs.
     Running { chain: &'a [u8], genesis: &'a [u8], protocol: &'a [u8], expiration: i64 },
 }
 
@@ -210,13 +210,13 @@ impl Encode for Status<'_> {
 /// A fold over what is below `key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fold<'a, T> {
-    /// Which depths; all if there is none.
+    /// Depths to visit; all if absent.
     pub depth: Option<Depth>,
-    /// In which order.
+    /// Order of the visits.
     pub order: Order,
     /// The tree or context.
     pub of: T,
-    /// Where it begins.
+    /// Path where the fold begins.
     pub key: Key<'a>,
 }
 
@@ -247,7 +247,7 @@ pub struct Listing<T> {
     pub length: Option<u64>,
     /// The first of the trees that it made; the others follow it.
     pub first: u64,
-    /// How many.
+    /// Number of the trees that it made.
     pub count: u64,
 }
 

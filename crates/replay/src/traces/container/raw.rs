@@ -23,9 +23,9 @@ pub enum Lookup<'a> {
 /// When an operation began and ended, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Times {
-    /// Its start.
+    /// Start of the event.
     pub before: f64,
-    /// Its end.
+    /// End of the event.
     pub after: f64,
 }
 

@@ -28,7 +28,7 @@ pub struct Header {
     pub initial: Option<(u64, Vec<u8>)>,
     /// Level and hash of the last block.
     pub last: (u64, Vec<u8>),
-    /// How many blocks there are.
+    /// Number of blocks.
     pub block_count: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct Block<'a> {
 pub struct UsedCommit<'a> {
     /// Whether this trace has made it.
     pub is_instantiated: bool,
-    /// Its hash.
+    /// Hash of the block.
     pub hash: Scoped<&'a [u8]>,
 }
 
@@ -74,7 +74,7 @@ pub struct UsedCommit<'a> {
 pub struct MadeCommit<'a> {
     /// Whether it is the first of its hash.
     pub is_first: bool,
-    /// Its hash.
+    /// Hash of the block.
     pub hash: Scoped<&'a [u8]>,
 }
 
@@ -118,7 +118,7 @@ pub enum Event<'a> {
     Split,
 }
 
-/// One of two cases; `true` is the first.
+/// Reads one of two cases; `true` is the first.
 fn is_first(input: &mut Input<'_>) -> std::result::Result<bool, Malformed> {
     match input.u8()? {
         0 => Ok(true),
@@ -256,7 +256,7 @@ impl<'a> Decode<'a> for Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Its events in their order.
+    /// Events of the block in their order.
     #[must_use]
     pub fn events(&self) -> Items<'a, Event<'a>> {
         self.events.items()

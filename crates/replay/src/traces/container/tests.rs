@@ -180,7 +180,7 @@ fn the_recorder_writes_the_published_bytes() {
     assert_eq!(hex::encode(&trace.finish().unwrap()), hex::encode(&fixture()[..296]));
 }
 
-/// Where rows begin, and the end of the file.
+/// Returns the offsets of the rows, and the end of the file.
 fn boundaries(bytes: &[u8]) -> Vec<usize> {
     let mut at = vec![13];
     while at[at.len() - 1] < bytes.len() {
@@ -819,7 +819,7 @@ fn every_event_of_a_raw_trace_is_read() {
 #[test]
 fn every_event_that_is_cut_or_prolonged_or_of_no_known_tag_is_refused() {
     let replayable = |event: &[u8]| {
-        // Nothing follows the event, so that what is missing is not taken from there.
+        // Nothing follows the event, so a missing part cannot be read from the next event.
         let row = block(&[event.to_vec()]);
         let row = &row[..row.len() - 1];
         let trace = replayable_of(&[row.to_vec()]);

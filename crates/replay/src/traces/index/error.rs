@@ -1,4 +1,4 @@
-//! Why a trace of an index cannot be read or written.
+//! Errors of reading and writing a trace of an index.
 
 use std::io;
 
@@ -107,7 +107,7 @@ pub enum Malformed {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

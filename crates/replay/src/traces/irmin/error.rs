@@ -1,11 +1,11 @@
-//! Why the replay of a trace has ended early.
+//! Errors that end the replay of a trace.
 
 use crate::engines::context::CommitHash;
 use crate::engines::engine::EngineError;
 use crate::error::Class;
 use crate::traces::container;
 
-/// The outcome of a replay.
+/// Result of a replay.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A replay has ended early. Blocks and rows are counted from 0.
@@ -62,7 +62,7 @@ pub enum Error {
         block: u64,
         /// The row.
         row: u64,
-        /// Its number.
+        /// Number of the context.
         context: i64,
     },
     /// A commit is used that is not in the store.
@@ -74,7 +74,7 @@ pub enum Error {
         block: u64,
         /// The row.
         row: u64,
-        /// Its hash in the trace.
+        /// Hash of the commit in the trace.
         commit: CommitHash,
     },
     /// The monitor asked to stop.
@@ -83,7 +83,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

@@ -123,7 +123,7 @@ fn the_published_trace_is_replayed_up_to_its_cut_row() {
     assert_eq!((report.checks_passed, report.truncated_at), (2, Some(296)));
     assert_eq!((report.blocks.report().ops, report.commits.report().ops), (1, 1));
 
-    // With as many commits as there are, the cut row is not looked at.
+    // If the limit is the number of commits, the replay never reads the cut row.
     let mut engine = MemoryContexts::new();
     let report = run(&trace, &mut engine, Some(1)).unwrap();
     assert_eq!((report.counts, report.truncated_at), (counts, None));
@@ -251,7 +251,7 @@ fn a_copy_of_what_is_absent_is_a_failed_check() {
     assert_eq!((error.to_string().as_str(), error.class()), (message, Class::Check));
 }
 
-/// Stops after so many blocks.
+/// Monitor that stops after a number of blocks.
 struct Stopping {
     blocks: u64,
     done: u64,

@@ -1,4 +1,4 @@
-//! Why the replay of a trace of Octez has ended early.
+//! Errors that end the replay of a trace of Octez.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use crate::engines::engine::EngineError;
 use crate::error::Class;
 use crate::traces::container;
 
-/// The outcome of a replay.
+/// Result of a replay.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Where in a trace something is. Blocks and events are counted from 0, events in their block.
+/// Place in a trace. Blocks and events are counted from 0, events in their block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventPlace {
     /// The block.
     pub block: u64,
-    /// Its level in the chain; none of traces that do not say.
+    /// Level of the block in the chain, if the trace says it.
     pub level: Option<u64>,
     /// The event.
     pub event: u64,
@@ -43,15 +43,15 @@ pub enum Error {
     /// The store failed.
     #[error("{place}: {source}")]
     Store {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
-        /// Its text.
+        /// Error of the store.
         source: EngineError,
     },
     /// The store's answer is not the recorded one.
     #[error("{place}: {question} {path:?}: recorded {expected}, found {found}")]
     ResultMismatch {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
         /// The question.
         question: &'static str,
@@ -65,7 +65,7 @@ pub enum Error {
     /// A fold visits more, or less, than when the trace was recorded.
     #[error("{place}: a fold visits {} than when it was recorded", if *.is_more { "more" } else { "less" })]
     FoldMismatch {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
         /// Whether it visits more.
         is_more: bool,
@@ -73,7 +73,7 @@ pub enum Error {
     /// The hash of a commit is not the recorded one.
     #[error("{place}: commit {got}, recorded {expected}")]
     HashMismatch {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
         /// The recorded hash.
         expected: CommitHash,
@@ -83,11 +83,11 @@ pub enum Error {
     /// A context or a tree is used that the trace has not made, or has forgotten.
     #[error("{place}: the trace has no {kind} {number} here")]
     Unknown {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
         /// `context` or `tree`.
         kind: &'static str,
-        /// Its number.
+        /// Number of the object.
         number: u64,
     },
     /// A commit is used that is not in the store.
@@ -96,15 +96,15 @@ pub enum Error {
          see `terrane context import`"
     )]
     UnknownCommit {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
-        /// Its hash in the trace.
+        /// Hash of the commit in the trace.
         commit: String,
     },
     /// An event is where none of its kind can be.
     #[error("{place}: {what}")]
     Unexpected {
-        /// Where.
+        /// Place in the trace.
         place: EventPlace,
         /// The rule that is broken.
         what: &'static str,
@@ -115,7 +115,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

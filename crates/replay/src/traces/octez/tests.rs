@@ -170,7 +170,7 @@ fn a_chain_is_begun_patched_and_gone_on_with() {
         other => panic!("{other:?}"),
     }
 
-    // Unless they are ignored; the trace's name then stands for what was made.
+    // If hashes are ignored, the trace's name stands for the commit that was made.
     let options = Options { ignores_hashes: true, ..Options::default() };
     let report = replay(trace(&blocks).as_slice(), &empty_store(), &options, &mut Silent).unwrap();
     assert_ne!(report.last_commit.unwrap().to_string().into_bytes(), second);
@@ -353,7 +353,7 @@ fn folds(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
     events
 }
 
-/// How a replay fails after a change of its second block.
+/// Returns the error of a replay after a change of its second block.
 fn failing<'a>(blocks: &[Vec<Event<'a>>; 2], change: impl FnOnce(&mut Vec<Event<'a>>)) -> Error {
     let mut blocks = blocks.clone();
     change(&mut blocks[1]);
@@ -391,7 +391,8 @@ fn folds_nest_and_visit_what_was_recorded() {
     assert_eq!(error.to_string(), "block 1 (level 101), event 6: the block ends in a fold");
     assert_eq!(error.class(), Class::Input);
 
-    // An event of no fold, where only those of one can be; in a visit it is welcome.
+    // An event outside of a visit, where only events of the fold may stand; inside of a visit it
+    // may stand.
     for at in [2, 4, 7, 12, 14] {
         let error = failing(&blocks, |block| block.insert(at, Event::Split));
         assert!(error.to_string().contains("outside of a visit"), "{at}: {error}");
@@ -449,7 +450,10 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
     check(&[Event::Checkout { commit: used(&[3; 32]), to: keep(2) }], "no commit Co");
 
     check(&[Event::Checkout { commit: used(b"what"), to: keep(2) }], "no commit what in the store");
-    check(&[Event::AddProtocol { context: keep(1), hash: b"short", to: keep(2) }], "is none");
+    check(
+        &[Event::AddProtocol { context: keep(1), hash: b"short", to: keep(2) }],
+        "a hash has a wrong length or checksum",
+    );
     check(&[Event::CommitGenesisEnd { commit: made(&first) }], "no first commit");
     check(&[Event::PatchContextEnter { context: keep(3) }], "no first commit");
     let long = KeyBuf::new([[b'x'; 256].as_slice()]);

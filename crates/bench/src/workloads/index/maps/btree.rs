@@ -25,7 +25,7 @@ pub(in super::super) struct BtreeMap {
 /// Memory of the reader, in bytes.
 const READER_BYTES: usize = 64 << 20;
 
-/// How full pages are filled, in per cent.
+/// Fill of the pages of a sorted build, in per cent.
 const FILL_PERCENT: u32 = 90;
 
 impl BtreeMap {
