@@ -17,6 +17,7 @@
 //! Rejected: trusting the report of a repair. Only a second check shows that the store is whole.
 
 // Bottom-up: a module imports only from modules above it.
+pub(crate) mod outcome;
 pub(crate) mod check_btree;
 pub(crate) mod check_context;
 pub(crate) mod check_radix;

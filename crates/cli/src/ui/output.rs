@@ -132,6 +132,7 @@ pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
 pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
 
+    // Relaxed: the flag orders nothing else, it only picks one of two callers.
     if IS_SAID.swap(true, Ordering::Relaxed) { Ok(()) } else { print(text) }
 }
 
