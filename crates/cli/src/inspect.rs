@@ -24,4 +24,6 @@ pub(crate) mod btree;
 pub(crate) mod context;
 pub(crate) mod radix;
 pub(crate) mod lsm;
-pub(crate) mod inspect;
+mod inspect;
+
+pub(crate) use self::inspect::{EXAMPLES, Inspect};

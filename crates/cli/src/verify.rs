@@ -21,4 +21,6 @@ pub(crate) mod outcome;
 pub(crate) mod check_btree;
 pub(crate) mod check_context;
 pub(crate) mod check_radix;
-pub(crate) mod verify;
+mod verify;
+
+pub(crate) use self::verify::{EXAMPLES, Verify};
