@@ -2,7 +2,7 @@
 //!
 //! The folder imports `ui`, `stores` and `commands`. Nothing imports it but `main.rs`.
 //!
-//! Begin with [`verify`](self::verify), which recognises the directory and checks LSM stores
+//! Begin with [`verify`], which recognises the directory and checks LSM stores
 //! itself; [`check_btree`], [`check_context`] and [`check_radix`] check the others. The libraries
 //! check and repair; this folder chooses how much loss is accepted, runs the check again after a
 //! repair, and reports the difference.

@@ -158,7 +158,7 @@ pub(crate) fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure>
     still_read(out.write_all(bytes))
 }
 
-/// Flushes the bytes that [`write`] has buffered.
+/// Flushes the bytes that [`write()`] has buffered.
 ///
 /// # Errors
 /// Those of [`report`].

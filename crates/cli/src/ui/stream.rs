@@ -120,8 +120,8 @@ impl<'a> Output<'a> {
     /// the reader of standard output went away.
     ///
     /// # Errors
-    /// Those of `export`, as `to_failure` converts them, and of the file; [`Failure`] if the user asks to
-    /// stop.
+    /// Those of `export`, as `to_failure` converts them, and of the file; [`Failure`] if the user
+    /// asks to stop.
     pub(crate) fn export<T, E>(
         &self,
         (bar, total): (ByteBar, Option<u64>),

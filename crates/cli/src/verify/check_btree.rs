@@ -257,7 +257,8 @@ impl Checked {
         let repair = Repaired::new(report);
         let mut mended: Vec<Problem> =
             found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
-        // A problem inside a stale or lost range stays: the page is whole again, its entries are not.
+        // A problem inside a stale or lost range stays: the page is whole again, its entries are
+        // not.
         let ranges = || repair.stale.iter().chain(&repair.lost);
 
         for problem in &mut mended {
