@@ -3,7 +3,7 @@
 //! The folder imports `ui`, `stores`, and from `commands` the lists that `terrane context` and
 //! `terrane radix` print too. Nothing imports it but `main.rs`.
 //!
-//! Begin with [`inspect`](self::inspect), which recognises a path and chooses the reader: [`lsm`]
+//! Begin with [`inspect`], which recognises a path and chooses the reader: [`lsm`]
 //! for stores, snapshots, runs, pages and segments of the log; [`btree`], [`context`] and [`radix`]
 //! for the others. Each reader has a struct that serializes to the JSON report, and a `text` for
 //! people.
@@ -24,4 +24,6 @@ pub(crate) mod btree;
 pub(crate) mod context;
 pub(crate) mod radix;
 pub(crate) mod lsm;
-pub(crate) mod inspect;
+mod inspect;
+
+pub(crate) use self::inspect::{EXAMPLES, Inspect};

@@ -30,10 +30,10 @@ use crate::commands::version::Versions;
 use crate::commands::{
     backup, bench, compact, context, index, kv, radix, snapshot, table, version,
 };
-use crate::inspect::inspect::Inspect;
+use crate::inspect::Inspect;
 use crate::ui::exit::Failure;
 use crate::ui::{output, progress};
-use crate::verify::verify::Verify;
+use crate::verify::Verify;
 
 /// Replays allocate and free trees of many small nodes for each block.
 #[global_allocator]
@@ -75,10 +75,10 @@ enum Command {
     #[command(subcommand, after_help = bench::EXAMPLES)]
     Bench(Bench),
     /// Shows what a file or directory of Terrane is, and what it contains
-    #[command(after_help = inspect::inspect::EXAMPLES)]
+    #[command(after_help = inspect::EXAMPLES)]
     Inspect(Inspect),
     /// Reads and checks everything in a store; repairs what can be repaired without loss
-    #[command(after_help = verify::verify::EXAMPLES)]
+    #[command(after_help = verify::EXAMPLES)]
     Verify(Verify),
     /// Prints the values of keys of a table
     #[command(after_help = kv::GET_EXAMPLES)]

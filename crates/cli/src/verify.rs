@@ -2,7 +2,7 @@
 //!
 //! The folder imports `ui`, `stores` and `commands`. Nothing imports it but `main.rs`.
 //!
-//! Begin with [`verify`](self::verify), which recognises the directory and checks LSM stores
+//! Begin with [`verify`], which recognises the directory and checks LSM stores
 //! itself; [`check_btree`], [`check_context`] and [`check_radix`] check the others. The libraries
 //! check and repair; this folder chooses how much loss is accepted, runs the check again after a
 //! repair, and reports the difference.
@@ -17,7 +17,10 @@
 //! Rejected: trusting the report of a repair. Only a second check shows that the store is whole.
 
 // Bottom-up: a module imports only from modules above it.
+pub(crate) mod outcome;
 pub(crate) mod check_btree;
 pub(crate) mod check_context;
 pub(crate) mod check_radix;
-pub(crate) mod verify;
+mod verify;
+
+pub(crate) use self::verify::{EXAMPLES, Verify};

@@ -98,7 +98,7 @@ impl FromArgs {
     ) -> Result<Copied, Failure> {
         let progress = Progress::new(self.quiet);
         let started = Instant::now();
-        let source = Source::open_watched(&self.from, &self.from_table, self.at.as_ref())?;
+        let source = Source::open(&self.from, &self.from_table, self.at.as_ref())?;
         let mut stream = Stream {
             entries: source.entries(KeyRange::Prefix(Vec::new()), false)?,
             chunk: Vec::new().into_iter(),

@@ -347,6 +347,7 @@ impl Get {
         let place = name.map_or("the B+tree".to_owned(), |name| format!("table `{name}`"));
         let failure = (!absent.is_empty())
             .then(|| Failure::not_found(format!("not in {place}: {}", absent.join(", "))));
+        // Raw bytes have no place for a report: one value, or a failure.
         if self.raw {
             if let Some(failure) = failure {
                 return Err(failure);
@@ -436,6 +437,7 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
     let mut line = Vec::new();
     for number in 1_u64.. {
         line.clear();
+        // One byte more than allowed tells a long line from a line at the limit.
         let more = line_max.saturating_add(1);
         let read = (&mut input).take(more).read_until(b'\n', &mut line).map_err(unreadable)?;
         if read == 0 {
@@ -586,6 +588,7 @@ impl Del {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
+        // A key that is given twice counts once.
         let keys: BTreeSet<Vec<u8>> = arguments(&self.keys)?.into_iter().collect();
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
         let range = self.range.keys()?;
@@ -642,6 +645,7 @@ impl KeyRange {
     /// Deletes the keys of the range; returns their number just before, and the commit.
     fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
         let view = table.view()?;
+        // A deleted range has no count of its own, so the keys are counted in a view before.
         let mut cursor = match &self {
             Self::Prefix(prefix) => view.prefix(prefix)?,
             Self::Between(from, to) => view.range::<Vec<u8>, _>((from.clone(), to.clone()))?,
@@ -687,8 +691,11 @@ impl Scan {
         let mut entries = Vec::new();
         let mut left = self.limit.unwrap_or(u64::MAX);
         loop {
+            // Chunks bound the memory, whatever the table has.
             let wanted = left.min(CHUNK as u64) as usize;
             let taken = stored.take(wanted)?;
+            assert!(taken.len() <= wanted, "a source returns no more entries than wanted");
+
             for (key, found) in &taken {
                 let fields = [key.as_slice()].into_iter().chain(found.fields());
                 if self.common.json {

@@ -94,6 +94,8 @@ impl ContextStoreInfo {
         let rules = store.rules();
         let files = FilesReport::of(dir)
             .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?;
+
+        // Index and archive may be elsewhere; their bytes are not among those of the store then.
         let home = RealDisk::auto().absolute(dir).map_err(context::Error::from)?;
         let elsewhere = |path: PathBuf, name: &str| (path != home.join(name)).then_some(path);
         let index_dir = elsewhere(store.index_dir(), "index");

@@ -270,6 +270,7 @@ impl Inspector {
     fn named_tables(&mut self, info: StoreInfo) -> NamedTables {
         self.damage.extend(info.damage);
         let log_segments: Vec<Segment> = info.segments.iter().map(Segment::new).collect();
+        // Old segments have no records here, so the sum counts commits after the checkpoint only.
         let commits = log_segments.iter().filter_map(|segment| segment.commits).sum::<u64>();
         let checkpointed = info.manifest.as_ref().map(|manifest| manifest.commit);
         NamedTables {

@@ -41,6 +41,7 @@ pub(crate) fn open_or_make<T>(
         return Err(no_store(dir));
     }
 
+    // Remembered before anything is created: exactly these directories are removed on failure.
     let missing: Vec<PathBuf> = dir
         .ancestors()
         .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
@@ -49,6 +50,7 @@ pub(crate) fn open_or_make<T>(
 
     let done = store::open(&disk(), dir).map_err(Failure::from).and_then(|session| {
         let done = work(&session);
+        // Closed on failure too, which releases the lock before the store is removed.
         let closed = session.close();
         done.and_then(|done| closed.map(|()| done).map_err(Failure::from))
     });

@@ -59,18 +59,6 @@ impl Source {
         table: &TableName,
         at: Option<&VersionRef>,
     ) -> Result<Self, Failure> {
-        Self::open_watched(dir, table, at)
-    }
-
-    /// Opens the source for work that handles signals itself.
-    ///
-    /// # Errors
-    /// Those of [`open`](Self::open).
-    pub(crate) fn open_watched(
-        dir: &Path,
-        table: &TableName,
-        at: Option<&VersionRef>,
-    ) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
             if table.as_str() != MAIN_TABLE || at.is_some() {
@@ -222,7 +210,10 @@ fn blobs<'a>(
 ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
     let refs: Vec<Option<&BlobRef>> = refs.collect();
     let present: Vec<BlobRef> = refs.iter().flatten().copied().cloned().collect();
+    // One call reads all blobs; the answers go back to their entries in order.
     let mut read = session.retrieve_blobs(&present)?.into_iter();
+    assert_eq!(read.len(), present.len(), "each blob has an answer");
+
     Ok(refs.into_iter().map(|blob| blob.and_then(|_| read.next())).collect())
 }
 

@@ -132,6 +132,7 @@ pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
 pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
 
+    // Relaxed: the flag orders nothing else, it only picks one of two callers.
     if IS_SAID.swap(true, Ordering::Relaxed) { Ok(()) } else { print(text) }
 }
 
@@ -157,7 +158,7 @@ pub(crate) fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure>
     still_read(out.write_all(bytes))
 }
 
-/// Flushes the bytes that [`write`] has buffered.
+/// Flushes the bytes that [`write()`] has buffered.
 ///
 /// # Errors
 /// Those of [`report`].

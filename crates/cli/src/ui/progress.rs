@@ -66,6 +66,8 @@ pub(crate) fn watch(command: &'static str, json: bool) -> Result<(), Failure> {
         for _ in signals.forever() {
             let is_asked_first =
                 asked_to_stop().as_ref().is_some_and(|stop| !stop.swap(true, Ordering::Relaxed));
+            // Without a monitor, or at the second signal, the process ends at once: stores recover
+            // from that like from a crash.
             if !is_asked_first {
                 let failure = Failure::interrupted("interrupted");
                 output::failure(command, json, &failure);

@@ -120,8 +120,8 @@ impl<'a> Output<'a> {
     /// the reader of standard output went away.
     ///
     /// # Errors
-    /// Those of `export`, as `told` tells them, and of the file; [`Failure`] if the user asks to
-    /// stop.
+    /// Those of `export`, as `to_failure` converts them, and of the file; [`Failure`] if the user
+    /// asks to stop.
     pub(crate) fn export<T, E>(
         &self,
         (bar, total): (ByteBar, Option<u64>),
@@ -278,6 +278,7 @@ impl Target {
             }
             _ => Failure::environment(format!("{shown}: {error}")),
         };
+        // A device or a pipe is written directly; a file is replaced as a whole.
         let there = match fs::metadata(path) {
             Ok(there) => Some(there),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -337,6 +338,7 @@ impl Target {
 
     fn finish(&self) -> io::Result<()> {
         let Some(beside) = &self.beside else { return Ok(()) };
+        // The bytes must be durable before the name is: a crash leaves the old file or the new one.
         self.file.sync_all()?;
         if self.replaces {
             return fs::rename(beside, &self.path);
@@ -374,6 +376,7 @@ fn is_there(path: &Path) -> Failure {
 pub(crate) fn read_all(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> {
     let (input, _) = open_input(path)?;
     let mut content = Vec::new();
+    // One byte more than allowed tells a long file from a file at the limit.
     let read = input.take(bytes_max.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
     if content.len() as u64 > bytes_max {

@@ -12,6 +12,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
 use crate::ui::text::{count_of, hex};
+use crate::verify::outcome::{failure, outcome};
 
 #[derive(Serialize, PartialEq)]
 struct Problem {
@@ -82,10 +83,7 @@ pub(crate) fn verify(
         Checked::new(with_bar("checking", quiet, |set| btree::check(disk, dir, set))?)
     };
     checked.wall_s = started.elapsed().as_secs_f64();
-    let failure = (checked.left > 0).then(|| {
-        let left = count_of(checked.left, "problem is", "problems are");
-        Failure::check(format!("{}: {left} left", dir.display()))
-    });
+    let failure = failure(dir, checked.left);
 
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
@@ -104,6 +102,8 @@ fn with_bar<T>(
 /// Checks an index, repairs it if there is a problem, and checks it again.
 fn mend(disk: &Arc<dyn Disk>, dir: &Path, loss: Loss, quiet: bool) -> Result<Checked, Failure> {
     let check = || with_bar("checking", quiet, |set| btree::check(disk, dir, set));
+    // Only damage is repaired: an index that cannot be read for another reason, such as a lock, is
+    // left alone.
     let found = match check() {
         Ok(report) if report.problems.is_empty() => return Ok(Checked::new(report)),
         Ok(report) => report.problems.into_iter().map(Problem::new).collect(),
@@ -117,6 +117,7 @@ fn mend(disk: &Arc<dyn Disk>, dir: &Path, loss: Loss, quiet: bool) -> Result<Che
         }
         Err(error) => return Err(error.into()),
     };
+
     let repair = with_bar("repairing", quiet, |set| btree::repair(disk, dir, loss, set))?;
     if repair.was_refused {
         let mut checked = Checked { problems: found, ..Checked::default() };
@@ -256,18 +257,22 @@ impl Checked {
         let repair = Repaired::new(report);
         let mut mended: Vec<Problem> =
             found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
+        // A problem inside a stale or lost range stays: the page is whole again, its entries are
+        // not.
         let ranges = || repair.stale.iter().chain(&repair.lost);
 
         for problem in &mut mended {
             problem.repaired = !ranges().any(|range| problem.keys.lie_in(range));
         }
 
+        // Each range counts as left once, whether or not a problem has named it.
         let is_unreported =
             |range: &&Keys| !mended.iter().any(|problem| problem.keys.lie_in(range));
         let unreported = ranges().filter(is_unreported).count() + repair.log_lost.len();
         mended.append(&mut self.problems);
         self.problems = mended;
         self.repaired = self.problems.iter().filter(|problem| problem.repaired).count() as u64;
+        assert!(self.repaired <= self.problems.len() as u64, "repaired problems are among all");
         self.left = self.problems.len() as u64 - self.repaired + unreported as u64;
         self.repair = Some(repair);
 
@@ -283,11 +288,7 @@ impl Checked {
         }
 
         lines.extend(self.repair.iter().flat_map(Repaired::lines));
-        let outcome = match (self.repaired, self.left) {
-            (0, 0) => "no problem".to_owned(),
-            (0, left) => count_of(left, "problem", "problems"),
-            (repaired, left) => format!("repaired {repaired}, left {left}"),
-        };
+        let outcome = outcome(self.repaired, self.left);
 
         let checked = [
             count_of(self.leaves, "leaf", "leaves"),

@@ -14,6 +14,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
 use crate::ui::text::count_of;
+use crate::verify::outcome::{failure, outcome};
 
 #[derive(Serialize)]
 struct Problem {
@@ -91,12 +92,15 @@ pub(crate) fn verify(
             bar.set(done.min(total), total);
         })
     };
+
     let found = check();
     let is_whole = found.as_ref().is_ok_and(|report| report.problem_count == 0);
+
     let mut checked = if let Some(loss) = repair.filter(|_| !is_whole) {
         // A store that cannot be opened at all is repaired too.
         let before = found.unwrap_or_default();
         let done = context::repair(disk, dir, &index, loss, &mut |_| {})?;
+        // The second check decides: the report of the repair alone proves nothing.
         let mut checked = Checked::new(&check()?);
         checked.add_mended(&before);
         checked.repair = Some(Repair {
@@ -111,14 +115,12 @@ pub(crate) fn verify(
     } else {
         Checked::new(&found?)
     };
+
     checked.wall_s = started.elapsed().as_secs_f64();
     let lost = checked.repair.as_ref().and_then(|repair| repair.lost.as_ref());
-    let failure = if checked.left > 0 {
-        let left = count_of(checked.left, "problem is", "problems are");
-        Some(Failure::check(format!("{}: {left} left", dir.display())))
-    } else {
-        lost.map(|lost| Failure::check(format!("{}: {}", dir.display(), lost.text())))
-    };
+    // A repair without problems left is a failure too if it lost commits.
+    let failure = failure(dir, checked.left)
+        .or_else(|| lost.map(|lost| Failure::check(format!("{}: {}", dir.display(), lost.text()))));
 
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
@@ -195,6 +197,7 @@ impl Checked {
 
     /// Adds the problems that a repair has solved.
     fn add_mended(&mut self, before: &CheckReport) {
+        // Paths in the tree may differ between two checks, so they do not count.
         let is_left = |problem: &Problem| {
             self.problems.iter().any(|left| {
                 (&left.file, &left.address, &left.rule)
@@ -222,11 +225,7 @@ impl Checked {
             lines.extend(repair.lost.iter().flat_map(Lost::lines));
         }
 
-        let outcome = match (self.repaired, self.left) {
-            (0, 0) => "no problem".to_owned(),
-            (0, left) => count_of(left, "problem", "problems"),
-            (repaired, left) => format!("repaired {repaired}, left {left}"),
-        };
+        let outcome = outcome(self.repaired, self.left);
 
         let checked = [
             format!("{} in {}", bytes(self.bytes), count_of(self.chunks, "chunk", "chunks")),

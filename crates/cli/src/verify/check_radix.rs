@@ -18,6 +18,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
 use crate::ui::text::{count_of, grouped};
+use crate::verify::outcome::{failure, outcome};
 
 #[derive(Serialize, PartialEq)]
 struct Problem {
@@ -86,6 +87,7 @@ pub(crate) fn verify(
             Err(error) if Class::from(&error) == Class::Check => {
                 let failure = Failure::from(error);
                 let message = failure.message();
+                // The check has noted the same error without advice.
                 checked.problems.retain(|problem| problem.rule != message);
                 let database = database_path(dir);
                 let database = database.display();
@@ -97,15 +99,14 @@ pub(crate) fn verify(
         }
     }
 
+    // Things that a repair has lost are left for ever, so they count beside the problems.
     checked.repaired = checked.problems.iter().filter(|problem| problem.repaired).count() as u64;
     let lost = checked.repair.as_ref().filter(|repair| !repair.was_refused);
     let lost = lost.map_or(0, |repair| repair.lost);
+    assert!(checked.repaired <= checked.problems.len() as u64, "repaired problems are among all");
     checked.left = checked.problems.len() as u64 - checked.repaired + lost;
     checked.wall_s = started.elapsed().as_secs_f64();
-    let failure = (checked.left > 0).then(|| {
-        let left = count_of(checked.left, "problem is", "problems are");
-        Failure::check(format!("{}: {left} left", dir.display()))
-    });
+    let failure = failure(dir, checked.left);
 
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
@@ -220,6 +221,7 @@ impl Checked {
             return Ok(());
         }
 
+        // Both checks run before either error is returned, so that the store is closed in any case.
         let store = redis.reading().open(dir)?;
         let checked = store.database().check();
         let report = store.verify();
@@ -295,11 +297,7 @@ impl Checked {
             count_of(self.nodes, "node", "nodes"),
         ];
         lines.extend(self.repair.iter().flat_map(Repair::lines));
-        let outcome = match (self.repaired, self.left) {
-            (0, 0) => "no problem".to_owned(),
-            (0, left) => count_of(left, "problem", "problems"),
-            (repaired, left) => format!("repaired {repaired}, left {left}"),
-        };
+        let outcome = outcome(self.repaired, self.left);
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
 
         lines.join("\n")

@@ -231,6 +231,8 @@ impl Verify {
             return Err(Failure::usage(format!("{} does not exist", self.dir.display())));
         }
 
+        // Each kind of store is recognised by its own marker; LSM stores come last, since their
+        // check also reports a directory that is no store.
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, &self.dir)? == Some(IndexPath::Dir) {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
@@ -261,6 +263,8 @@ impl Verify {
         };
         drop(bar);
         let mut checked = Checked::new(report?, started.elapsed().as_secs_f64());
+
+        // Without loss accepted, a repair stops at problems that only a loss can end.
         let was_refused = !self.accept_loss && checked.droppable() > 0;
         checked.repair = checked.repair.filter(|_| self.repair && !checked.problems.is_empty());
 
@@ -464,6 +468,7 @@ impl Checked {
             (0, ..) => "no problem".to_owned(),
             (problems, 0, 0) => count_of(problems, "problem", "problems"),
             (problems, repaired, dropped) => {
+                assert!(repaired + dropped <= problems, "each problem ends in one way");
                 let left = problems - repaired - dropped;
                 let problems = count_of(problems, "problem", "problems");
                 let dropped = match dropped {
@@ -521,6 +526,7 @@ impl Checked {
                 Some(Failure::check(format!("{dir}: {lost} lost; the rest is whole")))
             }
             (left, lost) => {
+                assert!(lost <= left, "each loss counts as left");
                 let left = count_of(left - lost, "problem is", "problems are");
                 Some(Failure::check(format!("{dir}: {left} left")))
             }

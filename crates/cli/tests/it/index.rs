@@ -138,7 +138,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     assert_eq!(fs::read_dir(letters).unwrap().count(), 1);
     let table = ["table", "build", "main", "--from", text(&index)];
     assert!(call(&store, &table).failed(2).contains("table main is there"));
-    assert!(call(letters, &table).failed(2).contains("no store"));
+    assert!(call(letters, &table).failed(2).contains("not a Terrane store"));
     assert!(call(&nowhere, &table).failed(2).contains("does not exist"));
     let tables = call(&store, &["table", "list"]).done();
     assert_eq!(tables["tables"].as_array().unwrap().len(), 3, "{tables}");

@@ -502,7 +502,7 @@ fn a_file_is_replaced_only_by_force_and_only_by_a_whole_one() {
     for more in [&[][..], &["--force"]] {
         let arguments = [&["export", "late", "--canonical", text(&nowhere)], more].concat();
         let message = snapshot(&store.dir(), &arguments).failed(2);
-        assert!(message.contains("a link to a file that is not there"), "{message}");
+        assert!(message.contains("a link to a missing file"), "{message}");
     }
 
     assert!(!place.path("absent").exists());

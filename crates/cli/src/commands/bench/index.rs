@@ -273,15 +273,15 @@ impl CommonArgs {
     ) -> Result<u8, Failure> {
         let interrupted = is_interrupted.then(|| Failure::interrupted("interrupted"));
         let head = if is_interrupted { started.head_interrupted() } else { started.head() };
-        let told = Report { head, report, host: Host::of(&self.store) };
+        let headed = HeadedReport { head, report, host: Host::of(&self.store) };
         let text = output::aligned(lines);
-        output::checked(command, self.json, &told, &text, interrupted.as_ref())
+        output::checked(command, self.json, &headed, &text, interrupted.as_ref())
     }
 }
 
 /// Report with its header.
 #[derive(Serialize)]
-struct Report<'a, T> {
+struct HeadedReport<'a, T> {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]

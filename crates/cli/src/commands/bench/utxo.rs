@@ -301,7 +301,7 @@ struct Measurement<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     eta: Option<f64>,
     #[serde(flatten)]
-    beside_writes: Option<BesideWrites>,
+    beside_writes: Option<DeviceRates>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_limit_bytes: Option<u64>,
     enforced_by: &'static str,
@@ -311,7 +311,7 @@ struct Measurement<'a> {
 
 /// Rate of the device for reads like those of the run, beside writes at the rate of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct BesideWrites {
+struct DeviceRates {
     fio_beside_writes_pattern: Pattern,
     fio_beside_writes_read_iops: f64,
     fio_beside_writes_write_bytes_per_s: f64,
@@ -319,7 +319,7 @@ struct BesideWrites {
     eta_beside_writes: f64,
 }
 
-impl BesideWrites {
+impl DeviceRates {
     fn new(pattern: Pattern, beside: &Beside, lookups_per_s: f64) -> Self {
         Self {
             fio_beside_writes_pattern: pattern,
@@ -417,11 +417,11 @@ impl RunArgs {
         &self,
         report: &Report,
         progress: &mut Progress,
-    ) -> Result<Option<BesideWrites>, Failure> {
+    ) -> Result<Option<DeviceRates>, Failure> {
         let Some(wanted) = beside(report) else { return Ok(None) };
         let store = self.store.as_ref().filter(|_| self.calibrate);
         let measured = beside_writes_of(store, wanted, progress)?.zip(report.lookups_per_s);
-        Ok(measured.map(|(beside, lookups)| BesideWrites::new(wanted.0, &beside, lookups)))
+        Ok(measured.map(|(beside, lookups)| DeviceRates::new(wanted.0, &beside, lookups)))
     }
 }
 
