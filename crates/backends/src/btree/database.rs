@@ -119,8 +119,8 @@ impl Engine for Btree {
             }
 
             let keys: Vec<Vec<u8>> = changes.keys().map(|key| row::key(*number, key)).collect();
-            // Keys that the writer has read need no lookup here. The row of the table is read with the
-            // others, in one batch.
+            // Keys that the writer has read need no lookup here. The row of the table is read with
+            // the others, in one batch.
             let known = |key: &Vec<u8>| known.get(key).copied().and_then(Before::of_value);
             let known: Vec<Option<Before>> = changes.keys().map(known).collect();
             let unknown = keys.iter().zip(&known).filter(|(_, known)| known.is_none());

@@ -432,8 +432,8 @@ impl Inner {
         self.is_open("commit")?;
         let batches = batches(changes, self.server_info.batch_bytes_max());
         let may_pass: &[u8] = if makes_room(changes) { b"1" } else { b"0" };
-        // One batch goes with the commit itself. Several are staged first, so that the commit stays one
-        // script.
+        // One batch goes with the commit itself. Several are staged first, so that the commit stays
+        // one script.
         let staged = if batches.len() > 1 { &batches[..] } else { &[] };
         let outcome = match self.stage(staged, may_pass) {
             Ok(()) => self.carry_out(version, changes, &batches, may_pass),
@@ -496,8 +496,8 @@ impl Inner {
                 return Err(end.error("commit"));
             }
 
-            // The lock is given up for the reads. If a snapshot begins only after this check, it waits
-            // for the commit in flight.
+            // The lock is given up for the reads. If a snapshot begins only after this check, it
+            // waits for the commit in flight.
             if state.undo.is_needed() && replaced.is_none() {
                 drop(state);
                 replaced = Some(self.replaced(version, changes)?);

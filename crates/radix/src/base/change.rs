@@ -136,8 +136,8 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
         ))
     });
 
-    // Of all overlaps the one whose later change comes first in the batch, as if changes were checked
-    // one by one.
+    // Of all overlaps the one whose later change comes first in the batch, as if changes were
+    // checked one by one.
     let mut found: Option<(usize, usize, Prefix)> = None;
     let mut note = |one: &Step, other: &Step| {
         let first = one.index.min(other.index);

@@ -119,7 +119,8 @@ impl Store {
             return Err(error);
         }
 
-        // A damaged record of the format is repaired, unless nothing else of a store is there either.
+        // A damaged record of the format is repaired, unless nothing else of a store is there
+        // either.
         match versions::check_format(&*writer, database.name()) {
             Err(Error::CorruptRecord { what })
                 if book.trees.is_empty() && book.versions.is_empty() =>
@@ -370,7 +371,8 @@ fn compare_nodes(
     let mut spilled: BTreeSet<RecordKey> =
         wanted.iter().filter(|(_, end)| has_many(end)).map(|(key, _)| *key).collect();
 
-    // A node's record comes before the records of its extensions, so `spilled` is complete for them.
+    // A node's record comes before the records of its extensions, so `spilled` is complete for
+    // them.
     let mut unreferenced = 0;
     let mut cursor = nodes.reader.cursor(Table::Main)?;
     while let Some((key, record)) = cursor.next()? {

@@ -162,7 +162,8 @@ impl Hasher {
 
         self.hash_bytes();
 
-        // A kept node has its hash already; every other node of the wave was hashed above, in order.
+        // A kept node has its hash already; every other node of the wave was hashed above, in
+        // order.
         let mut hashed = self.hashes.iter().copied();
         let mut extensions: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
         for &at in wave {

@@ -385,8 +385,8 @@ struct AddressGroup {
 }
 
 impl AddressGroup {
-    /// The depth of the edge's node, and the addresses that follow the whole extension to it; `None`
-    /// if there are none.
+    /// The depth of the edge's node, and the addresses that follow the whole extension to it;
+    /// `None` if there are none.
     fn follow(&self, addresses: &[&[u8]]) -> Option<(usize, std::ops::Range<usize>)> {
         let extension = self.edge.extension.as_bytes();
         let depth = self.depth + extension.len();

@@ -160,8 +160,8 @@ impl<'a> Transaction<'a> {
             }
         };
 
-        // Noted before the turn is given up: the next transaction relies on it. Other threads may commit
-        // while this one waits for its sync.
+        // Noted before the turn is given up: the next transaction relies on it. Other threads may
+        // commit while this one waits for its sync.
         inner.note(moves, head.transactions);
         drop(turn);
         Ok(inner.database.settle(receipt)?)
@@ -632,9 +632,9 @@ impl<'a> Transaction<'a> {
             edges.push(versions::version(&*self.writer, *neighbour)?.edge);
         }
 
-        // The dependents are joined to the first neighbour, `first`. An edge of the version that the
-        // first neighbour lacks loses its reference, and gains one for each other neighbour that
-        // has it, which is then the start of a run of its own. See `ref_counts`.
+        // The dependents are joined to the first neighbour, `first`. An edge of the version that
+        // the first neighbour lacks loses its reference, and gains one for each other neighbour
+        // that has it, which is then the start of a run of its own. See `ref_counts`.
         let mut records = RecordChanges::default();
         {
             let nodes = self.nodes(root);
