@@ -9,9 +9,9 @@
 //! disk space for deletions on a full disk. [`lost_found`] keeps files that nothing names.
 //! [`parallel`] divides work among threads.
 //!
-//! Lock order: a slot of the handles, then their clock. A thread that holds the clock only tries the
-//! lock of a slot; a thread that changes the reserve holds neither. The file set holds its lock for
-//! no call of the disk.
+//! Lock order: a slot of the handles, then their clock. A thread that holds the clock only tries
+//! the lock of a slot; a thread that changes the reserve holds neither. The file set holds its lock
+//! for no call of the disk.
 //!
 //! Invariant: a file that is not durable is synced before it is closed, because the system forgets
 //! a failed write-back with the last descriptor.
