@@ -17,6 +17,7 @@ use crate::filter::ribbon::COLUMNS_MAX;
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias = "CompactionStyle")]
 pub enum CompactionPolicy {
     /// Several runs on each level but the last one, which has one. Few writes, and nearly all data
     /// in one run.
@@ -28,20 +29,21 @@ pub enum CompactionPolicy {
     Tiering,
 }
 
-/// When the work of a merge is done.
+/// Schedule of the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompactionSchedule {
-    /// In equal shares with the updates that make it necessary, so that no update waits long.
+    /// In equal shares with the updates that make the work necessary, so that no update waits long.
     #[default]
     Incremental,
-    /// All at once when it becomes due: the same total, in spikes.
+    /// All at once when a compaction becomes due: the same total work, in spikes.
     OneShot,
 }
 
 /// Thread that does the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias = "max_background_jobs")]
 pub enum CompactionThread {
     /// The calls that update the table. Deterministic, one core.
     #[default]
@@ -50,19 +52,21 @@ pub enum CompactionThread {
     Background,
 }
 
-/// When the write buffer is full.
+/// Size at which the memtable is full and is flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(alias("memtable", "write_buffer_size"))]
 pub enum WriteBuffer {
-    /// When its keys and values, and 40 bytes for each entry, reach this size.
+    /// Bytes of keys and values, and 40 bytes for each entry.
     Bytes(u64),
-    /// When it holds this many entries.
+    /// Number of entries.
     Entries(u64),
 }
 
-/// How much memory filters get.
+/// Memory of the filters of a table.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+#[doc(alias("filter_policy", "BloomFilterPolicy"))]
 pub enum FilterPolicy {
     /// Sum of the false-positive rates of all runs of a table, 0.001 to 0.1. Small runs get more
     /// bits per entry, the largest run fewest.
@@ -79,12 +83,13 @@ pub enum FilterPolicy {
 /// The filters of the runs on one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "bits_per_key")]
 pub enum LevelFilter {
     /// A false-positive rate, 0.00001 to 0.1.
     Fpr(f64),
     /// Bits per entry, 2 to 32.
     BitsPerEntry(f64),
-    /// A ribbon filter of so many columns, 1 to 16, each of which takes 1.05 bits per entry and
+    /// A ribbon filter of this many columns, 1 to 16, each of which takes 1.05 bits per entry and
     /// halves the false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters
     /// take 15.5. To ask it takes three times the instructions, and to build it more than that. Any
     /// number of its columns can be in memory, so under a small memory budget it is as good as a
@@ -92,25 +97,26 @@ pub enum LevelFilter {
     Ribbon(u8),
 }
 
-/// Whether the pages that lookups read pass through the page cache.
+/// Use of the system's page cache by lookups.
 ///
-/// A run is read in the way of the level that it was written for; a run that moves down without
-/// being merged is opened anew in the way of its new level.
+/// Lookups read a run in the access mode of its level. A run that moves down without being merged
+/// is opened again in the mode of its new level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias("use_direct_reads", "O_DIRECT"))]
 pub enum DiskCache {
-    /// They do: for tables that fit in memory beside everything else.
+    /// Every level through the page cache: for tables that fit in memory beside everything else.
     #[default]
     All,
-    /// Lookups read past the page cache, and merges leave nothing behind in it.
+    /// No level: lookups read past the page cache, and compactions leave no pages in it.
     None,
-    /// Levels 1 to this one, which are small and change often, as with [`All`](Self::All), deeper
-    /// ones as with [`None`](Self::None). 1 to 64.
+    /// Levels 1 to this one, which are small and change often, through the page cache; deeper
+    /// levels past it. 1 to 64.
     LevelsUpTo(u32),
 }
 
 impl DiskCache {
-    /// How lookups read the runs of a level (from 1).
+    /// Returns the access mode of lookups to the runs of a level (from 1).
     pub(crate) fn access(self, level: usize) -> Access {
         match self {
             Self::All => Access::Buffered,
@@ -120,10 +126,11 @@ impl DiskCache {
     }
 }
 
-/// Which lookups a memory budget is spent on, once the indexes and the filters of newer runs have
+/// Kind of lookup that a memory budget favours, once the indexes and the filters of newer runs have
 /// their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias = "optimize_filters_for_hits")]
 pub enum MemoryGoal {
     /// Those of keys that are present. The oldest run needs no filter for them, so it gets none.
     Hit,
@@ -141,9 +148,8 @@ pub const MEMORY_BUDGET_MIN: u64 = 256 << 10;
 pub const MEMORY_BUDGET_MAX: u64 = 1 << 50;
 
 impl MemoryGoal {
-    /// The share of a memory budget that write buffers may take: one in so many. Where the last
-    /// level, which has most of the entries, needs no filter, larger buffers save more than
-    /// anything else: merging.
+    /// Divisor of a memory budget for memtables. If the last level, which has most of the entries,
+    /// needs no filter, larger memtables save most, because they save a level of compaction.
     fn buffer_share(self) -> u64 {
         match self {
             Self::Hit => 3,
@@ -152,70 +158,81 @@ impl MemoryGoal {
     }
 }
 
-/// Memory of a write buffer and of the one being flushed, which exist side by side, in weights of a
-/// full one: each takes up to 5/4 of what it counts for (held by a test of `write_buffer`), and a
-/// flush sorts what it writes.
+/// Memory of a memtable and of the one being flushed, in weights of a full one: each takes up to
+/// 5/4 of its weight (held by a test of `memtable`), and a flush sorts its entries.
 pub(crate) const BUFFER_WEIGHTS: u64 = 3;
 
-/// Larger write buffers save little merging.
+/// Larger memtables save little compaction.
 const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
 
-/// No table has more levels: all of a size ratio of 2 would then hold more than any disk.
+/// Maximum number of levels: with a size ratio of 2, more levels would exceed any disk.
 pub(crate) const LEVELS_MAX: usize = 64;
 
-/// Weight of a full write buffer under a memory budget, in bytes.
+/// Weight of a full memtable under a memory budget, in bytes.
 pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
     (budget / goal.buffer_share() / BUFFER_WEIGHTS).min(BUFFER_WEIGHT_MAX)
 }
 
 /// Configuration of a table; stored in its snapshots.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(alias = "ColumnFamilyOptions")]
 pub struct TableConfig {
     /// Function that combines the value of an upsert with the older one.
+    #[doc(alias = "merge_operator")]
     pub resolve: MergeOperator,
     /// Shape of the levels.
     pub merge_policy: CompactionPolicy,
-    /// How much larger each level is than the one above; 2 to 16.
+    /// Ratio of the size of a level to the level above; 2 to 16.
     pub size_ratio: u32,
-    /// When merges are done.
+    /// Schedule of the compactions.
     pub merge_schedule: CompactionSchedule,
     /// Thread that does the compactions.
     pub merge_thread: CompactionThread,
-    /// When the write buffer is full; at least one entry, or 1 byte, at most 1 GiB or 2³⁰ entries.
+    /// Size of the memtable: 1 to 2³⁰ bytes or entries.
     pub write_buffer: WriteBuffer,
-    /// How much memory filters get.
+    /// Memory of the filters of a table.
     pub filter: FilterPolicy,
-    /// Bytes of memory for the write buffer, all filters, all indexes and cached pages together,
-    /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so
-    /// `write_buffer` and `filter` must be left as they are by default.
+    /// Memory budget in bytes for memtables, filters, indexes and cached pages together,
+    /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]. The engine splits it, so `write_buffer` and
+    /// `filter` must keep their defaults.
     ///
-    /// An eighth (a third if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level
-    /// has no filter), but at most 192 MiB, is for the write buffer and the one being flushed. Of
-    /// the rest, indexes take what they need, and filters share what is left so that as few lookups
-    /// as possible read in vain: the larger the table, the fewer bits for each entry; `memory_goal`
-    /// says which lookups count. A table that was opened from a snapshot and not updated yet needs
-    /// no room for write buffers and merges, so it keeps as much of the filters in memory as there
-    /// is room for, down to none. What is left is a cache of pages that lookups have read, of the
-    /// levels that `disk_cache` has read past the system's page cache. Filters and indexes that a
-    /// merge is writing count beside those it will replace, so the sum, which is
-    /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at
-    /// all times, but in these cases: an entry is larger than the write buffer; one batch of
-    /// updates fills several write buffers (what the table held before is kept until the batch is
-    /// through); the indexes alone are larger (with evenly spread keys, in a table of 400 times the
-    /// budget on disk, or of 300 times if its goal is hits); a merge was begun under a larger
-    /// budget.
+    /// The parts, in this order:
     ///
-    /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not
-    /// grow with the table.
+    /// - memtables: an eighth of the budget, at most 192 MiB, for the memtable and the one being
+    ///   flushed. With `memory_goal` [`Hit`](MemoryGoal::Hit), for which the last level has no
+    ///   filter, a third;
+    /// - indexes: the bytes that they need;
+    /// - filters: shared out so that as few lookups as possible read in vain. The larger the table,
+    ///   the fewer bits for each entry; `memory_goal` says which lookups count;
+    /// - cached pages: the rest, for pages of the levels that `disk_cache` reads past the system's
+    ///   page cache.
+    ///
+    /// A table that was opened from a snapshot and not updated yet needs no memory for memtables
+    /// and compactions. It keeps as much of the filters as fits, down to none.
+    ///
+    /// The sum is [`TableStats::memory_bytes`](crate::TableStats::memory_bytes). It includes the
+    /// filters and indexes that compactions are writing, and stays within the budget except in
+    /// these cases:
+    ///
+    /// - an entry is larger than the memtable;
+    /// - one batch of updates fills several memtables (the table keeps its old content until the
+    ///   batch is complete);
+    /// - the indexes alone are larger (with evenly spread keys, in a table of 400 times the budget
+    ///   on disk, or of 300 times if the goal is hits);
+    /// - a compaction was begun under a larger budget.
+    ///
+    /// The sum excludes the chunks of pages that lookups, compactions and cursors work on, which do
+    /// not grow with the table.
+    #[doc(alias = "block_cache")]
     pub memory_budget: Option<u64>,
     /// Kind of lookup that the memory budget favours.
     pub memory_goal: MemoryGoal,
-    /// How the page of a key is found.
+    /// Form of the page index.
     pub index: IndexKind,
-    /// Whether lookups use the page cache.
+    /// Levels that lookups read through the system's page cache.
     pub disk_cache: DiskCache,
-    /// Pages of merge work that are saved up before any is done, 1 to 4096. Small values spread the
-    /// work most evenly, large ones save a little time.
+    /// Pages of compaction work that add up before an update does them, 1 to 4096. Small values
+    /// spread the work most evenly; large values save a little time.
     pub merge_batch_pages: u32,
     /// Reads that a batch of lookups keeps in flight, 1 to 1024.
     pub queue_depth: u32,

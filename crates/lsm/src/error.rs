@@ -1,11 +1,11 @@
 //! Errors of the table engine, grouped by what the caller does next.
 //!
-//! Each call that can fail returns its error; after it things are as they were before. What cannot
-//! be returned (a file that could not be removed when its last user was dropped) is told as the
-//! event `cleanup.failed` and returned by the closing of the session; where cleaning up after an
-//! error fails, too, the caller gets the first error and the event has the second.
+//! A call that fails returns its error and has changed nothing. A failure that no call can return
+//! (a file that could not be removed when its last user was dropped) becomes the event
+//! `cleanup.failed`, and closing the session returns it. If cleaning up after an error fails too,
+//! the caller gets the first error and the event has the second.
 //!
-//! The names that the Haskell library `lsm-tree` gives to errors, and what stands for them here:
+//! Errors of the Haskell library `lsm-tree`, and their counterparts here:
 //!
 //! | there | here |
 //! |---|---|
@@ -49,7 +49,8 @@ pub enum Error {
     /// A call on the disk failed. The table is as it was before the call; reads go on.
     #[error(transparent)]
     Disk(terrane_io::Error),
-    /// Bytes read back are not bytes that this program wrote. Restore from a snapshot or a copy.
+    /// Stored bytes are damaged: this program did not write them so. Restore from a snapshot or a
+    /// copy.
     #[error("{}: {what}", .path.display())]
     Corrupt {
         /// The damaged file.
@@ -57,15 +58,15 @@ pub enum Error {
         /// The place and the rule.
         what: Corrupt,
     },
-    /// A file that the store needs is gone. Restore it from a copy; `terrane verify` says what
-    /// needs it.
+    /// A file that the store needs is missing. Restore it from a copy; `terrane verify` lists its
+    /// users.
     #[error("{}: the file is missing", .path.display())]
     FileMissing {
         /// Where it was.
         path: PathBuf,
     },
-    /// A file or directory is none of Terrane's. Nothing was changed in it.
-    #[error("{} is no file or directory of Terrane: expected {expected}, found {found}", .path.display())]
+    /// The path is not a Terrane file or directory. The call changed nothing in it.
+    #[error("{} is not a Terrane file or directory: expected {expected}, found {found}", .path.display())]
     NotTerrane {
         /// The file or directory.
         path: PathBuf,
@@ -85,29 +86,28 @@ pub enum Error {
         /// The version that this program reads and writes.
         newest: u32,
     },
-    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the session and
-    /// open it anew, which goes back to the newest snapshots.
-    #[error("an earlier fsync of {} failed; close the session and open it anew", .path.display())]
+    /// An earlier sync failed, so the durable content is unknown. Reads go on. Close the session
+    /// and open it again, which goes back to the newest snapshots.
+    #[error("an earlier fsync of {} failed; close the session and open it again", .path.display())]
     Poisoned {
         /// File or directory that was to be synced.
         path: PathBuf,
     },
-    /// A commit panicked, as a merge operator may, and left a part behind in memory, which nobody
-    /// reads and nothing makes durable. Close the store and open it anew: it has the commits
-    /// before.
+    /// A commit panicked, as a merge operator may, and left a part of itself in memory, which no
+    /// call reads or makes durable. Close the store and open it again: it has the commits before.
     #[error(
-        "a commit to {} panicked, perhaps in a resolve function; close the store and open it anew",
+        "a commit to {} panicked, perhaps in a merge operator; close the store and open it again",
         .dir.display()
     )]
     Panicked {
         /// The directory of the session.
         dir: PathBuf,
     },
-    /// The disk is full, what is left of the session's reserve is kept for what makes room, and the
-    /// call would need more. Nothing was changed. Delete entries, tables or snapshots, or make room
-    /// on the disk otherwise, and call again: once the whole reserve is free the session goes on.
+    /// The disk is full, and the session keeps the rest of its reserve for calls that free space.
+    /// The call changed nothing. Delete entries, tables or snapshots, or free space on the disk
+    /// otherwise, and call again: once the whole reserve can be allocated the session goes on.
     #[error(
-        "no space left for {}: its reserve of {reserve_bytes} bytes is in use, and only what makes room goes on; \
+        "no space left for {}: its reserve of {reserve_bytes} bytes is in use, and only calls that free space go on; \
          delete entries, drop tables, delete snapshots or compact until {reserve_bytes} bytes are free, or open it \
          with a reserve of 0",
         .path.display()
@@ -118,7 +118,7 @@ pub enum Error {
         /// Bytes of its reserve, which must be free.
         reserve_bytes: u64,
     },
-    /// The disk has no room for the reserve that a session is to have. Nothing was changed.
+    /// The disk has no room for the reserve that the caller asked for. The call changed nothing.
     #[error(
         "no room for a reserve of {bytes} bytes in {}: {free} bytes are free; ask for less, or for 0",
         .path.display()
@@ -165,7 +165,7 @@ pub enum Error {
     },
     /// The directory to back up to holds something else than a backup of this store. Nothing was
     /// changed in it.
-    #[error("{} is no backup of this store: {reason}; choose an empty directory", .path.display())]
+    #[error("{} is not a backup of this store: {reason}; choose an empty directory", .path.display())]
     NotABackup {
         /// The directory.
         path: PathBuf,
@@ -199,9 +199,9 @@ pub enum Error {
     /// An upsert makes a value longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) of what its
     /// key has. Nothing was changed.
     ///
-    /// Reading a key gives this error, too, if upserts made such a value that nobody could refuse:
-    /// by a merge operator that makes more than it is given, or in a union. Insert or delete the
-    /// key then.
+    /// Reading a key gives this error, too, if upserts made such a value where no call could refuse
+    /// them: by a merge operator that makes more than it is given, or in a union. Insert or delete
+    /// the key then.
     #[error(
         "an upsert of {operand_bytes} bytes makes {bytes} of the {stored_bytes} that key {} has; \
          the limit is {limit}: delete or replace the value",
@@ -244,7 +244,7 @@ pub enum Error {
     },
     /// The table of a snapshot, or a named table, has another merge operator than the one given.
     /// Open it with the one named.
-    #[error("`{name}` needs the resolve function `{stored}`, {}", match .given {
+    #[error("`{name}` needs the merge operator `{stored}`, {}", match .given {
         Some(given) => format!("not `{given}`"),
         None => "which is not ready-made and must be given".to_owned(),
     })]
@@ -272,8 +272,8 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// A union of so many runs that no snapshot could name them; a run that several of the tables
-    /// have counts as often. Pay the debt of inner unions first, or unite fewer tables at a time.
+    /// A union of more runs than a snapshot can name; a run that several of the tables have counts
+    /// as often. Pay the debt of inner unions first, or unite fewer tables at a time.
     #[error(
         "a union of {runs} runs, the limit is {limit}; unite fewer tables, or pay the debt of inner unions"
     )]
@@ -366,13 +366,13 @@ pub enum Error {
         actual: String,
     },
     /// The directory to export to is there and is something else. Nothing was changed in it.
-    #[error("{} is there and is no store: export to a new directory, an empty one, or a store", .path.display())]
+    #[error("{} exists and is not a store; export to a new directory, an empty directory, or a store", .path.display())]
     SnapshotExportDirExists {
         /// The directory to export to.
         path: PathBuf,
     },
     /// The directory to import from is missing.
-    #[error("{} does not exist: there is nothing to import from", .path.display())]
+    #[error("{} does not exist, so there is nothing to import", .path.display())]
     SnapshotImportDirDoesNotExist {
         /// The directory to import from.
         path: PathBuf,
@@ -429,13 +429,13 @@ pub enum Error {
         reason: String,
     },
     /// Too many lookup batches are in flight. Take the results of some before submitting more.
-    #[error("more than {limit} batches of lookups are under way; take the results of some first")]
+    #[error("more than {limit} lookup batches are in flight; take the results of some first")]
     TooManyLookups {
         /// The limit.
         limit: usize,
     },
     /// The caller's stream, to write to or to read from, failed.
-    #[error("the stream given: {source}")]
+    #[error("the stream to read or write failed: {source}")]
     Stream {
         /// Error of the stream.
         source: Arc<io::Error>,

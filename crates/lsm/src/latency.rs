@@ -47,6 +47,7 @@ impl LatencyRecorder {
     pub(crate) fn record(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
         let counts = self.counts.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
+        debug_assert!(bucket(ns) < BUCKETS && ns <= bucket_end(bucket(ns)));
         counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -63,6 +64,7 @@ impl LatencyRecorder {
 
 /// Latency histogram of one kind of call, by the clock of the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[doc(alias = "Histogram")]
 pub struct Latencies {
     /// Number of calls in each bucket; empty before the first call.
     counts: Vec<u64>,

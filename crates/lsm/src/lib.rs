@@ -1,15 +1,24 @@
-//! LSM tables: ordered maps on disk with batched lookups, incremental merges, duplicates at no cost
+//! LSM tables: ordered maps on disk with batched lookups, incremental compaction, forks at no cost
 //! and durable snapshots.
 //!
-//! A [`Session`] is a directory. It gives out [`Table`]s; a table takes [`Update`]s into a write
-//! buffer, writes that out as sorted *runs* when it is full, and merges runs level by level, in
-//! equal shares with the updates. A [`Table::fork`] shares everything with its original and evolves
-//! apart from it. A snapshot ([`Table::save_snapshot`], [`Session::open_snapshot`]) is what
-//! survives closing and crashes.
+//! A [`Session`] is a directory, and it gives out [`Table`]s. A table puts each [`Update`] into a
+//! memtable, writes a full memtable as a sorted *run*, and merges runs level by level, in equal
+//! shares with the updates. A [`Table::fork`] shares all data with its original and evolves apart
+//! from it. A *snapshot* ([`Table::save_snapshot`], [`Session::open_snapshot`]) survives closing and
+//! crashes. A [`Store`] is named tables with a write-ahead log (WAL) over the same runs.
 //!
-//! The engine does all its I/O through [`terrane_io::Disk`] and keeps no thread running unless a
-//! table's configuration asks for one; opening a snapshot reads its runs with a few threads that
-//! end with the call.
+//! Where to begin reading, from a lookup down: `lookup`, `memtable`, `run`, `block`. From an update
+//! down: `table`, `compaction::levels`, `compaction`. From a commit down: `store`,
+//! `session::group_commit`, `manifest::wal`. Each folder's module file says what it is, what it may
+//! import and what was rejected.
+//!
+//! Invariants of the whole crate: a run never changes once it is written; no configuration option
+//! and no progress of a compaction changes a logical result; a decoder returns [`Corrupt`] for bad
+//! bytes and never panics.
+//!
+//! The engine does all its I/O through [`terrane_io::Disk`]. It keeps a thread only if a table's
+//! configuration asks for one, or for tasks that no call should wait for (removing large files,
+//! submitted lookups); opening a snapshot reads its runs with a few threads that end with the call.
 
 #![forbid(unsafe_code)]
 

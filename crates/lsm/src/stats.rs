@@ -175,6 +175,7 @@ pub struct LevelStats {
 /// The shape of a table at one moment, and what its handle has counted since it was made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias = "Statistics")]
 pub struct TableStats {
     /// Level 1 first.
     pub levels: Vec<LevelStats>,

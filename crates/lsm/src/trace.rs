@@ -42,7 +42,7 @@
 //!
 //! Builds with debug assertions also emit the compaction schedule, at level TRACE: `table.flush`,
 //! `table.level_added`, `table.run_added`, `table.union_folded`, `merge.started`, `merge.forced` (a
-//! merge was completed because it was due, with so many pages left), `merge.completed`.
+//! compaction was completed because it was due, with this many pages left), `merge.completed`.
 //!
 //! Without a subscriber an event costs a comparison.
 

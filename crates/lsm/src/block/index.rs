@@ -36,6 +36,7 @@ const AUTO_ENTRIES_PER_EXTRA_READ: u64 = 100;
 
 /// Which form of page index the runs of a table get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[doc(alias = "index_block")]
 pub enum IndexKind {
     /// The compact form for a run where it costs at most 1 % more reads, else the ordinary one.
     #[default]
@@ -269,7 +270,7 @@ impl Index {
     /// little more than `bytes` has bytes, whatever they say.
     ///
     /// # Errors
-    /// [`Corrupt`] if `bytes` is not what an index of so many pages encodes to.
+    /// [`Corrupt`] if `bytes` is not what an index of this many pages encodes to.
     pub(crate) fn decode(bytes: &[u8], pages: u32) -> Result<Self, Corrupt> {
         let mut reader = Reader::new(bytes);
         let broken = |rule, expected, found| Corrupt { page: 0, rule, expected, found };

@@ -12,6 +12,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
 
 /// Size of a page, in bytes.
+#[doc(alias = "block_size")]
 pub const PAGE_SIZE: usize = 4096;
 
 /// Bytes in front of a page's content.

@@ -245,6 +245,7 @@ impl Compaction {
         // The index takes a page for each 2,000 to 3,000 pages.
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
         let work = run_pages + blob_pages + buffer_pages + finishing;
+        assert!(work > 0, "the footer is a page of work");
         Self {
             set: Arc::clone(set),
             plan,
@@ -270,8 +271,11 @@ impl Compaction {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
         let compaction = Self::new(set, spec);
         let skipped = taken.partial.work.min(compaction.work);
+        // The written part need not be merged again, only reread at a lower price.
         let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
         let total = (compaction.work - skipped + reread).max(1);
+        assert!(0 < total && skipped <= compaction.work);
+
         let tally = WorkTally { skipped, reread, pages_before: 0 };
         let job = (Job::Interrupted(Box::new(taken)), tally);
         Self { total: AtomicU64::new(total), job: Mutex::new(job), ..compaction }
@@ -380,6 +384,7 @@ impl Compaction {
     /// # Errors
     /// Errors of the disk, and damaged inputs. The next call continues or starts again.
     pub(crate) fn advance_to(&self, target: u64) -> Result<()> {
+        // An error of the background thread has one reader: the first caller.
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
         }
@@ -560,6 +565,7 @@ impl Compaction {
             self.begin_anew_unless_whole(job);
         }
         self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
+        debug_assert!(self.done() <= self.total());
         result
     }
 
@@ -672,6 +678,7 @@ impl Compaction {
                 job.0 = Job::Entries { merge: self.merge_of(&inputs, &range)?, builder };
                 Ok(())
             }
+            // Damage of the old output is no loss while the inputs are there: start again.
             Err(error) => {
                 self.set.distrust(number);
                 self.begin_anew_unless_whole(job);
@@ -682,11 +689,13 @@ impl Compaction {
 
     /// Notes progress, up to one page below `total`: only completion reaches `total`.
     fn note(&self, done: u64) {
+        debug_assert!(0 < self.total());
         let done = done.min(self.total() - 1);
         self.done.fetch_max(done, Ordering::AcqRel);
     }
 
     fn complete(&self, output: Option<Run>) {
+        assert!(self.done() < self.total(), "a compaction completes once");
         if let Some(run) = &output {
             run.count_written();
         }

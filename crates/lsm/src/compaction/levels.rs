@@ -72,6 +72,12 @@ pub(crate) struct ScheduledCompaction {
 }
 
 impl ScheduledCompaction {
+    /// Schedules a new compaction, from `start` to `due`.
+    fn new(compaction: Arc<Compaction>, start: u64, due: u64) -> Self {
+        assert!(start < due, "progress is divided by the time that a compaction has");
+        Self { compaction, start, due, base: 0, mask: Mask::default() }
+    }
+
     /// Returns the view of this table's readers.
     pub(crate) fn view(&self) -> View {
         self.compaction.view().under_mask(&self.mask)
@@ -84,6 +90,7 @@ impl ScheduledCompaction {
 
     /// Pages of work that must be done by `now`.
     pub(crate) fn required(&self, now: u64) -> u64 {
+        debug_assert!(self.start < self.due && self.base <= self.compaction.total());
         let passed = now.min(self.due).saturating_sub(self.start);
         let span = self.due - self.start;
         let work = self.compaction.total() - self.base;
@@ -92,6 +99,7 @@ impl ScheduledCompaction {
 
     /// Returns the first tick at which `pages` pages of work must be done.
     pub(crate) fn when(&self, pages: u64) -> u64 {
+        debug_assert!(self.start < self.due && self.base <= self.compaction.total());
         let work = (self.compaction.total() - self.base).max(1);
         let span = self.due - self.start;
         let wanted = pages.saturating_sub(self.base).min(work);
@@ -242,6 +250,7 @@ impl CompactionEnv<'_> {
 
     /// Ticks between two compactions on a level.
     pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
+        debug_assert!(level >= 1, "levels count from 1");
         let ratio = u64::from(self.config.size_ratio);
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
         flushes * TICKS_PER_FLUSH
@@ -269,6 +278,8 @@ impl CompactionEnv<'_> {
         memory: &TableMemory,
     ) -> Incoming {
         let level = at.0;
+        assert!(!runs.is_empty(), "a compaction has inputs");
+        // A single run is moved, not rewritten, unless rewriting drops deletions or masked keys.
         if let [run] = runs.as_slice()
             && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
         {
@@ -288,13 +299,7 @@ impl CompactionEnv<'_> {
         let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
         let due = now + self.merge_ticks(level);
 
-        Incoming::Compaction(ScheduledCompaction {
-            compaction,
-            start: now,
-            due,
-            base: 0,
-            mask: Mask::default(),
-        })
+        Incoming::Compaction(ScheduledCompaction::new(compaction, now, due))
     }
 }
 
@@ -382,6 +387,7 @@ impl Levels {
     /// # Errors
     /// Errors of the compactions that are due. Only their progress has changed then.
     pub(crate) fn flush(&self, context: &CompactionEnv<'_>) -> Result<Self> {
+        assert!(!self.buffer.is_empty(), "an empty memtable is never flushed");
         let mut next = self.with_flush_finished(context)?;
         next.fold_union(context);
         next.flushes += 1;
@@ -394,9 +400,8 @@ impl Levels {
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
         let spec = context.spec(inputs, (1, next.levels.len()), false, &memory);
         let compaction = Arc::new(Compaction::new(context.set, spec));
-        let due = now + TICKS_PER_FLUSH;
-        let mask = Mask::default();
-        next.flushing = Some(ScheduledCompaction { compaction, start: now, due, base: 0, mask });
+        let flush = ScheduledCompaction::new(compaction, now, now + TICKS_PER_FLUSH);
+        next.flushing = Some(flush);
 
         Ok(next)
     }
@@ -418,6 +423,7 @@ impl Levels {
     /// Cost: no I/O; a reference for each run and each part of the memtable.
     pub(crate) fn without(&self, span: &Span) -> Self {
         let mut next = self.clone();
+        // A span of all keys leaves nothing to mask, so the table starts empty, at the same time.
         if span.is_everything() {
             let Self { flushes, written_bytes, .. } = *self;
             return Self { flushes, written_bytes, ..Self::default() };
@@ -491,6 +497,7 @@ impl Levels {
             return None;
         }
 
+        // The output is as large as its inputs at most, so it belongs on the level of their sum.
         let size = runs.iter().map(|run| context.run_size(run)).sum();
         let level = context.last_level_of(size);
         let oldest = next.union.is_none();
@@ -500,9 +507,10 @@ impl Levels {
         let compaction = Arc::new(Compaction::new(context.set, spec));
         let start = next.now(context);
         let due = start + context.merge_ticks(level);
-        let mask = Mask::default();
-        let pending =
-            ScheduledCompaction { compaction: Arc::clone(&compaction), start, due, base: 0, mask };
+        let pending = ScheduledCompaction::new(Arc::clone(&compaction), start, due);
+
+        // All levels were drained, so the full compaction stands alone on its level.
+        assert!((1..=LEVELS_MAX).contains(&level) && next.levels.is_empty());
         next.levels.resize_with(level, Level::default);
         next.levels[level - 1].incoming = Some(Incoming::Compaction(pending));
 
@@ -636,20 +644,12 @@ impl Levels {
         level: usize,
         arriving: Vec<Arc<Run>>,
     ) -> Result<()> {
-        let now = before.next_flush();
-        let last = self.levels.len().max(level);
         if level > self.levels.len() {
-            self.levels.push(Level::default());
-            let dir = context.set.session_dir();
-            let table = context.table;
-            debug_event!("table.level_added", dir, table, level);
-            let oldest = self.union.is_none();
-            let memory = self.memory(context, before);
-            let incoming = context.merge(arriving, now, (level, last), oldest, &memory);
-            self.levels[level - 1].incoming = Some(incoming);
+            self.add_last_level(context, before, arriving);
             return Ok(());
         }
 
+        let last = self.levels.len();
         let policy = level_policy(context.config.merge_policy, level, last);
         let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
@@ -658,6 +658,7 @@ impl Levels {
             (Some(run), LevelPolicy::Tiering) => {
                 let above = context.run_size_max(level - 1, LevelPolicy::Tiering);
                 let residents = &mut self.levels[level - 1].residents;
+                // Hold back: a run that fits the level above is too small to be a resident here.
                 if level > 1 && context.run_size(&run) <= above {
                     inputs.push(run);
                 } else if residents.len() + 1 >= context.config.size_ratio as usize {
@@ -670,6 +671,7 @@ impl Levels {
                 }
             }
             (run, LevelPolicy::Levelling) => {
+                // Residents, from a time of tiering or from a union, are older than the run.
                 let residents = std::mem::take(&mut self.levels[level - 1].residents);
                 let there: Vec<_> = run.into_iter().chain(residents).collect();
                 let size: u64 = there.iter().map(|run| context.run_size(run)).sum();
@@ -682,13 +684,34 @@ impl Levels {
         }
 
         let last = self.levels.len();
+        // Deletions can be dropped only if no entry of the table is older than the inputs.
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
         let memory = self.memory(context, before);
+        let now = before.next_flush();
         let incoming = context.merge(inputs, now, (level, last), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
 
         Ok(())
+    }
+
+    /// Adds a level below all others, with the arriving runs as its incoming one.
+    fn add_last_level(
+        &mut self,
+        context: &CompactionEnv<'_>,
+        before: &Self,
+        arriving: Vec<Arc<Run>>,
+    ) {
+        self.levels.push(Level::default());
+        let level = self.levels.len();
+        let dir = context.set.session_dir();
+        debug_event!("table.level_added", dir, table = context.table, level);
+
+        let oldest = self.union.is_none();
+        let memory = self.memory(context, before);
+        let now = before.next_flush();
+        let incoming = context.merge(arriving, now, (level, level), oldest, &memory);
+        self.levels[level - 1].incoming = Some(incoming);
     }
 
     /// Returns the union of some tables, left to right, with the configuration of the context.

@@ -215,6 +215,7 @@ impl MergeIterator {
             failed: false,
         };
 
+        assert!(u32::try_from(merge.sources.len()).is_ok(), "contenders number sources by u32");
         if !merge.sources.is_empty() {
             merge.tree = vec![merge.contender(0); merge.sources.len()];
             merge.tree[0] = merge.play(1);
@@ -345,6 +346,7 @@ impl MergeIterator {
     /// # Errors
     /// Those of the sources.
     pub(crate) fn advance(&mut self) -> Result<()> {
+        debug_assert!(self.is_loaded, "a merge is loaded before it is advanced");
         if self.is_combined {
             self.is_combined = false;
             self.combined.blob = None;
@@ -458,6 +460,7 @@ impl MergeIterator {
             return Err(error);
         }
 
+        // A source that stays below all others plays no match: the common case of one large source.
         let now = self.contender(source as usize);
         if now.prefix < self.runner_up {
             self.tree[0] = now;
@@ -471,6 +474,7 @@ impl MergeIterator {
     /// Replays the matches of a source that has changed; it must have been the winner.
     #[inline]
     fn replay(&mut self, mut winner: Contender) {
+        debug_assert_eq!(winner.source, self.tree[0].source);
         let Self { sources, tree, rules, .. } = self;
         let mut node = (winner.source as usize + tree.len()) / 2;
         while node > 0 {

@@ -50,6 +50,7 @@ impl Batch {
     /// Adds an entry; an insert with blob comes with its blob.
     pub(crate) fn push(&mut self, entry: EntryRef<'_>, blob: Option<Blob>) {
         let EntryRef { key, kind, value, .. } = entry;
+        debug_assert_eq!(blob.is_some(), kind == Kind::InsertBlob);
         let start = self.bytes.len();
         let key_len = key.len();
         let value_len = value.len();

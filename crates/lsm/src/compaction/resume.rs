@@ -244,6 +244,8 @@ impl ResumedOutput {
 
     /// Returns the builder, ready for the next entry. All pages must have been read.
     pub(crate) fn finish(self) -> Box<RunBuilder> {
+        assert_eq!(self.entries.next, self.entries.end, "every page of entries was checked");
+        assert!(self.blobs.as_ref().is_none_or(|blobs| blobs.next == blobs.end));
         self.builder
     }
 }

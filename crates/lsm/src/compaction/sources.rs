@@ -136,8 +136,8 @@ impl Sources {
     /// Drops the sources that cannot hold keys of a range. The recursion is as deep as unions are
     /// nested.
     ///
-    /// Cost: no I/O; entries of memtables are sorted if the range is bounded and nobody has
-    /// read them in order before.
+    /// Cost: no I/O; entries of memtables are sorted if the range is bounded and no reader has
+    /// sorted them before.
     pub(crate) fn narrow(&mut self, range: &KeyRange) {
         if *range == KeyRange::ALL {
             return;

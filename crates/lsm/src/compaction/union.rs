@@ -96,8 +96,8 @@ impl UnionTable {
         self.own_sources().runs
     }
 
-    /// How many runs it has, those of the unions below included: of these as many as there were in
-    /// the beginning. Cost: that of its own.
+    /// Number of its runs, including the initial runs of the unions below. Cost: a step for each
+    /// run of its own.
     pub(crate) fn run_count(&self) -> usize {
         self.runs().len() + self.older.as_ref().map_or(0, |(union, _)| union.run_count)
     }
@@ -191,6 +191,7 @@ impl Union {
         let depth = 1 + tables.iter().map(UnionTable::depth).max().unwrap_or(0);
         let total: u64 = tables.iter().map(UnionTable::entries).sum();
         let slice_min = u64::from(batch_pages) * SLICE_ENTRIES_PER_BATCH_PAGE;
+        assert!(slice_min > 0, "a slice of no entries would never end");
         let UnionProgress { slices, frontier, passed } = progress;
         let union = Self {
             set: Arc::clone(set),
@@ -407,6 +408,7 @@ impl Union {
         let order = Order::Ascending;
         let operator = self.spec.operator.clone();
         let sources = self.sources();
+        // The reads ahead of a merge are shared among its runs, so their number comes first.
         let mut runs = 0;
         sources.for_each_run(&mut |_| runs += 1);
         let scan = Scan { order, operator, reading: Reading::merge(&self.set, runs) };
@@ -508,6 +510,14 @@ impl Union {
         let passed = uniting.passed();
         let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         if let Stage::Uniting { slices, frontier, .. } = &mut *stage {
+            debug_assert!(
+                match &reached {
+                    Frontier::Nothing => false,
+                    Frontier::UpTo(key) => !frontier.covers(key),
+                    Frontier::Everything => true,
+                },
+                "the frontier rises"
+            );
             slices.extend(run);
             *frontier = reached;
         }

@@ -27,8 +27,8 @@ pub(crate) struct ValueRoom {
 }
 
 impl ValueRoom {
-    /// Whether values of so many bytes can be put and none combines to more than `limit`, as far as
-    /// is known.
+    /// Whether values of this many bytes can be put and none combines to more than `limit`, as far
+    /// as is known.
     pub(crate) fn has_room(&self, bytes: u64, limit: u64) -> bool {
         let bound = self.sum.map(|sum| sum.saturating_add(self.put).saturating_add(bytes));
         bound.is_some_and(|bound| bound <= limit)
@@ -47,6 +47,7 @@ impl ValueRoom {
         let of_buffer = |buffer: &Memtable| buffer.weight_bytes();
         let mut sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
         sources.for_each_run(&mut |run| sum = sum.saturating_add(run.meta().value_bytes));
+        // The rough sum needs no look at entries, and is enough for almost every table.
         if sum > limit / 2 {
             let of_buffer = |buffer: &Memtable| -> u64 {
                 buffer.parts().iter().map(MemtablePart::longest_value_bytes).sum()
@@ -246,7 +247,7 @@ mod tests {
         assert!(!union.get(b"key").unwrap().is_found());
     }
 
-    /// Parts of a memtable that are put together have nobody to refuse an upsert to.
+    /// Folding parts of a memtable cannot refuse an upsert, since no caller waits for it.
     #[test]
     fn parts_of_a_write_buffer_are_put_together_where_upserts_make_too_long_a_value() {
         let (session, _) = table();

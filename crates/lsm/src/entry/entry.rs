@@ -93,7 +93,7 @@ pub(crate) struct BlobSpan {
 /// Bytes of a [`BlobSpan`] in a page: offset (u64), length (u32).
 pub(crate) const BLOB_SPAN_SIZE: usize = 12;
 
-/// A physical entry in somebody else's memory.
+/// A physical entry, borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryRef<'a> {
     pub(crate) key: &'a [u8],
@@ -115,6 +115,7 @@ impl<'a> EntryRef<'a> {
 /// A change of one key, or the deletion of a range of keys, which begins with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(alias("WriteBatch", "put"))]
 pub enum Update<'a> {
     /// Sets the value, whatever was there.
     Insert(&'a [u8]),
@@ -122,7 +123,7 @@ pub enum Update<'a> {
     InsertWithBlob(&'a [u8], &'a [u8]),
     /// Removes the key; no effect if it is absent.
     Delete,
-    /// Sets the value if the key is absent; otherwise replaces it by what the table's resolve
+    /// Sets the value if the key is absent; otherwise replaces it by what the table's merge
     /// function makes of this value and the old one. Removes the key's blob.
     Upsert(&'a [u8]),
     /// Removes all keys from this one on that are below the other one, or to the last one if there
@@ -144,8 +145,8 @@ impl<'a> Update<'a> {
     }
 }
 
-/// The hash of a key that filters and memtables use; each session has its own salt, so that
-/// nobody can choose keys that collide in a given store.
+/// The hash of a key that filters and memtables use; each session has its own salt, so that no
+/// attacker can choose keys that collide in a given store.
 pub(crate) fn key_hash(salt: u64, key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(key, salt)
 }

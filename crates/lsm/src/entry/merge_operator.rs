@@ -26,6 +26,7 @@ type Combine = dyn Fn(&[u8], &[u8], &mut Vec<u8>) + Send + Sync;
 /// A merge operator with its name. Clones are the same function; two are equal if their names
 /// are.
 #[derive(Clone)]
+#[doc(alias("resolve", "upsert"))]
 pub struct MergeOperator {
     name: Arc<str>,
     combine: Arc<Combine>,
@@ -48,7 +49,7 @@ impl TooLarge {
         [self.stored, self.operand, self.made, self.limit].map(u64::to_le_bytes).concat()
     }
 
-    /// The error of whoever reads such an entry of `key`. Lengths that are not there count as 0.
+    /// Returns the error of reading such an entry of `key`. Missing lengths count as 0.
     pub(crate) fn error(key: &[u8], value: &[u8]) -> Error {
         let mut lengths =
             value.chunks(8).map(|part| usize::try_from(u64_of(part)).unwrap_or(usize::MAX));
@@ -83,7 +84,7 @@ impl MergeOperator {
     /// makes should be no longer than both arguments together and a few bytes: an upsert that makes
     /// a value longer than [`VALUE_BYTES_MAX`] is refused by that measure. What grows faster can
     /// get beyond it where nobody looked; reading such a key is [`Error::UpsertTooLarge`] then,
-    /// until somebody inserts or deletes it.
+    /// until the key is inserted or deleted.
     ///
     /// # Errors
     /// [`Error::InvalidResolveName`] for an empty name, one of more than
@@ -205,7 +206,7 @@ impl MergeOperator {
     /// The ready-made function of that name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        Self::all_ready_made().into_iter().find(|resolve| resolve.name() == name)
+        Self::all_ready_made().into_iter().find(|operator| operator.name() == name)
     }
 
     /// The name.
@@ -248,7 +249,7 @@ impl MergeOperator {
     }
 
     /// Replaces the value of an entry by what comes of it and an older entry, which is no deletion,
-    /// where nobody can refuse the entry any more. `has_blob` says that the entry keeps a blob,
+    /// where no call can refuse the entry any more. `has_blob` says that the entry keeps a blob,
     /// whose place takes room of the value. True if what comes of it is a [`TooLarge`]: the value
     /// is one then.
     #[must_use]
@@ -314,9 +315,9 @@ mod tests {
         let numbers = [[0; 8], [0xFF; 8], 1u64.to_le_bytes(), (u64::MAX / 2).to_le_bytes()];
         let mut samples: Vec<&[u8]> = numbers.iter().map(<[u8; 8]>::as_slice).collect();
         samples.extend([b"".as_slice(), b"\x80", b"a", b"ab", &[0x80; 16], &[7; 40]]);
-        for resolve in MergeOperator::all_ready_made() {
-            assert_eq!(resolve.check_laws(&samples), None, "{resolve:?}");
-            assert_eq!(MergeOperator::by_name(resolve.name()), Some(resolve));
+        for operator in MergeOperator::all_ready_made() {
+            assert_eq!(operator.check_laws(&samples), None, "{operator:?}");
+            assert_eq!(MergeOperator::by_name(operator.name()), Some(operator));
         }
         let minus = |newer: &[u8], older: &[u8]| vec![newer.len().abs_diff(older.len()) as u8; 2];
         let broken = MergeOperator::new("minus", minus).expect("a valid name");

@@ -1,17 +1,17 @@
-//! The run files of a session: their numbers, who uses them, and when they go.
+//! The run files of a session: their numbers, their users, and their removal.
 //!
 //! A run is the file `<number>.run` in the directory `active`, and, if it has blobs,
 //! `<number>.blobs` beside it, which goes with it. It is *held* by handles in memory (a run shared
 //! by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
-//! goes and nothing pins it, the file is removed, a large one while nobody waits for it
-//! ([`reclaimer`](crate::files::reclaim)); what a crash leaves behind is removed when the session
-//! is opened again.
+//! goes and nothing pins it, the file set removes the file, a large one on the thread of the
+//! [`reclaimer`](crate::files::reclaim). The next opening of the session removes the files that a
+//! crash leaves behind.
 //!
-//! Snapshots also pin the files of runs that are still being written. What such a file holds is
-//! known from what was noted of it: pages that a snapshot relies on are never written again, and a
-//! file is written by one run builder at a time, which [takes it over](FileSet::take_over) if it
-//! did not create it. Bytes that nobody vouches for mean nothing: after a loss of power a file may
-//! look whole and not be.
+//! Snapshots also pin the files of runs that are still being written. The file set notes which
+//! pages of such a file are durable. No run builder writes a page again that a snapshot relies on,
+//! and one run builder at a time writes a file; it [takes over](FileSet::take_over) a file that it
+//! did not create. Bytes without such a note mean nothing: after a loss of power a file may look
+//! whole and not be.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub(crate) struct RunRef {
 /// State of a run's files, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Content {
-    /// Nothing is known: nobody goes on with it.
+    /// Unknown: no run builder may continue the file.
     #[default]
     Unknown,
     /// A run, to which nothing is added.
@@ -82,7 +82,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// Takes note that the last handle has gone: nobody can make durable now what is not.
+    /// Notes that the last handle has gone: bytes that are not durable now never will be.
     fn forget_unsynced(&mut self) {
         if self.is_unsynced && self.content == Content::Whole {
             self.content = Content::Unfinished { has_writer: false };
@@ -90,11 +90,10 @@ impl Usage {
     }
 }
 
-/// Files of fewer bytes are removed at once by whoever used them last, which takes a millisecond at
-/// the most.
+/// The last user removes smaller files at once, which takes a millisecond at the most.
 const SWEPT_FILE_BYTES_MIN: u64 = 4 << 20;
 
-/// The files of a run that nobody uses any more.
+/// The files of a run without users.
 #[derive(Debug, Clone, Copy)]
 struct Unused {
     has_blobs: bool,
@@ -160,7 +159,7 @@ impl FileSet {
         Self::with_state(open, dir, FileSetState { next_number, ..FileSetState::default() })
     }
 
-    /// The files in `dir`, which are another process's or nobody's, to be read.
+    /// Opens the files in `dir` for reading only: another process, or none, owns them.
     pub(crate) fn read_only(open: Arc<FileHandles>, dir: PathBuf) -> Self {
         open.only_read();
         Self::with_state(open, dir, FileSetState { is_read_only: true, ..FileSetState::default() })
@@ -215,7 +214,7 @@ impl FileSet {
         &self.sums
     }
 
-    /// Numbers of the runs that somebody has a handle on.
+    /// Numbers of the runs with a handle.
     pub(crate) fn held(&self) -> Vec<u64> {
         let state = lock(&self.state);
         state.usage.iter().filter(|(_, usage)| usage.handles > 0).map(|(&n, _)| n).collect()
@@ -270,6 +269,7 @@ impl FileSet {
             number
         };
 
+        // Outside the lock: creating a file may wait for the disk.
         let created = self.open.create(self.path(number), access);
         let mut state = self.end_call();
         if created.is_err() {
@@ -283,6 +283,7 @@ impl FileSet {
 
     fn end_call(&self) -> MutexGuard<'_, FileSetState> {
         let mut state = lock(&self.state);
+        assert!(state.calls > 0);
         state.calls -= 1;
         self.idle.notify_all();
         state
@@ -335,8 +336,8 @@ impl FileSet {
         durable.is_some_and(|known| known.data_pages >= partial.data_pages)
     }
 
-    /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at
-    /// least what is wanted.
+    /// Takes over an unfinished run without a writer. Returns the right to write it and its durable
+    /// part, which is at least `wanted`.
     pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
         let mut state = lock(&self.state);
         if state.closed || state.is_read_only {
@@ -358,7 +359,7 @@ impl FileSet {
         Some((FileHandle { set, number, is_writer: true }, durable))
     }
 
-    /// Notes that an unfinished run is not what it should be, so that nobody goes on with it.
+    /// Marks an unfinished run as damaged, so that no run builder continues it.
     pub(crate) fn distrust(&self, number: u64) {
         if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
             usage.content = Content::Unknown;
@@ -377,8 +378,8 @@ impl FileSet {
         (open(self.path(handle.number)), blobs)
     }
 
-    /// Makes the bytes of a whole run durable that somebody has written in this session, unless
-    /// they are. Once a sync has failed nothing happens: nobody relies on it then.
+    /// Makes a whole run durable that this session has written, unless it is. Does nothing once a
+    /// sync has failed: the session promises no durability then.
     pub(crate) fn sync_whole(&self, number: u64) -> Result<()> {
         let usage = lock(&self.state).usage.get(&number).copied().unwrap_or_default();
         if !usage.is_unsynced || self.check_poisoned().is_err() {
@@ -411,8 +412,8 @@ impl FileSet {
         }
     }
 
-    /// Takes a pin off each of the files and removes those that nobody uses any more. Goes on after
-    /// a failure and returns the first one; closing tries again.
+    /// Unpins each of the files and removes those without users. Continues after a failure and
+    /// returns the first one; closing the session tries again.
     pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         let mut first = Ok(());
         for number in numbers {
@@ -426,8 +427,8 @@ impl FileSet {
         Ok(first?)
     }
 
-    /// Gives up a use of a file; if that was the last, the caller is to see to it that it is
-    /// [removed](Self::remove_unused).
+    /// Ends a use of a file. If the use was the last one, the caller must
+    /// [remove](Self::remove_unused) the file.
     #[must_use]
     fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> Option<Unused> {
         let mut state = lock(&self.state);
@@ -451,7 +452,7 @@ impl FileSet {
         Some(unused)
     }
 
-    /// Removes a file that was [released](Self::release) for good.
+    /// Removes a file after [`release`](Self::release) of its last use.
     fn remove_unused(&self, number: u64, unused: Unused) -> terrane_io::Result<()> {
         let Unused { has_blobs, .. } = unused;
         let removed = self.remove(number, has_blobs);
@@ -536,7 +537,7 @@ impl FileHandle {
         self.set.note_whole(self.number);
     }
 
-    /// Notes how large the files are, so that the large ones are removed where nobody waits for it.
+    /// Notes the size of the files, so that no caller waits for the removal of large ones.
     pub(crate) fn note_bytes(&self, bytes: u64) {
         lock(&self.set.state).usage.entry(self.number).or_default().bytes = bytes;
     }

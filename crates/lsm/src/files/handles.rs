@@ -1,9 +1,9 @@
-//! The files of a session that are open at the moment: no more of them than its options allow.
+//! File handles: the open files of a session, no more than its options allow.
 //!
-//! A [`PooledFile`] stands for a file that is opened when somebody first uses it and stays open
-//! until the room is needed for another one. Which one is closed is found as the hand of a clock
-//! finds it: it passes over files that were used since it came by last, and closes the first that
-//! was not. A use of a file that is open touches nothing but that file.
+//! The first use of a [`PooledFile`] opens the file, which stays open until another file needs the
+//! room. A clock chooses the file to close: its hand passes over files that were used since its
+//! last visit, and closes the first file that was not. A use of an open file touches nothing but
+//! that file.
 //!
 //! **In use.** A reader or writer holds the file (`Arc<dyn DiskFile>`) for as long as that takes,
 //! and no file is closed under them. If all files that may be open are in use, [`PooledFile::get`]
@@ -11,12 +11,12 @@
 //! and no call waits for another. A caller that has several files in use at once asks with
 //! [`PooledFile::get_if_room`].
 //!
-//! **Not yet durable.** The system reports a failed write-back to a later sync only as long as
-//! somebody has the file open. So a file whose bytes are not durable is synced before it is closed;
-//! the hand passes over such files more often.
+//! **Not yet durable.** The system reports a failed write-back to a later sync only as long as a
+//! descriptor of the file is open. So a file whose bytes are not durable is synced before it is
+//! closed; the hand passes over such files more often.
 //!
 //! **No descriptors left.** A call that the system refuses because the process (or the machine) has
-//! too many open files is made once more after all files that nobody uses have been closed.
+//! too many open files is repeated after all idle files have been closed.
 //!
 //! **No room left.** A write that fails because the disk is full is made once more after all files
 //! have gone that are on their way out ([`Reclaimer`]), and then after the [`Reserve`] has been let
@@ -99,14 +99,14 @@ impl HandleSlot {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// The open file for its closing, unless somebody uses it.
+    /// Locks an open file for closing it, unless it is in use.
     fn idle(&self) -> Option<RwLockWriteGuard<'_, Option<Arc<dyn DiskFile>>>> {
         let guard = match self.file.try_write() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        // Without the lock nobody gets another reference.
+        // While this thread holds the lock, no other thread gets a reference.
         let idle = guard.as_ref().is_some_and(|file| Arc::strong_count(file) == 1);
         idle.then_some(guard)
     }
@@ -178,7 +178,7 @@ pub(crate) struct FileHandles {
     clock: Mutex<Clock>,
     /// Why nothing new is promised to be durable any more.
     poisoned: OnceLock<Poison>,
-    /// Whether writing has ended. Held for reading by whoever creates or changes a file.
+    /// Whether writing has ended. Calls that create or change a file hold it for reading.
     ended: RwLock<bool>,
     /// Whether nothing was ever to be written: then no file goes because of that.
     is_read_only: AtomicBool,
@@ -223,7 +223,7 @@ impl FileHandles {
         &self.disk
     }
 
-    /// Where what is out of use goes.
+    /// Reclaimer of files and memory out of use.
     pub(crate) fn reclaimer(&self) -> &Reclaimer {
         &self.reclaimer
     }
@@ -311,14 +311,15 @@ impl FileHandles {
 
     /// Makes a call that may need room on the disk; if there is none, once more when the files that
     /// were on their way out have gone, once more without the files in `lost+found`, and once more
-    /// with the reserve let go. For whoever [may write](Self::may_write), and a call that may be
-    /// made several times.
+    /// with the reserve let go. The caller must hold [the right to write](Self::may_write), and the
+    /// call must be repeatable.
     pub(crate) fn with_space<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let was_full = self.reserve.is_full();
         let mut result = call();
         let steps: [fn(&Self) -> bool; 2] =
             [|open| open.reclaimer.wait(), Self::give_up_dispensable];
 
+        // Cheapest first: files on their way out cost nothing, the reserve ends insertions.
         for make_room in steps {
             if result.as_ref().is_err_and(io::Error::is_no_space) && make_room(self) {
                 result = call();
@@ -348,7 +349,8 @@ impl FileHandles {
         &self.reserve
     }
 
-    /// Takes the reserve back, if it was let go. For whoever [may write](Self::may_write).
+    /// Takes the reserve back, if it was released. The caller must hold [the right to
+    /// write](Self::may_write).
     ///
     /// # Errors
     /// [`Error::OutOfSpace`], [`Error::Disk`].
@@ -407,8 +409,8 @@ impl FileHandles {
         Ok(file)
     }
 
-    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use,
-    /// or if `permits_max` are given away already.
+    /// Returns a permit for a descriptor that is no file's; `None` if all files that may be open
+    /// are in use, or if `permits_max` permits are out.
     pub(crate) fn permit(
         self: &Arc<Self>,
         permits_max: usize,
@@ -462,7 +464,7 @@ impl FileHandles {
         opened
     }
 
-    /// Closes a file, unless somebody uses it.
+    /// Closes a file, unless it is in use.
     fn close(&self, slot: &Arc<HandleSlot>) -> io::Result<()> {
         let Some(mut open) = slot.idle() else { return Ok(()) };
         if let Some(file) = open.as_ref()
@@ -479,7 +481,7 @@ impl FileHandles {
         Ok(())
     }
 
-    /// Closes all files that nobody uses; those that need a sync only if there are no others.
+    /// Closes all idle files; files that need a sync only if there are no others.
     pub(crate) fn close_idle(&self) -> io::Result<()> {
         let open = self.clock().open.clone();
         let (durable, unsynced): (Vec<_>, Vec<_>) =
@@ -520,7 +522,9 @@ pub(crate) struct OpenFilePermit {
 
 impl Drop for OpenFilePermit {
     fn drop(&mut self) {
-        self.pool.clock().permits -= 1;
+        let mut clock = self.pool.clock();
+        debug_assert!(clock.permits > 0);
+        clock.permits -= 1;
     }
 }
 
@@ -583,7 +587,7 @@ impl PooledFile {
     pub(crate) fn to_change(&self) -> Result<(RwLockReadGuard<'_, bool>, Arc<dyn DiskFile>)> {
         let right = self.pool.may_write()?;
         let file = self.get()?;
-        // While the file is in use nobody syncs it for its closing.
+        // While the file is in use, no other thread closes it and so none syncs it.
         self.slot.durable.store(false, Ordering::Release);
         Ok((right, file))
     }
@@ -608,7 +612,7 @@ impl PooledFile {
         Ok(self.pool.synced(&self.slot.path, file.sync())?)
     }
 
-    /// Makes the bytes durable, unless they are. Nobody may be writing.
+    /// Makes the bytes durable, unless they are. No other thread may be writing.
     pub(crate) fn sync(&self) -> Result<()> {
         if !self.slot.is_durable() {
             self.pool.check_poisoned()?;
@@ -637,7 +641,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool of so many files, and files of eight bytes that are in no pool yet.
+    /// A pool of this many files, and files of eight bytes that are in no pool yet.
     fn pool(files_max: usize, files: usize) -> (Arc<SimDisk>, Arc<FileHandles>, Vec<PooledFile>) {
         let disk = SimDisk::new(1);
         let pool = FileHandles::new(Arc::clone(&disk) as _, files_max);

@@ -1,7 +1,8 @@
-//! The directory `lost+found` of a session: files that nothing names any more, kept for a while.
+//! The directory `lost+found` of a session: keeps files that no snapshot and no table names, for a
+//! while.
 //!
-//! A process that died leaves runs that no snapshot and no table refers to. So does somebody who
-//! lost the file of a snapshot, or a manifest, and puts it back later. Opening a session cannot
+//! A process that died leaves runs that no snapshot and no table refers to. So does a user who
+//! loses the file of a snapshot, or a manifest, and puts it back later. Opening a session cannot
 //! tell these apart, and removes neither: the files move here, and back to their place when a
 //! snapshot or a table names them again.
 //!

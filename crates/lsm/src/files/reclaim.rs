@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Tasks that wait, at the most: whoever makes more of them does them, so that files do not come
+/// Maximum of waiting tasks. A caller with one more does it itself, so that files do not come
 /// faster than they go.
 const WAITING_MAX: usize = 64;
 
@@ -46,7 +46,7 @@ impl ReclaimState {
 #[derive(Default)]
 struct Shared {
     state: Mutex<ReclaimState>,
-    /// Told whenever a task comes or ends, and at the end.
+    /// Notified when a task arrives or ends, and at the end.
     changed: Condvar,
 }
 
@@ -59,14 +59,14 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what comes until the end.
+    /// Runs tasks until the end.
     fn run(&self) {
         let mut state = self.state();
         loop {
             if let Some(task) = state.waiting.pop_front() {
                 state.is_busy = true;
                 drop(state);
-                // Nothing of ours panics there; if it did, who waits would wait forever.
+                // Our tasks do not panic; if one did, callers of `wait` would wait forever.
                 let _ = catch_unwind(AssertUnwindSafe(task));
                 state = self.state();
                 state.is_busy = false;
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// The thread of a session that gives back, and what waits for it.
+/// The reclaiming thread of a session, and its queue of tasks.
 pub(crate) struct Reclaimer {
     shared: Arc<Shared>,
 }
@@ -92,14 +92,14 @@ impl fmt::Debug for Reclaimer {
 }
 
 impl Reclaimer {
-    /// No thread yet; never one, if all is to be done `at_once`.
+    /// Returns a reclaimer without a thread. With `at_once` it never starts one.
     pub(crate) fn new(at_once: bool) -> Self {
         let shared = Arc::<Shared>::default();
         shared.state().has_ended = at_once;
         Self { shared }
     }
 
-    /// Has a task done, now or soon.
+    /// Runs a task, on the thread or at once.
     pub(crate) fn sweep(&self, task: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state();
         if state.thread.is_none() && !state.has_ended {
@@ -109,16 +109,18 @@ impl Reclaimer {
             state.has_ended = state.thread.is_none();
         }
 
+        // No thread, or too far behind: the caller pays, so the queue stays bounded.
         if state.has_ended || state.waiting.len() >= WAITING_MAX {
             drop(state);
             return task();
         }
 
         state.waiting.push_back(Box::new(task));
+        debug_assert!(state.waiting.len() <= WAITING_MAX);
         self.shared.changed.notify_all();
     }
 
-    /// Drops what holds so many bytes of memory.
+    /// Drops a value that holds `bytes` bytes of memory.
     pub(crate) fn reclaim<T: Send + 'static>(&self, memory: T, bytes: usize) {
         if bytes < SWEPT_BYTES_MIN {
             drop(memory);
@@ -127,7 +129,7 @@ impl Reclaimer {
         }
     }
 
-    /// Waits until all that has been handed over is done; whether there was anything to wait for.
+    /// Waits until all tasks are done; returns whether there were any.
     pub(crate) fn wait(&self) -> bool {
         let mut state = self.shared.state();
         let had_work = !state.is_idle();
@@ -148,7 +150,7 @@ impl Drop for Reclaimer {
         let thread = state.thread.take();
         drop(state);
         self.shared.changed.notify_all();
-        // A task may hold the last reference to this.
+        // A task may hold the last reference to the reclaimer, and must not join itself.
         if let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }

@@ -7,11 +7,10 @@
 //! whole of the reserve can be allocated again. The first of them after room was made does that;
 //! nothing needs to be reopened.
 //!
-//! How large it is to be stands in its header, so a session keeps its reserve whoever opens it. Of
-//! the bytes behind the header any state is as good as another: if they are not there when the
-//! session is opened, they were in use when the process ended, and are allocated, or the session
-//! begins full. A file whose header is not whole is one whose making was cut short, and counts as
-//! none.
+//! Its wanted size stands in its header, so every opening of the session keeps the reserve. Of the
+//! bytes behind the header any state is as good as another: if they are not there when the session
+//! is opened, they were in use when the process ended, and are allocated, or the session begins
+//! full. A file whose header is not whole is one whose making was cut short, and counts as none.
 //!
 //! Invariant: callers of [`Reserve::release`] and [`Reserve::take_back`] hold
 //! [`Reserve::changing`]. The write that needs the space holds it too, so that no insertion takes
@@ -273,7 +272,7 @@ impl Reserve {
     fn hold(&self, disk: &dyn Disk) -> io::Result<()> {
         let open = |mode| disk.open(&self.path, mode, Access::Buffered);
         let (file, is_new) = match open(OpenMode::ReadWrite) {
-            // Also if somebody has removed it, to make room.
+            // The file may be missing because a user has removed it to make room.
             Err(error) if error.is_not_found() => (open(OpenMode::CreateNew)?, true),
             opened => (opened?, false),
         };
@@ -305,13 +304,13 @@ impl Reserve {
         })
     }
 
-    /// Gives the room to whoever needs it.
+    /// Releases the space for the call that needs it.
     ///
     /// # Errors
     /// Those of the disk; the room may be there or not.
     pub(crate) fn release(&self, disk: &dyn Disk) -> io::Result<()> {
         match disk.open(&self.path, OpenMode::ReadWrite, Access::Buffered) {
-            // Somebody has done so by hand.
+            // A user has removed the file by hand.
             Err(error) if error.is_not_found() => {}
             opened => {
                 let file = opened?;

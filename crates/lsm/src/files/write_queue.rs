@@ -1,16 +1,15 @@
 //! Write queue: writes chunks of runs while the compactions that made them go on.
 //!
 //! All merges of a session share one queue, which is there while anything is under way. As it may
-//! take a descriptor, it counts as an open file of the session. No more chunks are under way than
-//! [`IN_FLIGHT_MAX`], nor than a quarter of the files that may be open, nor than an eighth of the
-//! reserve of disk space has room for; what cannot be begun is for the caller to write at once. Nor
-//! is anything begun while another thread waits for a write of its own, which takes the queue that
-//! long.
+//! take a descriptor, it counts as an open file of the session. The chunks under way are at most
+//! [`IN_FLIGHT_MAX`], a quarter of the files that may be open, and the chunks that fit an eighth of
+//! the reserve. The caller itself writes a chunk beyond these limits. The queue begins no write
+//! while another thread waits for one, because the waiting thread holds the queue.
 //!
 //! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made
-//! again. Who began it must ask what became of it ([`InFlight::land`]); until then nothing may rely
-//! on it. Dropping an [`InFlight`] waits for the write, so that nothing is written to the file of a
-//! run that is gone.
+//! again. The caller must ask for the result ([`InFlight::land`]); until then nothing may rely on
+//! the write. Dropping an [`InFlight`] waits for the write, so that nothing is written to the file
+//! of a run that is gone.
 //!
 //! Invariant: once [`WriteQueue::end`] has returned, after writing was ended in the session,
 //! nothing is in flight.
@@ -35,13 +34,13 @@ struct WriteQueueState {
     /// `None` while nothing is in flight.
     queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
-    /// Results of writes that nobody has asked about yet; a failed write with its bytes.
+    /// Results of writes that no caller has taken yet; a failed write with its bytes.
     landed: BTreeMap<u64, Option<(terrane_io::Error, AlignedBuf)>>,
     spare: Vec<AlignedBuf>,
 }
 
 impl WriteQueueState {
-    /// Takes note of a write that has ended, and lets go of the queue after the last one.
+    /// Notes a write that has ended, and drops the queue after the last one.
     fn note(&mut self, done: Completion) {
         let Completion { tag, buffer, result } = done;
         let failed = match result {
@@ -78,7 +77,7 @@ impl WriteQueueState {
     }
 }
 
-/// The writes of a session that nobody waits for yet.
+/// The write queue of a session.
 pub(crate) struct WriteQueue {
     handles: Arc<FileHandles>,
     state: Mutex<WriteQueueState>,
@@ -166,9 +165,10 @@ impl WriteQueue {
     pub(crate) fn end(&self) {
         let mut state = self.state();
         while state.wait() {}
+        debug_assert!(state.queue.is_none(), "the last write drops the queue");
     }
 
-    /// Waits for a write; what failed to be written, if it did.
+    /// Waits for a write; returns the error and the bytes if it failed.
     fn take(&self, tag: u64) -> Option<(terrane_io::Error, AlignedBuf)> {
         let mut state = self.state();
         state.reap();
@@ -192,13 +192,13 @@ pub(crate) struct Unwritten {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     behind: Arc<WriteQueue>,
-    /// `None` once it is known what became of it.
+    /// `None` once the result was taken.
     tag: Option<u64>,
     offset: u64,
 }
 
 impl InFlight {
-    /// Whether it is known that the write has ended, so that nobody has to wait for it.
+    /// Whether the write is known to have ended, so that `land` returns at once.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(mut state) = self.behind.state_unless_busy() else { return false };
         state.reap();

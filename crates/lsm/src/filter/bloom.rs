@@ -136,7 +136,7 @@ fn block_count(entries: u64, bits_per_entry: f64) -> usize {
     BLOCKS_MULTIPLES.iter().find(fits).map_or(count, |&multiple| count.next_multiple_of(multiple))
 }
 
-/// The FPR to expect of a filter of so many entries, blocks and probes: within 6 % up to 24 bits
+/// The FPR to expect of a filter of this many entries, blocks and probes: within 6 % up to 24 bits
 /// per entry.
 ///
 /// The number of a block's entries is Poisson-distributed; of its mean and of √3 standard
@@ -183,12 +183,12 @@ impl Fold {
         let fine = fine.fine;
         let unit = coarse * fine;
         let excess = (stored / fine).saturating_sub(blocks_max);
-        // Each unit that is folded coarsely saves so many blocks.
+        // Each unit that is folded coarsely saves this many blocks.
         let until = excess.div_ceil(coarse - fine) * unit;
         if until >= stored { Self::uniform(coarse) } else { Self { coarse, fine, until } }
     }
 
-    /// Blocks in memory for so many that are stored.
+    /// Blocks in memory for this many that are stored.
     pub(crate) fn blocks(self, stored: u64) -> u64 {
         let Self { coarse, fine, until } = self;
         until / coarse + (stored - until) / fine
@@ -199,7 +199,7 @@ impl Fold {
         self.until > 0
     }
 
-    /// Whether the fold can be made of so many blocks.
+    /// Whether the fold can be made of this many blocks.
     pub(crate) fn divides(self, stored: u64) -> bool {
         [self.coarse, self.fine].iter().all(|fold| stored.is_multiple_of(*fold))
     }
@@ -794,7 +794,7 @@ pub(crate) mod tests {
         Bloom { blocks, ..folded.clone() }
     }
 
-    /// Folding and building with so many blocks give the same words, so nothing is lost and the
+    /// Folding and building with this many blocks give the same words, so nothing is lost and the
     /// rate is the model's: whether it is folded in memory or when it is read, at once or by and
     /// by.
     #[test]

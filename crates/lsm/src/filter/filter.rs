@@ -26,7 +26,7 @@ const PREFETCH_PAIRS: usize = 64;
 pub(crate) enum FilterAllocation {
     /// A blocked Bloom filter.
     Bloom(BloomSize),
-    /// A ribbon filter of so many columns.
+    /// A ribbon filter of this many columns.
     Ribbon(u8),
 }
 
@@ -34,7 +34,7 @@ impl FilterAllocation {
     /// One block, which soon says of every key that it may be there.
     pub(crate) const LEAST: Self = Self::Bloom(BloomSize::Least);
 
-    /// The memory that the filter of so many entries takes while it is built, in bytes.
+    /// The memory that the filter of this many entries takes while it is built, in bytes.
     pub(crate) fn memory_bytes(self, entries: u64) -> u64 {
         match self {
             Self::Bloom(size) => Bloom::blocks_for(entries, size) * 64,
@@ -94,7 +94,7 @@ impl FilterShape {
         }
     }
 
-    /// The false-positive rate to expect of a part of the filter of so many entries.
+    /// The false-positive rate to expect of a part of the filter of this many entries.
     pub(crate) fn rate(self, kept: FilterPortion, entries: u64) -> f64 {
         match (self, kept) {
             (Self::Bloom { blocks, probes }, FilterPortion::Blocks(fold)) => {

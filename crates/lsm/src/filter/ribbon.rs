@@ -119,7 +119,7 @@ const SEGMENT_BYTES: u64 =
 /// Overhead of the allocation of a segment's words.
 const ALLOCATION_BYTES: usize = 16;
 
-/// About the memory that a filter of so many entries takes, and what it takes besides while it is
+/// About the memory that a filter of this many entries takes, and what it takes besides while it is
 /// built.
 pub(crate) fn bytes_for(entries: u64, columns: u8) -> u64 {
     const SEPARATOR_BYTES: u64 = 16;
@@ -174,7 +174,7 @@ impl Columns {
     }
 }
 
-/// Blocks for so many keys.
+/// Blocks for this many keys.
 fn block_count(entries: usize) -> usize {
     (entries * SLOTS_PER_MILLE).div_ceil(1000 * BLOCK_SLOTS)
 }
@@ -344,8 +344,8 @@ impl Band {
         }
     }
 
-    /// The slots of so many columns that fulfil all equations, from the last slot on; free ones are
-    /// 0.
+    /// The slots of this many columns that fulfil all equations, from the last slot on; free ones
+    /// are 0.
     fn solution(&self, columns: u8) -> Box<[u64]> {
         let columns = usize::from(columns);
         let mut words = vec![0; self.rows.len() / BLOCK_SLOTS * columns].into_boxed_slice();
@@ -392,7 +392,7 @@ pub(crate) struct RibbonBuilder {
 }
 
 impl RibbonBuilder {
-    /// A filter of so many columns, `1..=COLUMNS_MAX`.
+    /// A filter of this many columns, `1..=COLUMNS_MAX`.
     pub(crate) fn new(columns: u8) -> Self {
         assert!((1..=COLUMNS_MAX).contains(&columns), "a table's configuration is checked");
         Self {
@@ -893,7 +893,7 @@ impl RibbonDecoder {
     }
 }
 
-/// Whether a filter may have so many columns.
+/// Whether a filter may have this many columns.
 ///
 /// # Errors
 /// [`Corrupt`] if not.

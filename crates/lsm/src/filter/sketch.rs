@@ -18,13 +18,13 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// A set for so many hashes.
+    /// A set for this many hashes.
     pub(crate) fn new(hashes: usize) -> Self {
         let words = (hashes * BITS_PER_HASH).div_ceil(64).max(1);
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), count: AtomicUsize::new(0) }
     }
 
-    /// Whether there is room for so many more.
+    /// Whether there is room for this many more.
     pub(crate) fn has_room(&self, hashes: usize) -> bool {
         let count = self.count.load(Ordering::Relaxed) + hashes;
         count * BITS_PER_HASH <= self.words.len() * 64

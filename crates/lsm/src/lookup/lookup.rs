@@ -602,6 +602,7 @@ fn read_side_by_side<K: AsRef<[u8]>>(
             }
         }
 
+        // The queue is as full as it gets: wait, or do other work meanwhile.
         let Some(Landed { search, buffer }) = flight.land(context.idle)? else { break };
         if let Some(next) = batch.step(keys, search, &buffer)? {
             // A key that has waited already goes first.
@@ -611,6 +612,7 @@ fn read_side_by_side<K: AsRef<[u8]>>(
         flight.give_back(buffer);
     }
 
+    // Buffers go back for later batches, which spares allocating them zeroed.
     let mut pool = lock(context.spare);
     pool.append(&mut flight.spare);
     pool.truncate(SPARE_PAGES_MAX);

@@ -34,6 +34,7 @@ const QUEUE_DEPTH: usize = 256;
 ///
 /// It is a future that needs no runtime: the reading thread wakes the task that awaits it.
 #[derive(Debug)]
+#[doc(alias = "multi_get_async")]
 pub struct PendingLookups {
     slot: Arc<ResultSlot>,
 }
@@ -93,6 +94,7 @@ fn take(state: &Mutex<SlotState>) -> Option<Result<Vec<Lookup>>> {
     if let SlotState::UnderWay(_) = *state {
         return None;
     }
+    // A merge operator may be slow or panic, so it runs without the lock.
     let taken = std::mem::replace(&mut *state, SlotState::Taken);
     drop(state);
     Some(match taken {

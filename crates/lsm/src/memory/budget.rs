@@ -25,9 +25,9 @@
 //! for keys that are present. Where a page cache takes what is left, no filter gets a byte that
 //! would save more as a part of a cached page.
 //!
-//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take what nobody else
-//! needs: in a table that is only read all that is left, else what is left beside full write
-//! buffers and the merges under way. When one more begins they are told to take less first.
+//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take the bytes that
+//! nothing else needs: in a table that is only read all that is left, else what is left beside full
+//! write buffers and the merges under way. When one more begins they are told to take less first.
 //!
 //! **Invariant.** What a merge is given is never more than what the runs there are, and the outputs
 //! of merges under way, leave free when it begins; and nothing but the beginning of a merge ever
@@ -64,7 +64,7 @@ fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
     budget - buffers(budget, goal)
 }
 
-/// The least budget for a table whose indexes take so many bytes: their successors, while a merge
+/// The least budget for a table whose indexes take this many bytes: their successors, while a merge
 /// writes them, take several times as much, and filters are to have some room beside full write
 /// buffers.
 pub(crate) fn budget_min(index_bytes: u64, goal: MemoryGoal) -> u64 {
@@ -88,7 +88,7 @@ pub(crate) fn check_budget(budget: u64, least: u64, purpose: &str) -> Result<()>
     Err(Error::InvalidConfig { option: "memory_budget", value, allowed })
 }
 
-/// Memory for building the index of a run of so many key pages, from runs whose indexes have so
+/// Memory for building the index of a run of this many key pages, from runs whose indexes have so
 /// many bytes.
 ///
 /// Evenly spread keys take 1.6 bytes per page in the compact form and 4 in the ordinary one;
@@ -114,7 +114,7 @@ fn filter_bytes(entries: u64, allocation: FilterAllocation) -> u64 {
     allocation.memory_bytes(entries) + FILTER_OVERHEAD_BYTES
 }
 
-/// Memory of the filter of a run of so many entries in a table of a given rate per entry.
+/// Memory of the filter of a run of this many entries in a table of a given rate per entry.
 fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
     let size = BloomSize::for_rate(rate_per_entry * entries as f64);
     filter_bytes(entries, FilterAllocation::Bloom(size))
@@ -304,6 +304,7 @@ impl TableMemory {
             MemoryGoal::Balanced => 0.5,
         };
 
+        // A present key asks the filters of newer runs in vain, in proportion to the older entries.
         let mut older = entries;
         let candidates: Vec<FilterCandidate> = self
             .runs
@@ -375,6 +376,7 @@ impl TableMemory {
         let rate = self.rate_per_entry(room, goal, output, index);
         let needs_filter = !is_last || goal != MemoryGoal::Hit;
         let wanted = if needs_filter { filter_bytes_at(rate, output.entries) } else { 0 };
+        // Room is made before the filter is promised, so the budget holds at every moment.
         let room = room.saturating_sub(output.index_bytes(index));
         self.fold_filters(goal, rate, room.saturating_sub(wanted));
         let free = room.saturating_sub(self.bytes());
@@ -387,6 +389,7 @@ impl TableMemory {
             return FilterAllocation::Bloom(size);
         }
 
+        // Too little is free even so: the filter takes what there is, in blocks of 64 bytes.
         let blocks = free.saturating_sub(FILTER_OVERHEAD_BYTES) / 64;
         let bits = blocks as f64 * 512.0 / output.entries.max(1) as f64;
         FilterAllocation::Bloom(BloomSize::for_bits(bits))
@@ -428,7 +431,7 @@ impl TableMemory {
             return least;
         }
 
-        // With a rate of 1 per entry nobody has a filter.
+        // With a rate of 1 per entry no run has a filter.
         let mut low = least.ln();
         let mut high = 0.0;
         for _ in 0..RATE_STEPS {
@@ -482,7 +485,7 @@ mod tests {
     const INDEX: u64 = 570_000;
 
     /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters
-    /// of so many bits per entry on the last level and above it.
+    /// of this many bits per entry on the last level and above it.
     fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<FilterCandidate> {
         let mut sizes = vec![(1.0 - above, bits.0)];
         // Nine tenths, nine hundredths and the rest of what is above the last level.
@@ -508,7 +511,7 @@ mod tests {
             .collect()
     }
 
-    /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of
+    /// Reads in vain of a present key and of an absent one, with memory of this many thousandths of
     /// all bytes.
     fn reads(candidates: &[FilterCandidate], hits: f64, thousandths: u64) -> (f64, f64) {
         let room = ENTRIES * 142 * thousandths / 1_000 - INDEX;
@@ -590,7 +593,7 @@ mod tests {
         }
     }
 
-    /// With no room nobody has a filter; for pages that would save more no filter is kept.
+    /// With no room no run has a filter; for pages that would save more no filter is kept.
     #[test]
     fn what_is_not_worth_its_memory_is_left_out() {
         let candidates = levelled(0.1, (11.0, 14.0), 0.5);

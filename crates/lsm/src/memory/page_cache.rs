@@ -19,7 +19,7 @@
 //! **Layout.** The cache is cut into shards by a hash of run and page; each has a lock, which is
 //! held while a page is searched. A shard has its pages in chunks, a table from keys to slots, and
 //! a key and a mark for each slot: with the page, [`SLOT_BYTES`] for each of them. Chunks are
-//! allocated as pages come in, and freed as soon as the cache is told to be smaller.
+//! allocated as pages come in, and freed as soon as the cache gets a smaller limit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ const SHARDS_MAX: u64 = 64;
 /// Bytes of a budget for which there is one more shard: small caches are not cut up.
 const SHARD_BYTES_MIN: u64 = 2 << 20;
 
-/// A full cache takes in one in so many new pages.
+/// A full cache takes in one in this many new pages.
 const ADMITTED_ONE_IN: u32 = 8;
 
 /// Marks that a page can have.
@@ -92,12 +92,13 @@ impl Shard {
         &self.chunks[slot / CHUNK_PAGES][start..start + PAGE_SIZE]
     }
 
-    /// Puts a page in, unless it is there.
+    /// Inserts a page, unless it is there.
     fn insert(&mut self, key: u64, page: &[u8]) {
         if self.chunks_max == 0 {
             return;
         }
 
+        // Copying each page that is read costs more than most of them will save.
         if self.free.is_empty() && self.keys.len() == self.chunks_max * CHUNK_PAGES {
             self.turned_away += 1;
             if self.turned_away < ADMITTED_ONE_IN {
@@ -120,7 +121,7 @@ impl Shard {
         self.slots.insert_unique(hash_of(key), slot as u32, hash);
     }
 
-    /// A slot that has no page.
+    /// Returns a free slot, evicting a page if there is none.
     fn slot(&mut self) -> usize {
         if let Some(slot) = self.free.pop() {
             return slot as usize;
@@ -138,6 +139,7 @@ impl Shard {
             return slot;
         }
 
+        // Ends: each pass of the hand takes a mark off, and a page has at most `MARKS_MAX`.
         loop {
             let slot = self.hand;
             self.hand = (slot + 1) % self.keys.len();
@@ -149,7 +151,7 @@ impl Shard {
         }
     }
 
-    /// Takes a slot that has a page out of the table.
+    /// Removes a slot that has a page from the table.
     fn forget(&mut self, slot: usize) {
         let found = self.slots.find_entry(hash_of(self.keys[slot]), |&at| at as usize == slot);
         if let Ok(entry) = found {
@@ -157,7 +159,7 @@ impl Shard {
         }
     }
 
-    /// Lets go of the pages of some runs.
+    /// Drops the pages of some runs.
     fn forget_runs(&mut self, gone: &[u64]) {
         let keys = &self.keys;
         let free = &mut self.free;
@@ -373,7 +375,7 @@ mod tests {
         }
     }
 
-    /// A cache with room for about so many pages in so many shards.
+    /// A cache with room for about this many pages in this many shards.
     fn cache_of(pages: u64, shards: u64) -> CacheShare {
         let share = CacheShare::new(shards * SHARD_BYTES_MIN);
         assert_eq!(share.cache.shards.len() as u64, shards);

@@ -336,6 +336,7 @@ impl Chunk {
                 }
             }
 
+            // The old value stays in the arena as garbage, which an undo may need.
             let weight = value.len() + blob.map_or(0, |blob| blob.len());
             let dead = self.content_bytes(&old);
             let has_blob = old.kind == Kind::InsertBlob;
@@ -588,6 +589,7 @@ impl Folded {
                 folded.weight_bytes += chunk.entry_weight_bytes(slot);
 
                 if let Some(older) = older {
+                    // Combining makes a new value, which a table over shared chunks cannot hold.
                     if slot.kind == Kind::Upsert {
                         return None;
                     }

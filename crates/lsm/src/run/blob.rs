@@ -19,7 +19,7 @@ use crate::entry::entry::BlobSpan;
 use crate::error::{Error, Result};
 use crate::run::run::{Run, read_pages};
 
-/// Reads that are in flight at once, where nobody says how many.
+/// Default of reads in flight at once.
 pub(crate) const READS_IN_FLIGHT: usize = 64;
 
 /// Most pages that are read with one request.
@@ -41,10 +41,11 @@ enum Target {
 /// A weak reference to a blob, as lookups and cursors give it; resolved by
 /// [`Session::retrieve_blobs`](crate::Session::retrieve_blobs).
 ///
-/// It stays valid at least until its table is next updated or dropped; and as long as a fork
-/// of the table made before then, or the cursor it came from, is left open as it is. Afterwards it
-/// may be invalid, which is told by an error. It never gives other bytes.
+/// It stays valid at least until its table is next updated or dropped; and as long as a fork of the
+/// table made before then, or the cursor it came from, is left open as it is. Afterwards it may be
+/// invalid, which it reports as an error. It never gives other bytes.
 #[derive(Clone)]
+#[doc(alias = "BlobIndex")]
 pub struct BlobRef {
     target: Target,
     len: u32,
@@ -100,8 +101,8 @@ impl BlobRef {
         }
     }
 
-    /// Returns the bytes or run that it points into, unless these are gone. An empty blob needs
-    /// nothing to be there, and nobody keeps its run for it.
+    /// Returns the bytes or run that it points into, unless these are gone. An empty blob needs no
+    /// bytes, so its run need not be kept.
     fn upgrade(&self) -> Option<Blob> {
         if self.is_empty() {
             return Some(Blob::Memory(Arc::default()));

@@ -158,7 +158,7 @@ impl<'a> StoredFilter<'a> {
         Ok(Arc::clone(state.0.insert(Arc::new(filter))))
     }
 
-    /// Lets go of the filter with the last part of the run.
+    /// Drops the filter with the last part of the run.
     fn end_part(&self) {
         let mut state = lock(&self.state);
         state.1 -= 1;
@@ -459,7 +459,7 @@ impl<'a> Pages<'a> {
         Ok(&self.chunk[at..at + PAGE_SIZE])
     }
 
-    /// Fills the chunk with so many pages, and with zeros for those that cannot be read.
+    /// Fills the chunk with this many pages, and with zeros for those that cannot be read.
     fn load_one_by_one(&mut self, first: u32, count: u32) -> Result<()> {
         for (page, bytes) in (first..first + count).zip(self.chunk.chunks_exact_mut(PAGE_SIZE)) {
             match self.file.read_at(bytes, page_offset(page)) {
@@ -494,8 +494,8 @@ impl<'a> Pages<'a> {
         PageAddress { identity: self.identity, page }
     }
 
-    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk
-    /// or of `visit`.
+    /// Calls `visit` with each entry and each damage, in order. Ends with the first error of the
+    /// disk or of `visit`.
     pub(crate) fn walk(&mut self, visit: &mut dyn FnMut(Step<'_>) -> Result<()>) -> Result<()> {
         let mut bytes = vec![0; PAGE_SIZE];
         let mut key = Vec::new();

@@ -44,14 +44,14 @@ const CHUNKS_AHEAD_MAX: usize = 8;
 /// Why a run is read. Reads ahead of one merge or scan share a queue.
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
-    /// All of a part that is known beforehand, once, with so many chunks ahead at the most.
+    /// A compaction: all of a known part, once, with at most this many chunks ahead.
     Merge(Arc<Prefetcher>, usize),
     /// A cursor, which may stop at any entry.
     Scan(Arc<Prefetcher>),
 }
 
 impl Reading {
-    /// For a merge of so many runs.
+    /// For a merge of this many runs.
     pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
         let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
         Self::Merge(Prefetcher::of_merge(set.handles()), ahead_max)
@@ -109,7 +109,9 @@ pub(crate) struct ChunkReader {
 impl ChunkReader {
     /// The pages `part` of a run. Reads nothing.
     pub(crate) fn new(run: Arc<Run>, part: Range<u32>, order: Order, reading: Reading) -> Self {
-        let (chunk_pages, _) = reading.chunk_pages();
+        debug_assert!(part.start <= part.end);
+        let (chunk_pages, largest) = reading.chunk_pages();
+        debug_assert!(0 < chunk_pages && chunk_pages <= largest);
         Self {
             run,
             order,
@@ -156,10 +158,10 @@ impl ChunkReader {
             }
     }
 
-    /// Lets go of everything; no page is asked for after.
+    /// Drops everything; no page may be read afterwards.
     pub(crate) fn end(&mut self) {
         for Ahead { tag, .. } in self.ahead.drain(..) {
-            // Nobody needs these pages, so nobody needs to know whether they could be read.
+            // These pages are not needed, so their errors are not reported.
             let _ = self.reading.prefetcher().take(tag);
         }
         (self.pages, self.rest) = (0..0, 0..0);
@@ -168,6 +170,7 @@ impl ChunkReader {
 
     /// Cuts the next chunk off the rest.
     fn cut(&mut self) -> Range<u32> {
+        debug_assert!(!self.rest.is_empty(), "no page beyond the part is read");
         let pages = self.chunk_pages.min(self.rest.len() as u32);
         match self.order {
             Order::Ascending => {
@@ -240,7 +243,7 @@ impl ChunkReader {
             let bytes = pages.len() * PAGE_SIZE;
             let tag = prefetcher.begin(offset_of(&pages), bytes, || self.run.file_if_room());
             let Ok(Some(tag)) = tag else {
-                // This chunk is read when it is needed, and what is in the way then is told.
+                // The chunk is read when it is needed, and that read reports the error.
                 self.rest = rest;
                 break;
             };

@@ -7,8 +7,8 @@
 //! for all of them together by [`BYTES_MAX`]; those of a merge have a share each. Buffers are used
 //! again.
 //!
-//! A read that fails says so to the reader that takes it, and to nobody if nobody ever gets there.
-//! Dropping the last reader waits for what is in flight.
+//! The reader that takes a failed read gets the error; an error of a read that no reader takes is
+//! dropped. Dropping the last reader waits for what is in flight.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ struct PrefetchState {
     /// `None` while nothing is under way.
     queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
-    /// Completions that nobody has asked for yet.
+    /// Completions that no reader has taken yet.
     arrived: Vec<Completion>,
     /// Bytes asked for and not yet taken.
     bytes: usize,
@@ -118,7 +118,7 @@ impl Prefetcher {
         Ok(Some(tag))
     }
 
-    /// Whether what was begun under `tag` has arrived, so that nobody has to wait for it.
+    /// Whether the read under `tag` has arrived, so that `take` returns at once.
     pub(crate) fn has_arrived(&self, tag: u64) -> bool {
         let mut state = lock(&self.state);
         let PrefetchState { queue, arrived, .. } = &mut *state;

@@ -2,7 +2,7 @@
 //! checks.
 //!
 //! Making a reader reads nothing, since a bound of its first key is known: that of the range, or
-//! the run's own. So whoever merges many readers reads from each only when its turn comes.
+//! the run's own. So a merge of many readers reads from each only when its turn comes.
 //!
 //! Every page is checked as it is entered. Which entries of a page are in the range is found out
 //! then, and only for the few pages that the index cannot decide about; going from entry to entry
@@ -112,6 +112,7 @@ impl RunReader {
             Order::Descending => high.unwrap_or(run.max_key()).to_vec(),
         };
 
+        debug_assert!(low_end <= run.meta().key_pages && high_start <= run.meta().key_pages);
         let is_empty = ordinals.is_empty() || range.misses(run.min_key(), run.max_key());
         let mut part = 0..0;
         if !is_empty {
@@ -286,11 +287,13 @@ impl RunReader {
     /// Goes to the first entry of a key page that is in the range, if there is one.
     fn enter(&mut self, ordinal: u32) -> Result<()> {
         let (page, pages) = self.run.entry_pages(ordinal);
+        debug_assert!(pages >= 1, "an entry has its key page");
         self.page = page;
         self.pages_entered += pages;
         self.large = None;
         let overflow_bytes = (pages as usize - 1) * PAYLOAD_SIZE;
         let mut large = vec![0; if pages > 1 { PAGE_SIZE + overflow_bytes } else { 0 }];
+        // Chunks come in the order of the reader: downwards, overflow pages precede their key page.
         if self.order == Order::Descending {
             self.read_overflow(page, pages, &mut large)?;
         }
@@ -316,6 +319,7 @@ impl RunReader {
         let len = self.layout.large_value_len();
         let expected = 1 + len.map_or(0, |len| overflow_pages(self.key.len(), len));
 
+        // The page map says how many pages an entry takes; the entry itself must agree.
         if pages != expected {
             let expected = u64::from(expected);
             let found = u64::from(pages);
@@ -336,7 +340,7 @@ impl RunReader {
     }
 
     /// Whether the keys of a page, which rise, are between those that the run says are its smallest
-    /// and its largest: whoever merges runs relies on it.
+    /// and its largest: merges rely on it.
     fn check_bounds(&self, page: &[u8]) -> Result<()> {
         let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else {
             return Ok(());

@@ -56,6 +56,7 @@ pub enum Purpose {
 /// The footer of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the footer's table above")]
+#[doc(alias("SSTable", "TableProperties"))]
 pub struct RunMeta {
     pub purpose: Purpose,
     pub identity: u64,
@@ -444,7 +445,7 @@ pub(crate) struct Location {
 /// Inputs of the compaction that made a run.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody
+    /// Numbers of the runs, newest first, and their masks, with the runs for as long as a holder
     /// has them.
     pub(crate) inputs: Vec<(u64, Mask, Weak<Run>)>,
     /// Whether the run stands for them only where nothing older is, as deletions were dropped.
@@ -470,7 +471,7 @@ pub(crate) struct Run {
     gauge: Arc<Gauge>,
     /// Known of a run that was merged from others since the session was opened.
     origin: Option<Arc<Origin>>,
-    /// The keys that are not there for whoever has this view of the run.
+    /// Keys that this view of the run hides.
     mask: Mask,
 }
 
@@ -527,7 +528,7 @@ impl Gauge {
         gauge
     }
 
-    /// Tells `visit` of each sum and of this run's share.
+    /// Calls `visit` with each sum and this run's share.
     fn for_each(&self, visit: impl Fn(&AtomicU64, u64) -> u64) {
         let sums = self.set.sums();
         visit(&sums.runs, 1);
@@ -770,7 +771,7 @@ impl Run {
     }
 
     /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed.
-    /// Nothing happens if it does not lead there: somebody else has reduced it in another way
+    /// Nothing happens if it does not lead there: another thread has reduced it in another way
     /// meanwhile.
     pub(crate) fn reduce_filter(&self, part: FilterPortion) -> usize {
         let mut filter = self.filter.write();
@@ -807,7 +808,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether nobody has said so far how much of the filter is to be in memory.
+    /// Whether the part of the filter to keep in memory is still undecided.
     pub(crate) fn is_unread(&self) -> bool {
         self.gauge.is_unread.load(Ordering::Acquire)
     }

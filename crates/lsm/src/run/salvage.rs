@@ -4,8 +4,8 @@
 //! last key before the damage and the first one behind it. An entry whose blob is damaged keeps its
 //! value and loses the blob: without the entry an older value would show, or none.
 //!
-//! Invariant: the damaged run stays as it is. Nobody refers to the new one yet, so a crash leaves a
-//! file that nothing names.
+//! Invariant: the damaged run stays as it is. Nothing refers to the new one yet, so a crash leaves
+//! a file that nothing names.
 //!
 //! Memory: the filter and the index of the new run; its largest value and its largest blob.
 
@@ -52,7 +52,7 @@ pub(crate) struct Salvaged {
     pub(crate) run: Option<Run>,
     /// The keys whose entries are lost, ascending.
     pub(crate) gaps: Vec<KeyGap>,
-    /// How many entries are lost, if the footer tells.
+    /// Number of lost entries, if the footer is readable.
     pub(crate) lost: Option<u64>,
     /// How many pages of entries are lost.
     pub(crate) lost_pages: u32,
@@ -137,7 +137,49 @@ impl Blobs<'_> {
     }
 }
 
-/// Writes what is whole of a run as another one; `salt` is that of the session.
+/// Result of the first pass through a damaged run.
+struct Survey {
+    /// Sums over the entries on whole pages.
+    sums: Sums,
+    lost_pages: u32,
+}
+
+/// First pass: finds the whole pages among the first `end`, the gaps between them, and the sums of
+/// their entries.
+fn survey(
+    file: &dyn DiskFile,
+    run: &RunRef,
+    end: u32,
+    mut sums: Sums,
+    gaps: &mut Gaps,
+) -> Result<Survey> {
+    let mut lost_pages = run.data_pages;
+    let mut passed_to = 0;
+    Pages::new(file, run.identity, end).going_on().walk(&mut |step| {
+        match step {
+            Step::Damage(_) => gaps.open(),
+            Step::Entry(entry_at) => {
+                gaps.pass(entry_at.entry.key);
+                sums.add(&entry_at);
+                // Entries of one page count its pages once.
+                if passed_to <= entry_at.page {
+                    lost_pages = lost_pages.saturating_sub(entry_at.pages);
+                    passed_to = entry_at.page + entry_at.pages;
+                }
+            }
+        }
+
+        Ok(())
+    })?;
+
+    // The file ends before the last page of the run.
+    if end < run.data_pages {
+        gaps.open();
+    }
+    Ok(Survey { sums, lost_pages })
+}
+
+/// Writes the whole pages of a damaged run as a new run; `salt` is the salt of the session.
 ///
 /// Cost: reads the pages of the run twice and its blobs once, writes those that are whole.
 ///
@@ -155,31 +197,11 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
         return Ok(Salvaged { run: None, gaps, lost: None, lost_pages, blob_gaps, lost_blobs: 0 });
     };
 
-    // First pass: find the whole pages and the sums of their entries.
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
-    let mut sums = Sums::new(purpose, run.identity, salt);
-    let mut lost_pages = run.data_pages;
-    let mut passed_to = 0;
-    Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
-        match step {
-            Step::Damage(_) => gaps.open(),
-            Step::Entry(entry_at) => {
-                gaps.pass(entry_at.entry.key);
-                sums.add(&entry_at);
-                if passed_to <= entry_at.page {
-                    lost_pages = lost_pages.saturating_sub(entry_at.pages);
-                    passed_to = entry_at.page + entry_at.pages;
-                }
-            }
-        }
+    let Survey { sums, lost_pages } =
+        survey(file.as_ref(), &run, end, Sums::new(purpose, run.identity, salt), &mut gaps)?;
 
-        Ok(())
-    })?;
-
-    if end < run.data_pages {
-        gaps.open();
-    }
-
+    // A footer of another identity belongs to an older file of this number.
     let footer = read_meta(&path, file.as_ref()).ok();
     let footer = footer.filter(|footer| footer.identity == run.identity);
     let lost = footer.map(|footer| footer.entries.saturating_sub(sums.meta.entries));
@@ -222,6 +244,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
         builder.push(entry, blob.as_ref(), || key_hash(salt, entry.key))
     })?;
 
+    // A medium that fails more and more may lose pages between the passes.
     if saved != sums.meta.entries {
         let expected = sums.meta.entries;
         let found = saved;

@@ -108,6 +108,7 @@ impl PageWriter {
         if self.chunk_pages == CHUNK_PAGES {
             self.begin_chunk()?;
         }
+        debug_assert!(self.chunk_pages < CHUNK_PAGES);
         let place = PageAddress { identity: self.identity, page: self.next_page };
         let at = self.chunk_pages * PAGE_SIZE;
         self.chunk_pages += 1;
@@ -123,6 +124,7 @@ impl PageWriter {
 
     /// Where the chunk goes.
     fn chunk_offset(&self) -> u64 {
+        debug_assert!(self.chunk_pages as u64 <= u64::from(self.next_page));
         (u64::from(self.next_page) - self.chunk_pages as u64) * PAGE_SIZE as u64
     }
 
@@ -152,11 +154,13 @@ impl PageWriter {
             }
         }
 
+        // A failed write here keeps the chunk, so that the next step can repeat it.
         while let Some(Unwritten { chunk, offset }) = self.unwritten.last() {
             self.file.write_at(chunk, *offset)?;
             self.unwritten.pop();
         }
 
+        debug_assert!(self.in_flight.len() <= left && self.unwritten.is_empty());
         Ok(())
     }
 
@@ -244,6 +248,7 @@ impl BlobWriter {
         if u64::from(self.writer.next_page) >= limit {
             return Err(Error::TableTooLarge { limit });
         }
+        debug_assert!(self.payload.len() <= PAYLOAD_SIZE);
         self.writer.payload(PageKind::Blob, self.writer.next_page, &self.payload)?;
         self.payload.clear();
         Ok(())
@@ -254,6 +259,7 @@ impl BlobWriter {
         let new = (BlobSpan { offset: self.position(), len: blob.len() as u32 }, 0);
         let (place, mut done) = *self.current.get_or_insert(new);
         self.bytes = self.bytes.max(place.offset);
+        debug_assert!(done <= place.len);
 
         match blob {
             Blob::Memory(bytes) => self.append(&bytes[done as usize..])?,
@@ -271,6 +277,7 @@ impl BlobWriter {
             }
         }
 
+        debug_assert_eq!(self.bytes, place.offset + u64::from(place.len));
         Ok(place)
     }
 
@@ -471,6 +478,7 @@ impl RunBuilder {
             fits = self.page.push(entry);
         }
 
+        // The index wants the last key of the page before, so it stays until the entry is noted.
         let before = std::mem::take(&mut self.max_key);
         if fits {
             self.blob_end = self.blob_end.max(blob_end(entry));
@@ -518,6 +526,7 @@ impl RunBuilder {
         overflow: u32,
         hash: impl FnOnce() -> u64,
     ) {
+        debug_assert!(self.page.is_empty(), "adopted pages come before new ones");
         if overflow > 0 {
             self.map.push(self.meta.key_pages, overflow);
         }
@@ -541,9 +550,9 @@ impl RunBuilder {
         self.page.last_key().unwrap_or(&self.max_key)
     }
 
-    /// Brings all finished pages to the files, with the blobs of their entries; `None` if there are
-    /// none. Entries after them are not part of it. `work` is what the merge has done, for whoever
-    /// goes on.
+    /// Writes all finished pages to the files, with the blobs of their entries; `None` if there are
+    /// none. Entries on the unfinished page are not part of it. `work` is the work that the
+    /// compaction has done, for the one that resumes it.
     pub(crate) fn flush(&mut self, work: u64) -> Result<Option<Flushed>> {
         assert!(!self.in_large);
         if let Some(blobs) = &mut self.blobs {
