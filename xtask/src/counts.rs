@@ -1,12 +1,12 @@
 //! Instructions of the hot paths, compared with a baseline in the repository.
 //!
-//! `terrane-counts` does fixed work on a table in memory; callgrind, which simulates the processor, counts
-//! what it executes in each of its regions, as a whole and below some functions of the engine. No clock is
-//! involved, so the figures are the same on a busy machine, and a change of a few per cent is seen. They do
-//! depend on the compiler, and a little on the system's library.
+//! `terrane-counts` does fixed work on a table in memory; callgrind, which simulates the processor,
+//! counts what it executes in each of its regions, as a whole and below some functions of the
+//! engine. No clock is involved, so the figures are the same on a busy machine, and a change of a
+//! few per cent is seen. They do depend on the compiler, and a little on the system's library.
 //!
-//! The baseline, `bench/counts.txt`, has one figure to a line, `name instructions`, after the compiler that
-//! they were found with; lines that begin with `#` say nothing.
+//! The baseline, `bench/counts.txt`, has one figure to a line, `name instructions`, after the
+//! compiler that they were found with; lines that begin with `#` say nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,7 +17,8 @@ use crate::workspace::Workspace;
 
 const BASELINE: &str = "bench/counts.txt";
 
-/// How the GNU library copies and compares: not by what the processor has, or figures differ by 17 % between two.
+/// How the GNU library copies and compares: not by what the processor has, or figures differ by 17
+/// % between two.
 const LIBRARY: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
 
 /// A figure that is this much above the baseline fails.
@@ -54,7 +55,8 @@ const fn part(
     Figure { name, region, function: Some(function), per }
 }
 
-/// All figures; the functions are those that the engine keeps the compiler from dissolving into their callers.
+/// All figures; the functions are those that the engine keeps the compiler from dissolving into
+/// their callers.
 const FIGURES: [Figure; 9] = [
     whole("lookup", 0, "keys"),
     part("filter-probe", 0, "probes", "terrane_lsm::filter::probe_batch"),
@@ -131,7 +133,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Builds the program as published figures are built, runs it under callgrind, and reads what that wrote.
+/// Builds the program as published figures are built, runs it under callgrind, and reads what that
+/// wrote.
 fn count(workspace: &Workspace) -> Result<Counts, String> {
     let dir = std::env::temp_dir().join(format!("terrane-counts-{}", std::process::id()));
     std::fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -141,7 +144,8 @@ fn count(workspace: &Workspace) -> Result<Counts, String> {
     runner.push(format!("--callgrind-out-file={}", scratch.0.join("out").display()));
     let plain = ["--compress-strings=no", "--compress-pos=no", "--collect-atstart=no"];
     runner.extend(plain.map(str::to_owned));
-    // One pattern: of several names given here one by one, callgrind 3.19 collects in the first only.
+    // One pattern: of several names given here one by one, callgrind 3.19 collects in the first
+    // only.
     runner.push("--toggle-collect=terrane_counts::region_*".to_owned());
     let functions: BTreeSet<&str> = REGIONS.into_iter().collect();
     runner.extend(functions.iter().map(|name| format!("--dump-after=terrane_counts::{name}")));
@@ -179,12 +183,13 @@ struct Region {
     functions: BTreeMap<String, u64>,
 }
 
-/// Reads the part of callgrind's output that was written when `name` returned (its documentation: "Callgrind
-/// Format Specification").
+/// Reads the part of callgrind's output that was written when `name` returned (its documentation:
+/// "Callgrind Format Specification").
 ///
-/// A call is `cfn=function`, `calls=count place`, and a line `place instructions` with what the calls cost, the callee's
-/// own calls included; so the sum over all callers is what a function cost, as long as it does not call itself.
-/// The counts of calls are of no use: they go on where instructions are not collected.
+/// A call is `cfn=function`, `calls=count place`, and a line `place instructions` with what the
+/// calls cost, the callee's own calls included; so the sum over all callers is what a function
+/// cost, as long as it does not call itself. The counts of calls are of no use: they go on where
+/// instructions are not collected.
 fn region(profile: &str, name: &str) -> Option<Region> {
     let trigger = format!("desc: Trigger: --dump-after=terrane_counts::{name}");
     let mut lines = profile.lines();
@@ -247,7 +252,8 @@ fn decode(text: &str) -> Result<(String, Counts), String> {
     Ok((compiler, counts.collect::<Result<_, _>>()?))
 }
 
-/// A table of both, and whether nothing is worse. A figure without a baseline, or the other way round, is worse.
+/// A table of both, and whether nothing is worse. A figure without a baseline, or the other way
+/// round, is worse.
 fn compare(baseline: &Counts, counts: &Counts) -> (String, bool) {
     let mut names: Vec<&String> = baseline.iter().chain(counts).map(|(name, _)| name).collect();
     names.dedup();

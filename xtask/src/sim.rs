@@ -1,8 +1,9 @@
-//! Long runs of tests: random histories of the whole engine in lock-step with its model, crashes and faults at every
-//! call of workloads on stores, and processes that are killed.
+//! Long runs of tests: random histories of the whole engine in lock-step with its model, crashes
+//! and faults at every call of workloads on stores, and processes that are killed.
 //!
-//! The tests do the work (`crates/lsm/tests/it/{sim,store_sweep,store_faults,kill}.rs`), optimised but with all assertions
-//! of the engine; this sets what they take from the environment, and passes their outcome on.
+//! The tests do the work (`crates/lsm/tests/it/{sim,store_sweep,store_faults,kill}.rs`), optimised
+//! but with all assertions of the engine; this sets what they take from the environment, and passes
+//! their outcome on.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,7 +17,8 @@ pub(crate) struct Options {
     kind: Kind,
     /// Which of the endless series of histories: one for each number.
     seed: u32,
-    /// Histories or scripts at the same time; unless given, one history, and a script for each core.
+    /// Histories or scripts at the same time; unless given, one history, and a script for each
+    /// core.
     jobs: Option<usize>,
 }
 
@@ -132,7 +134,8 @@ const INDEX_TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_i
 /// The test in which they read and write a context store.
 const CONTEXT_TEST: &str = "processes::readers_see_whole_commits_whoever_is_killed";
 
-/// Kills a process that commits to a store so many times, then one that writes an index, and one that writes a context store.
+/// Kills a process that commits to a store so many times, then one that writes an index, and one
+/// that writes a context store.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
     let cycles = [("TERRANE_KILL_CYCLES", cycles)];
@@ -141,8 +144,8 @@ pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     run_test(workspace, "terrane-context-tests", CONTEXT_TEST, &cycles)
 }
 
-/// Runs readers of a store beside its writer for so long, and kills them at random; then the same with an index and a context
-/// store.
+/// Runs readers of a store beside its writer for so long, and kills them at random; then the same
+/// with an index and a context store.
 pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
     let test = "reader::processes_agree_when_they_are_killed_at_random";
     let seconds = ("TERRANE_READERS_SECONDS", seconds);

@@ -1,7 +1,7 @@
 //! The whole of the sweeps of which `cargo test` runs a sample (`terrane_testkit::effort`).
 //!
-//! No list names the sweeps: a test module that imports the effort is one. So a new sweep is run whole in CI
-//! from its first commit on.
+//! No list names the sweeps: a test module that imports the effort is one. So a new sweep is run
+//! whole in CI from its first commit on.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -65,7 +65,8 @@ impl Sweeps {
         command
     }
 
-    /// All packages in one command: a command for each would build what they share with other features.
+    /// All packages in one command: a command for each would build what they share with other
+    /// features.
     fn cargo_test(&self, workspace: &Workspace) -> Command {
         let mut command =
             workspace.cargo(&["test", "--profile", PROFILE, "--test", "it", "--all-features"]);

@@ -769,7 +769,8 @@ mod tests {
         });
     }
 
-    /// Every count up to two more than twice the widest lanes, and one of more chains, of which most lanes take several.
+    /// Every count up to two more than twice the widest lanes, and one of more chains, of which
+    /// most lanes take several.
     #[test]
     fn chains_of_every_count_and_length_hash_as_their_nodes() {
         for_each_seed("chains_of_every_count_and_length_hash_as_their_nodes", 2, |draw, _| {

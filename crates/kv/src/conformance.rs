@@ -35,6 +35,7 @@
 //! # }
 //! ```
 
+mod trial;
 mod cursors;
 mod entries;
 mod handles;
@@ -42,7 +43,6 @@ mod histories;
 mod snapshots;
 mod threads;
 mod transactions;
-mod trial;
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! A [`Session`] is a directory, and it gives out [`Table`]s. A table puts each [`Update`] into a
 //! memtable, writes a full memtable as a sorted *run*, and merges runs level by level, in equal
 //! shares with the updates. A [`Table::fork`] shares all data with its original and evolves apart
-//! from it. A *snapshot* ([`Table::save_snapshot`], [`Session::open_snapshot`]) survives closing and
-//! crashes. A [`Store`] is named tables with a write-ahead log (WAL) over the same runs.
+//! from it. A *snapshot* ([`Table::save_snapshot`], [`Session::open_snapshot`]) survives closing
+//! and crashes. A [`Store`] is named tables with a write-ahead log (WAL) over the same runs.
 //!
 //! Where to begin reading, from a lookup down: `lookup`, `memtable`, `run`, `block`. From an update
 //! down: `table`, `compaction::levels`, `compaction`. From a commit down: `store`,

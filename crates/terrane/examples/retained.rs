@@ -3,9 +3,10 @@
 //!
 //! `cargo run --release --example retained [VERSIONS [DIR]]`
 //!
-//! A block is one commit of 512 insertions, durable before the next one; keys have 34 bytes, values 60. Two stores in DIR
-//! get the same blocks, one after the other; in one of them each block is followed by `Store::retain`. At the end some
-//! versions are opened and counted, and the store goes back ten blocks. The caller removes DIR.
+//! A block is one commit of 512 insertions, durable before the next one; keys have 34 bytes, values
+//! 60. Two stores in DIR get the same blocks, one after the other; in one of them each block is
+//! followed by `Store::retain`. At the end some versions are opened and counted, and the store goes
+//! back ten blocks. The caller removes DIR.
 
 #![forbid(unsafe_code)]
 

@@ -32,8 +32,8 @@ pub struct Stored {
 pub type Entry = (Vec<u8>, Stored);
 
 /// Merge operator: how an upsert combines the newer value with the older one. Named like the
-/// engine's functions, but for [`Xor`](MergeOperator::Xor), which stands for a function of the user's
-/// own.
+/// engine's functions, but for [`Xor`](MergeOperator::Xor), which stands for a function of the
+/// user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergeOperator {
     /// The newer one.

@@ -17,9 +17,9 @@
 //!   `us_handle` by one `MerkleRadixTree`, `us_state` by `MerkleState`, which reads the root first;
 //! - `update`: transact's test `update_multiple_entries`, see [`update`].
 //!
-//! Times are of the calls alone, in microseconds, `wall` by the clock and `cpu` of the processor, as
-//! a mean over all commits and over the last tenth of them. On a busy host only `cpu` says something.
-//! LMDB runs with MAPASYNC: no commit of it waits for the disk.
+//! Times are of the calls alone, in microseconds, `wall` by the clock and `cpu` of the processor,
+//! as a mean over all commits and over the last tenth of them. On a busy host only `cpu` says
+//! something. LMDB runs with MAPASYNC: no commit of it waits for the disk.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

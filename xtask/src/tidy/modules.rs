@@ -1,9 +1,9 @@
-//! Rule 2: a crate root and every folder file list their modules bottom-up. A module imports only from modules
-//! above it in the list of the folder where the two part, by the module's own path and not through re-exports at
-//! the crate root.
+//! Rule 2: a crate root and every folder file list their modules bottom-up. A module imports only
+//! from modules above it in the list of the folder where the two part, by the module's own path and
+//! not through re-exports at the crate root.
 //!
-//! So the graph of each folder is acyclic, and its list is a table of contents. A module and its own submodules may
-//! use each other. What only tests see (`#[cfg(test)]`) is free.
+//! So the graph of each folder is acyclic, and its list is a table of contents. A module and its
+//! own submodules may use each other. What only tests see (`#[cfg(test)]`) is free.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ struct Import<'a> {
     line: usize,
 }
 
-/// The lists of modules of a crate, by the path of the module that has the list; the root's path is empty.
+/// The lists of modules of a crate, by the path of the module that has the list; the root's path is
+/// empty.
 type Lists<'a> = BTreeMap<Path<'a>, Vec<&'a str>>;
 
 /// Returns the breaches of rule 2 in all crates.
@@ -110,7 +111,8 @@ fn breach(own: &[&str], other: &[&str], lists: &Lists<'_>) -> Option<(String, &'
     }
 }
 
-/// Returns every path in `text`, the file of the module `own`, that begins at the crate root or with `super`.
+/// Returns every path in `text`, the file of the module `own`, that begins at the crate root or
+/// with `super`.
 fn imports<'a>(text: &'a str, own: &[&'a str]) -> Vec<Import<'a>> {
     let all = tokens(text);
     let code = without_tests(&all);
@@ -134,8 +136,8 @@ fn imports<'a>(text: &'a str, own: &[&'a str]) -> Vec<Import<'a>> {
     found
 }
 
-/// Returns what `crate::` or `super::`s at `at` stand for, and the index behind them. `None` where neither stands, or where
-/// the `super`s do not leave the inline modules of the file.
+/// Returns what `crate::` or `super::`s at `at` stand for, and the index behind them. `None` where
+/// neither stands, or where the `super`s do not leave the inline modules of the file.
 fn start_of_path<'a>(
     code: &[Token<'a>],
     at: usize,

@@ -1,7 +1,7 @@
 //! Rule 8: comments name their thing first and fit the line.
 //!
-//! A doc line never begins with one of [`VAGUE`], and no comment line is longer than [`COLUMNS`], tables and links excepted.
-//! The other rules of prose in docs/style.md are for readers to check.
+//! A doc line never begins with one of [`VAGUE`], and no comment line is longer than [`COLUMNS`],
+//! tables and links excepted. The other rules of prose in docs/style.md are for readers to check.
 
 use crate::problem::{Problem, Rule};
 use crate::workspace::File;
@@ -42,7 +42,8 @@ fn vague_word(comment: &str) -> Option<&'static str> {
     VAGUE.into_iter().find(|&word| word == first)
 }
 
-/// Whether a comment line cannot be wrapped: a row of a table, or a link that is longer than a line.
+/// Whether a comment line cannot be wrapped: a row of a table, or a link that is longer than a
+/// line.
 fn may_be_long(comment: &str) -> bool {
     let text = comment.trim_start_matches(['/', '!']).trim_start();
     text.starts_with('|') || (text.contains("://") && !text.contains(' '))

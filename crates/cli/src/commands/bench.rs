@@ -2,11 +2,11 @@
 
 pub(crate) mod choices;
 
-mod context;
-
 mod files;
 
 mod head;
+
+mod context;
 
 mod index;
 

@@ -129,8 +129,8 @@ pub(crate) struct CreateArgs {
     /// Bytes of memory for write buffer, filters and indexes together
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
-    /// MergeOperator function that combines the values of upserts: newest, oldest, add-u64-wrapping,
-    /// add-u64-saturating, add-i128-wrapping, max, min or concatenate
+    /// MergeOperator function that combines the values of upserts: newest, oldest,
+    /// add-u64-wrapping, add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
     resolve: MergeOperator,
     #[command(flatten)]

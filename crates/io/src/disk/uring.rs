@@ -271,7 +271,8 @@ impl UringQueue {
             let request = self.slots[slot].take().expect("in flight until now");
             self.free.push(slot);
             self.in_flight -= 1;
-            // A short or failed transfer is carried out again by a positioned call, whose answer counts.
+            // A short or failed transfer is carried out again by a positioned call, whose answer
+            // counts.
             let is_whole = usize::try_from(entry.result()) == Ok(request.buffer.len());
             self.done.push_back(if is_whole {
                 Completion { tag: request.tag, buffer: request.buffer, result: Ok(()) }

@@ -139,8 +139,8 @@ impl<'a> Transaction<'a> {
     /// Commits, and returns when the commit is as durable as the database promises.
     ///
     /// # Errors
-    /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
-    /// unknown or the database poisoned.
+    /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was
+    /// done, unless the source says that the outcome is unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
         let Self { inner, mut writer, mut head, moves, is_changed, is_aborted, turn } = self;
         if is_aborted {

@@ -148,8 +148,8 @@ impl Tree {
     /// Cost: reads each node once. Memory: one path, and a value.
     ///
     /// # Errors
-    /// [`ExchangeError::Io`], and as [`Error`]: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those
-    /// of the back-end.
+    /// [`ExchangeError::Io`], and as [`Error`]: [`Error::UnknownTree`], [`Error::UnknownRoot`],
+    /// [`Error::Corruption`] and those of the back-end.
     pub fn export(&self, root: &Root, output: impl Write) -> Result<Exported, ExchangeError> {
         let Snapshot { reader, .. } = self.snapshot()?;
         let version = version_of(&*reader, self.tree_name().id, self.name(), root)?;
