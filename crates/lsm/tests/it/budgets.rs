@@ -55,7 +55,8 @@ fn reads_per_key(
     let keys: Vec<_> = numbers.map(key).collect();
     // One that has not been updated has no merge work to do while it waits.
     let table = table.fork().unwrap();
-    let (before, stats_before) = (disk.counts(), table.stats());
+    let before = disk.counts();
+    let stats_before = table.stats();
     for batch in keys.chunks(4_096) {
         let results = table.get_many(batch).unwrap();
         assert!(results.iter().all(|result| result.is_found() == is_present));
@@ -183,7 +184,8 @@ fn saving_a_snapshot_costs_a_few_calls_for_each_run_whatever_they_hold() {
     let (large_runs, large_merges, large_calls) = spent_on(1_600);
     assert_eq!(small_runs, large_runs);
     assert!(large_merges > small_merges, "a merge of a page or two has nothing to keep");
-    let (small, large) = (small_calls - small_merges, large_calls - large_merges);
+    let small = small_calls - small_merges;
+    let large = large_calls - large_merges;
     assert_eq!(small, large, "32 times the entries in as many runs");
 }
 
@@ -225,7 +227,8 @@ fn worst_update(config: &TableConfig, count: u64) -> (u64, u64, usize) {
         let counts = counted.counts();
         counts.read_pages + counts.write_pages
     };
-    let (mut worst, mut before) = (0, pages());
+    let mut worst = 0;
+    let mut before = pages();
     for n in 0..count {
         let value = value(n, 60);
         let update = if n % 4 == 3 { Update::Delete } else { Update::Insert(&value) };
@@ -282,7 +285,9 @@ fn no_update_after_reopening_redoes_a_merge() {
     let disk = SimDisk::new(1);
     let session = open(&disk);
     let mut table = session.new_table(&config).unwrap();
-    let (mut worst, mut largest_merge, mut largest_done) = (0, 0, 0);
+    let mut worst = 0;
+    let mut largest_merge = 0;
+    let mut largest_done = 0;
     for n in 0..50_000_u64 {
         table.write_batch(&[(key(n), Update::Insert(&value(n, 60)))]).unwrap();
         // Just before each flush, and so before each moment at which a merge is due.
@@ -332,7 +337,9 @@ fn updates_do_little_each_however_often_a_table_is_reopened() {
     fill(&mut table, 0..20_000);
     table.save_snapshot(&name("at-0"), "").unwrap();
     drop(table);
-    let (mut worst, mut opening, mut met) = (0, 0, 0);
+    let mut worst = 0;
+    let mut opening = 0;
+    let mut met = 0;
     for round in 0..120_u64 {
         disk = disk.process_kill();
         let session = open(&disk);

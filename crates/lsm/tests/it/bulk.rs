@@ -285,7 +285,8 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
                 *old = MergeOperator::concatenate().apply(value, old);
             }
         }
-        let (calls, has_failed) = (disk.calls() - first, disk.faults() > 0);
+        let calls = disk.calls() - first;
+        let has_failed = disk.faults() > 0;
         disk.set_plan(FaultPlan::default());
         let table = loader.finish().unwrap();
         assert!(content(&table) == expected.into_iter().collect::<Vec<_>>(), "call {at_call}");

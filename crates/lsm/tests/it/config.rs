@@ -522,7 +522,8 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     let open = |bytes: u64, goal| {
         let options = OpenOptions::default().memory_budget(bytes).memory_goal(goal);
         let table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
-        let (stats, reads) = (table.stats(), reads(&table, ENTRIES));
+        let stats = table.stats();
+        let reads = reads(&table, ENTRIES);
         assert_eq!(table.config().memory_goal, goal);
         assert!(stats.memory_bytes() <= bytes, "{bytes} {goal:?}: {stats:?}");
         let is_used = stats.memory_bytes() * 20 >= bytes * 19;

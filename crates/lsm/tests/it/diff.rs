@@ -144,7 +144,8 @@ fn step(
         }
         9 => {
             let other = rng.index(versions.len());
-            let (left, right) = (&versions[at], &versions[other]);
+            let left = &versions[at];
+            let right = &versions[other];
             let table = session.incremental_union(&[&left.table, &right.table]).unwrap();
             let content = united(&left.content, &right.content, &left.table.config().resolve);
             versions.push(Version { table, content });
@@ -190,7 +191,8 @@ fn a_diff_is_the_difference_of_any_two_tables() {
             let mut snapshots = Vec::new();
             for _ in 0..60 {
                 step(&session, &mut versions, &mut snapshots, rng);
-                let (one, other) = (rng.pick(&versions), rng.pick(&versions));
+                let one = rng.pick(&versions);
+                let other = rng.pick(&versions);
                 for (older, newer) in [(one, other), (other, one)] {
                     let found = read(&session, older.table.diff(&newer.table).unwrap());
                     let expected = expected(&older.content, &newer.content);
@@ -320,8 +322,10 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
 
         let elsewhere = Place::simulated(2);
         let other = elsewhere.open();
-        let (table, foreign) = (session.new_table(&buffer_of(2)), other.new_table(&buffer_of(2)));
-        let (table, foreign) = (table.unwrap(), foreign.unwrap());
+        let table = session.new_table(&buffer_of(2));
+        let foreign = other.new_table(&buffer_of(2));
+        let table = table.unwrap();
+        let foreign = foreign.unwrap();
         assert!(matches!(table.diff(&foreign), Err(Error::TablesOfDifferentSessions)));
         let mut diff = table.diff(&table).unwrap();
         session.close().unwrap();
@@ -344,7 +348,8 @@ fn tables_with_different_functions_are_compared_by_what_they_hold() {
         }
         table
     };
-    let (first, last) = (made(MergeOperator::oldest()), made(MergeOperator::newest()));
+    let first = made(MergeOperator::oldest());
+    let last = made(MergeOperator::newest());
     let changes = read(&session, first.diff(&last).unwrap());
     assert_eq!(changes.len(), 25);
     let number = (0..50).find(|&number| key(number) == changes[0].0.as_slice()).unwrap();

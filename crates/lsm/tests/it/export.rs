@@ -106,7 +106,8 @@ fn case_13_an_export_is_a_session_with_the_snapshot() {
             let mut table = table(&session, &config);
             let (name, saved) = (name(&format!("a{at}")), content(&table));
             table.save_snapshot(&name, LABEL).unwrap();
-            let (mut last, mut told) = ((0, 0), 0);
+            let mut last = (0, 0);
+            let mut told = 0;
             let report = session
                 .export_snapshot_to(
                     &name,

@@ -68,7 +68,8 @@ impl Copying {
             }
             Self::Import(dir, from, to) => {
                 let session = open(disk, dir)?;
-                let (from, to) = (snapshot_name(from), snapshot_name(to));
+                let from = snapshot_name(from);
+                let to = snapshot_name(to);
                 let report = session.import_snapshot(COPY, &from, &to)?;
                 session.close().map(|()| report.files_copied)
             }

@@ -221,7 +221,9 @@ fn check_snapshots(disk: &Arc<SimDisk>, script: &Script, model: &Model) {
 /// Runs the script with a fault of `kind` at each call; returns how many struck.
 fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat) -> (u64, u64) {
     let is_silent = FaultKind::SILENT.contains(&kind);
-    let (mut struck, mut poisoned, mut unnoticed) = (0, 0, 0);
+    let mut struck = 0;
+    let mut poisoned = 0;
+    let mut unnoticed = 0;
     // A sample strikes other calls with each kind.
     let every = by_effort(13, 1);
     let mut at_call = (seed + 3 * kind as u64) % every;

@@ -304,7 +304,9 @@ fn write_store() -> Arc<SimDisk> {
     store.drop_table(&TableName::new("dropped").unwrap()).unwrap();
     let large = [value(2, 9_000), value(3, 9_000)];
     let [three, four] = [3_u64, 4].map(u64::to_le_bytes);
-    let (small, blob, upserted) = (value(1, 10), value(4, 20), value(2, 10));
+    let small = value(1, 10);
+    let blob = value(4, 20);
+    let upserted = value(2, 10);
     let updates = [
         ("gone", Update::Insert(b"")),
         ("blob", Update::InsertWithBlob(&small, &blob)),
@@ -426,7 +428,8 @@ fn golden_file_of_a_reserve_is_what_is_written_and_is_read() {
 fn golden_files_of_an_unknown_version_are_refused_by_name() {
     let disk = write();
     let altered = |file: &str, alter: &dyn Fn(&mut [u8])| {
-        let (disk, path) = (disk.process_kill(), Path::new(DIR).join(file));
+        let disk = disk.process_kill();
+        let path = Path::new(DIR).join(file);
         let mut bytes = disk.read_raw(&path).unwrap();
         alter(&mut bytes);
         disk.write_raw(&path, &bytes);
@@ -483,7 +486,8 @@ fn golden_directories_of_others_are_refused_and_not_touched() {
     for foreign in ["letters.txt", "metadata.txt", "active/letters.txt", "snapshots/old.snapshot"] {
         let disk = SimDisk::new(1);
         disk.write_raw(Path::new(DIR).join(foreign), b"dear");
-        let (before, names) = (disk.files(), disk.list(Path::new(DIR)).unwrap());
+        let before = disk.files();
+        let names = disk.list(Path::new(DIR)).unwrap();
         let error = open(&disk).unwrap_err();
         assert!(
             matches!(&error, Error::SessionDirCorrupted { path, .. } if path == Path::new(DIR)),

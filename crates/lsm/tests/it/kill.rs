@@ -132,7 +132,8 @@ fn nothing_durable_is_lost_when_the_process_is_killed() {
     for_each_seed("kill", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("store");
-        let (mut content, mut known) = (Content::new(), 0);
+        let mut content = Content::new();
+        let mut known = 0;
         for cycle in 0..cycles {
             let mut command = Command::new(env::current_exe().unwrap());
             command.args(["--exact", TEST, "--nocapture"]).env(CHILD_DIR, &dir);

@@ -100,12 +100,14 @@ fn specimen() -> Specimen {
     let table = store.create_table(&TableName::default(), &config).unwrap();
     let mut states = vec![Content::new()];
     let mut history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
-    let (mut snapshot, mut versions) = (0, Vec::new());
+    let mut snapshot = 0;
+    let mut versions = Vec::new();
     for commit in 1..=COMMITS {
         let mut state = states.last().unwrap().clone();
         if commit % 12 == 1 {
             let bound = |number: u64| format!("key {:05}", number % KEYS).into_bytes();
-            let (from, to) = (bound(commit * 13), bound(commit * 13 + 90));
+            let from = bound(commit * 13);
+            let to = bound(commit * 13 + 90);
             table.delete_range(&from[..]..&to[..]).unwrap();
             state.retain(|key, _| !(&from..&to).contains(&key));
             states.push(state);
@@ -236,7 +238,8 @@ impl Specimen {
         assert_eq!(check(disk).problems, [], "{place}, after writing: {report:?}");
 
         let mut commit = COMMITS;
-        let (mut has_snapshot, mut dropped) = (true, Vec::new());
+        let mut has_snapshot = true;
+        let mut dropped = Vec::new();
         for lost in &report.lost {
             match &lost.what {
                 LostWhat::Commits { after, until } => {
@@ -304,7 +307,8 @@ fn the_specimen_has_of_everything() {
 fn the_entries_of_damaged_pages_go_and_no_others() {
     let specimen = specimen();
     let step = by_effort(11, 1);
-    let (mut cases, mut named) = (0, 0);
+    let mut cases = 0;
+    let mut named = 0;
     for (path, pages) in specimen.runs() {
         for page in (0..pages).step_by(step) {
             let disk = specimen.disk.clone_disk();

@@ -151,7 +151,8 @@ fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     let place = Place::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&with_ribbons(8, 15_000)).unwrap();
-    let (mut number, mut is_half) = (0, false);
+    let mut number = 0;
+    let mut is_half = false;
     while !is_half {
         fill(&mut table, number..number + 200);
         number += 200;
@@ -327,7 +328,8 @@ fn a_full_check_passes_what_is_whole_and_reads_all_of_it() {
         drop(open_with(&session, verify).unwrap());
         (disk.counts() - before).read_pages
     };
-    let (lazy, full) = (pages(Verify::Lazy), pages(Verify::Full));
+    let lazy = pages(Verify::Lazy);
+    let full = pages(Verify::Full);
     let info = session.snapshot_info(&name("a")).unwrap();
     let data_pages = info.data_bytes / PAGE_SIZE as u64;
     // Besides the entries, filters and indexes are read once more.
@@ -528,7 +530,8 @@ fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
         assert!(matches!(refused, Err(Error::SnapshotCorrupted { .. })), "{at}: {refused:?}");
     }
     // A run whose filter is left out: whoever asks it finds nothing.
-    let (data, filters) = (field(FOOTER_DATA_PAGES) as usize, field(FOOTER_FILTER_PAGES) as usize);
+    let data = field(FOOTER_DATA_PAGES) as usize;
+    let filters = field(FOOTER_FILTER_PAGES) as usize;
     let mut bytes = whole.clone();
     bytes.drain(data * PAGE_SIZE..(data + filters) * PAGE_SIZE);
     let footer = footer - filters;

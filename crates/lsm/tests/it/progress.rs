@@ -213,7 +213,8 @@ fn what_a_merge_had_written_is_not_written_again() {
     let kept: u64 = outputs.iter().map(|output| output.pages).sum();
     assert!(passed > 270 && kept > 250, "{passed} pages passed, {kept} written");
 
-    let (resumed, anew) = (disk.clone_disk(), disk.clone_disk());
+    let resumed = disk.clone_disk();
+    let anew = disk.clone_disk();
     let (reads, writes) = pages_to_complete(&resumed, &entries);
     for output in &outputs {
         anew.remove(&output.path).unwrap();
@@ -362,7 +363,8 @@ impl MidMerge {
                 let before = disk.counts();
                 update(&mut table, &vec![change.clone()]).unwrap();
                 let spent = disk.counts() - before;
-                let (pages, levels) = (spent.read_pages + spent.write_pages, table.stats().levels);
+                let pages = spent.read_pages + spent.write_pages;
+                let levels = table.stats().levels;
                 let is_incremental =
                     table.config().merge_schedule == TableConfig::default().merge_schedule;
                 // Chunks of each input, one of the output, and those of blobs.
@@ -413,7 +415,8 @@ impl Halfway {
         let disk = SimDisk::new(seed);
         let session = open(&disk).unwrap();
         let table = session.new_table(&small()).unwrap();
-        let (mut table, mut entries) = (table, Entries::new());
+        let mut table = table;
+        let mut entries = Entries::new();
         loop {
             let batch = draw_batch(rng, 120, 3);
             update(&mut table, &batch).unwrap();
@@ -825,7 +828,8 @@ fn faults_of_a_resumed_merge_are_reported_and_change_nothing() {
             let is_silent = FaultKind::SILENT.contains(&kind);
             // Every call fails once; every third one in each other way.
             let stride = if kind == FaultKind::Eio { 1 } else { 3 } * by_effort(7, 1);
-            let (mut struck, mut at_call) = (0, number % stride);
+            let mut struck = 0;
+            let mut at_call = number % stride;
             loop {
                 let disk = base.clone_disk();
                 // Wrong bytes may wait in memory for the next step, after the fault.

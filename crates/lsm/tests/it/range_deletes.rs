@@ -593,7 +593,8 @@ fn blobs_and_old_values_under_a_range_are_gone() {
             let blob = [number as u8; 4_000];
             table.write_batch(&[(key(number), Update::InsertWithBlob(b"old", &blob))]).unwrap();
         }
-        let (view, kept) = (table.fork().unwrap(), table.get(&key(50)).unwrap());
+        let view = table.fork().unwrap();
+        let kept = table.get(&key(50)).unwrap();
         table.delete_range(&key(10)[..]..&key(90)[..]).unwrap();
         assert!(table.get(&key(50)).unwrap().blob().is_none());
         table.write_batch(&[(key(60), Update::Upsert(b"new"))]).unwrap();

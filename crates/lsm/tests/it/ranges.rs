@@ -75,7 +75,8 @@ fn draw_value(rng: &mut impl Draw) -> Vec<u8> {
 
 fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: u64) {
     for _ in 0..updates {
-        let (key, value) = (draw_key(rng), draw_value(rng));
+        let key = draw_key(rng);
+        let value = draw_value(rng);
         let update = match rng.below(8) {
             0 | 1 => Update::Delete,
             2 => Update::Upsert(&value[..value.len().min(9)]),
@@ -121,8 +122,11 @@ impl Walk<'_> {
     /// One movement of any kind.
     fn step(&mut self, rng: &mut impl Draw, key: &[u8]) {
         let own = |record: Option<RecordRef<'_>>| record.map(|record| record.to_record());
-        let (at, end, count) = (self.at, self.expected.len(), rng.index(10));
-        let (after, before) = (at..end.min(at + 1), at.saturating_sub(1)..at);
+        let at = self.at;
+        let end = self.expected.len();
+        let count = rng.index(10);
+        let after = at..end.min(at + 1);
+        let before = at.saturating_sub(1)..at;
         match rng.below(14) {
             0 => {
                 let given = self.cursor.next().unwrap();
@@ -203,7 +207,8 @@ fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
         let mut content = Content::default();
         grow(&mut table, &mut content, rng, 600);
         for _ in 0..40 {
-            let (from, to) = (draw_bound(rng), draw_bound(rng));
+            let from = draw_bound(rng);
+            let to = draw_bound(rng);
             let expected = content.between(&from, &to);
             let cursor = table.range::<Vec<u8>, _>((from, to)).unwrap();
             let mut walk = Walk { session: &session, cursor, expected, at: 0 };
@@ -229,7 +234,8 @@ fn a_cursor_moves_through_many_pages() {
         let mut table = session.new_table(&config).unwrap();
         let mut content = Content::default();
         for number in 0..20_000 {
-            let (key, value) = (key(rng.below(15_000)), value(number, 60));
+            let key = key(rng.below(15_000));
+            let value = value(number, 60);
             let update = if number % 5 == 0 { Update::Delete } else { Update::Insert(&value) };
             table.write_batch(&[(&key, update)]).unwrap();
             content.apply(&key, update);
@@ -242,7 +248,8 @@ fn a_cursor_moves_through_many_pages() {
                 let key = key(rng.below(15_000));
                 walk.step(rng, &key);
             }
-            let (at, count) = (walk.at, rng.index(walk.expected.len()));
+            let at = walk.at;
+            let count = rng.index(walk.expected.len());
             if rng.chance(1, 2) {
                 let given = walk.cursor.take(count).unwrap();
                 walk.at = walk.expected.len().min(at + count);
@@ -295,7 +302,8 @@ fn a_cursor_moves_through_unions_at_every_level_of_debt() {
             let updates = rng.below(6);
             grow(&mut union.0, &mut union.1, rng, updates);
             for _ in 0..4 {
-                let (from, to) = (draw_bound(rng), draw_bound(rng));
+                let from = draw_bound(rng);
+                let to = draw_bound(rng);
                 let expected = union.1.between(&from, &to);
                 let cursor = union.0.range::<Vec<u8>, _>((from, to)).unwrap();
                 let mut walk = Walk { session: &session, cursor, expected, at: 0 };

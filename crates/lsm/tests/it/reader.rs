@@ -175,7 +175,8 @@ fn views_are_what_a_commit_left_whatever_the_writer_does() {
 fn a_writer_that_opens_the_store_keeps_what_readers_use() {
     for place in Place::both() {
         let open = || Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
-        let (store, mut model) = (open(), Content::new());
+        let store = open();
+        let mut model = Content::new();
         let table = store.create_table(&name("main"), &config()).unwrap();
         let rng = &mut ChaCha8Rng::seed_from_u64(1);
         (0..100).for_each(|_| put(&table, rng, &mut model));
@@ -327,7 +328,8 @@ fn a_refresh_that_fails_leaves_the_view() {
         let place = Place::simulated(1);
         let Place::Simulated { disk } = &place else { unreachable!() };
         let store = Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
-        let (mut model, rng) = (Content::new(), &mut ChaCha8Rng::seed_from_u64(call));
+        let mut model = Content::new();
+        let rng = &mut ChaCha8Rng::seed_from_u64(call);
         let table = store.create_table(&name("main"), &config()).unwrap();
         put(&table, rng, &mut model);
         let mut reader = reader(&place);
@@ -443,7 +445,8 @@ fn write_until_killed(dir: &Path) {
 /// Reads and compares, and is killed.
 fn read_until_killed(dir: &Path) {
     let mut reader = StoreReader::open_dir(dir, &ReaderOptions::default()).unwrap();
-    let (mut model, mut known) = (Content::new(), 0);
+    let mut model = Content::new();
+    let mut known = 0;
     let mut out = std::io::stdout();
     for round in 0_u64.. {
         let durable = std::fs::read(durable_path(dir)).unwrap();

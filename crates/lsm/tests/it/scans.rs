@@ -73,7 +73,8 @@ fn positioning_costs_a_page_of_each_run() {
     let runs = table.stats().runs();
     assert!(runs >= 8, "{runs} runs");
     let mut cursor = table.cursor().unwrap();
-    let (mut pages, mut worst) = (0, 0);
+    let mut pages = 0;
+    let mut worst = 0;
     for number in 0..300 {
         // Of keys that are there and of others.
         cursor.seek(&key(number * 997));
@@ -98,7 +99,8 @@ fn data_pages(table: &Table) -> u64 {
 #[test]
 fn a_scan_reads_each_page_once_and_in_large_requests() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
-    let (runs, total) = (table.stats().runs(), data_pages(&table));
+    let runs = table.stats().runs();
+    let total = data_pages(&table);
     for is_forward in [true, false] {
         let mut count = 0;
         let counts = spent(&disk, || {
@@ -223,7 +225,8 @@ fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
         let range =
             |from: u64, to: u64| table.range::<Vec<u8>, _>(numbered(from)..numbered(to)).unwrap();
         let mut cursor = range(250, 420);
-        let (middle, none) = (range(310, 320), range(2_000, 3_000));
+        let middle = range(310, 320);
+        let none = range(2_000, 3_000);
         drop(table);
         assert_eq!(place.runs().len(), 6, "of three runs");
         assert_eq!(cursor.take(usize::MAX).unwrap().len(), 170);
@@ -269,7 +272,8 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
         assert!(calls > 40, "{calls} calls");
         for number in 0..calls {
             let kind = kinds[number as usize % kinds.len()];
-            let (at_call, faults) = (disk.calls() + number, disk.faults());
+            let at_call = disk.calls() + number;
+            let faults = disk.faults();
             disk.set_plan(FaultPlan::fail(at_call, kind, Repeat::Once));
             let mut cursor = open(is_forward);
             let (count, error) = read_through(&mut cursor, is_forward).unwrap_err();

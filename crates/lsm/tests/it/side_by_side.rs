@@ -167,7 +167,9 @@ fn all_operations_at_once_leave_whole_snapshots() {
             let saved = content(&table);
             thread::scope(|scope| {
                 for number in 0..4 {
-                    let (session, table, saved) = (&session, &table, &saved);
+                    let session = &session;
+                    let table = &table;
+                    let saved = &saved;
                     let rng = ChaCha8Rng::seed_from_u64(seed + number);
                     scope.spawn(move || work(session, table, saved, rng));
                 }
@@ -190,7 +192,8 @@ fn all_operations_at_once_leave_whole_snapshots() {
 fn work(session: &Session, table: &Table, saved: &[(Vec<u8>, Vec<u8>)], mut rng: ChaCha8Rng) {
     for _ in 0..30 {
         let names = ["a", "b", "c"].map(name);
-        let (one, other) = (rng.pick(&names).clone(), rng.pick(&names).clone());
+        let one = rng.pick(&names).clone();
+        let other = rng.pick(&names).clone();
         let result = match rng.below(5) {
             0 | 1 => table.save_snapshot(&one, LABEL),
             2 => session.rename_snapshot(&one, &other),

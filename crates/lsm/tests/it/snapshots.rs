@@ -57,7 +57,8 @@ fn case_1_open_creates_and_the_stored_salt_wins() {
 #[test]
 fn case_2_each_unusable_directory_is_refused_by_its_reason() {
     for place in Place::both() {
-        let (disk, dir) = (place.disk(), place.dir());
+        let disk = place.disk();
+        let dir = place.dir();
         let open = || Session::open(place.disk(), &dir, &SessionOptions::with_salt(SALT));
         let error = open().unwrap_err();
         assert!(

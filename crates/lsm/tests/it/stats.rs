@@ -166,7 +166,8 @@ fn a_merge_that_tables_share_is_written_and_counted_once() {
         session.stats().written_bytes - alone
     };
     // What each further one adds is its own flush, of 200 entries of 94 bytes, and no merge.
-    let (one, flush) = (written_by(1), written_by(2) - written_by(1));
+    let one = written_by(1);
+    let flush = written_by(2) - written_by(1);
     assert!((200 * 94..2 * 200 * 94).contains(&flush), "{flush}");
     assert!(one > 3 * flush, "{one}: no merge was completed");
     assert_eq!(written_by(10), one + 9 * flush);

@@ -78,7 +78,8 @@ fn nobody_waits_for_a_sync_that_does_not_come() {
         let durable: Vec<u64> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..6_u64)
                 .map(|thread| {
-                    let (store, table) = (&store, &table);
+                    let store = &store;
+                    let table = &table;
                     // Two go on until the store is closed.
                     let most = if thread < 2 { u64::MAX } else { 20 * thread };
                     scope.spawn(move || {
@@ -128,7 +129,8 @@ fn commits_of_several_threads_survive_in_the_order_of_their_numbers() {
         let done: Vec<(Vec<u64>, usize)> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..4_u8)
                 .map(|thread| {
-                    let (store, tables) = (store.clone(), tables.clone());
+                    let store = store.clone();
+                    let tables = tables.clone();
                     scope.spawn(move || commit_until_crash(&store, &tables, thread))
                 })
                 .collect();
@@ -162,7 +164,8 @@ fn commits_of_several_threads_survive_in_the_order_of_their_numbers() {
 /// Commits 1, 2, 3 and so on to both tables until it fails. Returns the numbers of its commits, and
 /// how many of them were durable.
 fn commit_until_crash(store: &Store, tables: &[NamedTable; 2], thread: u8) -> (Vec<u64>, usize) {
-    let (mut commits, mut durable) = (Vec::new(), 0);
+    let mut commits = Vec::new();
+    let mut durable = 0;
     loop {
         let value = (commits.len() as u64 + 1).to_le_bytes();
         let update = [([thread], Update::Insert(&value))];
@@ -580,7 +583,8 @@ fn a_commit_that_names_a_table_again_is_taken_back_whole() {
         table.insert(key, value).unwrap();
     }
     let before = content(&table).unwrap();
-    let (second, third) = (updates(2), updates(3));
+    let second = updates(2);
+    let third = updates(3);
     let second: Vec<_> = second.iter().map(|(k, v)| (&k[..], Update::Insert(v))).collect();
     let third: Vec<_> = third.iter().map(|(k, v)| (&k[..], Update::Insert(v))).collect();
     let long = vec![0; 5_000];

@@ -326,7 +326,8 @@ fn files_of_the_log_that_are_missing_or_cut_are_noticed_and_others_are_not_neede
         assert_eq!((&problems[0].path, &*problems[0].rule), (&path, "the file is missing"));
         let bytes = specimen.disk.read_raw(&path).unwrap();
         let records = records(&bytes, number);
-        let (second, end) = (records[1].start, records.last().unwrap().end);
+        let second = records[1].start;
+        let end = records.last().unwrap().end;
         for len in [0, 100, FIRST_RECORD, second, second + 20, end - 9] {
             let disk = specimen.disk.clone_disk();
             disk.write_raw(&path, &bytes[..len]);
@@ -423,7 +424,8 @@ fn a_segment_of_another_version_is_refused_by_name() {
         assert!(matches!(refused, Error::UnknownVersion { found: 7, .. }), "{refused:?}");
         let problems = check(&disk).problems;
         assert_eq!(problems.len(), 1, "{problems:?}");
-        let (path_found, rule) = (&problems[0].path, &*problems[0].rule);
+        let path_found = &problems[0].path;
+        let rule = &*problems[0].rule;
         assert_eq!((path_found, rule), (&path, "format version 7; this program reads 3"));
     }
 }

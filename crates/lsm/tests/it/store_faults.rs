@@ -211,7 +211,8 @@ fn strike_all(scripts: u64) {
         .collect();
     // Numbers of different starts do not meet.
     let start = number_in("TERRANE_SIM_START").unwrap_or(0) << 32;
-    let (next, total) = (AtomicU64::new(0), Mutex::new(Outcome::default()));
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Outcome::default());
     let work = || {
         while let Some(&((number, workload), kind)) =
             units.get(next.fetch_add(1, Ordering::Relaxed) as usize)

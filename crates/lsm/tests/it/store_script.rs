@@ -460,9 +460,11 @@ pub(crate) fn check_found(
 ) -> (Arc<SimDisk>, Stand) {
     if history.backed_up > 0 {
         // On another disk, so that this one is as it was found.
-        let (disk, place) = (disk.clone_disk() as Arc<dyn Disk>, Path::new(BACKUP));
+        let disk = disk.clone_disk() as Arc<dyn Disk>;
+        let place = Path::new(BACKUP);
         let backup = Store::open(disk, place, &options(durability)).expect("a backup opens");
-        let (found, legal) = (stand(&backup).unwrap(), &history.backups[history.backed_up - 1..]);
+        let found = stand(&backup).unwrap();
+        let legal = &history.backups[history.backed_up - 1..];
         assert!(legal.contains(&found), "the backup {found:?} is none of {legal:?}");
     }
     let store = open(disk, durability).expect("a store opens after a crash");

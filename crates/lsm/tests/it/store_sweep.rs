@@ -141,7 +141,8 @@ fn tables(rng: &mut ChaCha8Rng) -> Script {
             steps.push(Step::Create(name));
             there.push(name);
         } else if draw == 2 && !free.is_empty() {
-            let (at, to) = (rng.index(there.len()), *rng.pick(&free));
+            let at = rng.index(there.len());
+            let to = *rng.pick(&free);
             steps.push(Step::Rename(there[at], to));
             there[at] = to;
         } else if draw == 3 {
@@ -368,7 +369,8 @@ impl Sweep {
     fn new(workload: &Workload, seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let script = (workload.script)(&mut rng);
-        let (seen, looked) = (BTreeSet::new(), Looked::default());
+        let seen = BTreeSet::new();
+        let looked = Looked::default();
         Self { seed, workload: workload.name, script, rng, seen, looked }
     }
 

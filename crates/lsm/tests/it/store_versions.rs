@@ -127,7 +127,8 @@ fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
 fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
     for_each_seed("versions of a store", by_effort(2, 4), |rng, _| {
         for place in Place::both() {
-            let (disk, dir) = (place.disk(), place.dir());
+            let disk = place.disk();
+            let dir = place.dir();
             let durability = [Durability::Group, Durability::SnapshotOnly][rng.index(2)];
             let mut store = open_at(&disk, &dir, durability);
             let mut model = State::new();
@@ -283,7 +284,8 @@ fn back_up(store: &Store, dir: &Path) -> Result<BackupReport> {
 fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
     for_each_seed("backup of a store", by_effort(1, 3), |rng, _| {
         for place in Place::both() {
-            let (disk, dir) = (place.disk(), place.dir());
+            let disk = place.disk();
+            let dir = place.dir();
             let there: PathBuf = dir.with_extension("backup");
             let store = open_at(&disk, &dir, Durability::Group);
             let mut model = State::new();
@@ -422,7 +424,8 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
 #[test]
 fn other_directories_are_not_taken_for_a_backup() {
     let place = Place::simulated(1);
-    let (disk, dir) = (place.disk(), place.dir());
+    let disk = place.disk();
+    let dir = place.dir();
     let store = open_at(&disk, &dir, Durability::Group);
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"k", b"v").unwrap();
@@ -473,7 +476,8 @@ fn a_version_of_each_block_costs_little_more_than_its_updates() {
         let config = TableConfig { write_buffer, ..TableConfig::default() };
         let table = store.create_table(&name("main"), &config).unwrap();
         let mut keys = ChaCha8Rng::seed_from_u64(7);
-        let (mut bytes, mut numbers) = (0, Vec::new());
+        let mut bytes = 0;
+        let mut numbers = Vec::new();
         for block in 0..BLOCKS {
             let value = [block as u8; 60];
             let entries: Vec<_> = (0..UPDATES).map(|_| keys.bytes(34)).collect();
@@ -532,7 +536,8 @@ fn what_versions_need_stays_and_goes_with_them() {
     for block in 0..90_u64 {
         let table = store.table(&name("main")).unwrap();
         for entry in 0..6 {
-            let (key, value) = (vec![(block * 7 + entry) as u8], vec![block as u8; 500]);
+            let key = vec![(block * 7 + entry) as u8];
+            let value = vec![block as u8; 500];
             table.insert(&key, &value).unwrap();
             model.insert(key, value);
         }
@@ -605,7 +610,8 @@ fn scene(act: Act) -> Scene {
     let shared = Arc::clone(&disk) as Arc<dyn Disk>;
     let store = open_at(&shared, Path::new("/store"), Durability::Each);
     let rng = &mut ChaCha8Rng::seed_from_u64(3);
-    let (mut model, mut states) = (State::new(), Vec::new());
+    let mut model = State::new();
+    let mut states = Vec::new();
     for table in ["main", "other"] {
         store.create_table(&name(table), &config()).unwrap();
         model.insert(table.to_owned(), Content::new());

@@ -74,7 +74,8 @@ fn a_batch_gives_what_the_table_held_when_it_was_submitted() {
             let mut model = Model::new();
             let mut pending: Vec<(Vec<Vec<u8>>, Model, PendingLookups)> = Vec::new();
             for step in 0..400_u64 {
-                let (key_at, value) = (key(rng.below(300)), step.to_le_bytes());
+                let key_at = key(rng.below(300));
+                let value = step.to_le_bytes();
                 if rng.chance(1, 5) {
                     table.delete(&key_at).unwrap();
                     model.remove(&key_at);
@@ -128,7 +129,8 @@ fn several_threads_submit_on_one_table_and_others_take_the_results() {
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::scope(|scope| {
         for thread in 0..4_u64 {
-            let (sender, table) = (sender.clone(), &table);
+            let sender = sender.clone();
+            let table = &table;
             scope.spawn(move || {
                 for batch in 0..100 {
                     let first = (thread * 100 + batch) * 5;

@@ -66,7 +66,8 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
                 let have: Vec<_> = refs.iter().map(Option::is_some).collect();
                 (values, have, blobs.unwrap())
             };
-            let (batched, single) = (found(&batched), found(&single));
+            let batched = found(&batched);
+            let single = found(&single);
             assert!(!batched.2.is_empty() && batched == single, "{config:?}");
         }
     }
@@ -457,7 +458,8 @@ fn a_range_of_any_size_is_deleted_whole() {
         let mut table = session.new_table(&buffer_of(1_000)).unwrap();
         fill(&mut table, 0..12_000);
         let all = content(&table);
-        let (from, to) = (all[1_000].0.clone(), all[11_000].0.clone());
+        let from = all[1_000].0.clone();
+        let to = all[11_000].0.clone();
         table.delete_range(&from[..]..&to[..]).unwrap();
         let left: Vec<_> = all[..1_000].iter().chain(&all[11_000..]).cloned().collect();
         assert_eq!(content(&table), left);
@@ -482,7 +484,8 @@ fn large_files_that_nobody_uses_are_gone_when_the_session_is() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(60_000)).unwrap();
         fill(&mut table, 0..200_000);
-        let (bytes, runs) = (place.run_bytes(), place.runs().len() as u64);
+        let bytes = place.run_bytes();
+        let runs = place.runs().len() as u64;
         assert!(bytes > runs * (4 << 20), "{bytes} bytes in {runs} runs");
         drop(table);
         if closes {

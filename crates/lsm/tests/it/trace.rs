@@ -61,7 +61,9 @@ impl Subscriber for Lines {
         event.record(&mut fields);
         let metadata = event.metadata();
         assert_eq!(fields.message, format!("{:?}", metadata.name()), "the name is the message");
-        let (level, name, others) = (metadata.level(), metadata.name(), fields.others);
+        let level = metadata.level();
+        let name = metadata.name();
+        let others = fields.others;
         let line = format!("{level} {} {name}{others}", fields.session);
         self.0.lock().unwrap().push(line);
     }

@@ -283,7 +283,8 @@ fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
             found.into_iter().map(|found| found.blob().cloned().unwrap()).collect()
         };
         assert_eq!(session.retrieve_blobs(&references(&table)).unwrap(), blobs);
-        let (mut gone, mut there) = (0, 0);
+        let mut gone = 0;
+        let mut there = 0;
         for step in 0..300u32 {
             let refs = references(&table);
             table.insert(&[&[200], step.to_le_bytes().as_slice()].concat(), b"more").unwrap();

@@ -259,7 +259,8 @@ fn progress_of_merges_is_shared() {
     let disk = CountedDisk::new(SimDisk::new(1));
     let session = session_on(&disk);
     let mut alone = prepared(&session);
-    let (before, debt_before) = (pages(&disk), debt(&alone));
+    let before = pages(&disk);
+    let debt_before = debt(&alone);
     fill(&mut alone, 50_000..50_990);
     let of_one = pages(&disk) - before;
     let done_by_one = debt_before - debt(&alone);
@@ -296,7 +297,8 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     let place = Place::real();
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
     // Past the page cache, so that many reads are in flight.
-    let (disk_cache, merge_thread) = (DiskCache::None, CompactionThread::Background);
+    let disk_cache = DiskCache::None;
+    let merge_thread = CompactionThread::Background;
     let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
     let mut versions = Versions::new(&session, &config);
     (0..100).for_each(|_| versions.push());

@@ -146,14 +146,16 @@ impl World {
         let (config, resolve) = self.swarm.configs[config % self.swarm.configs.len()].clone();
         let table = self.session().new_table(&config)?;
         assert_eq!(table.config(), &config);
-        let (id, version) = (self.forest.new_table(resolve), self.new_version());
+        let id = self.forest.new_table(resolve);
+        let version = self.new_version();
         self.put_table(to, table, id, version);
         Ok(true)
     }
 
     fn fork(&mut self, from: Slot, to: Slot) -> Result<bool> {
         let Some(held) = &self.tables[from] else { return Ok(false) };
-        let (table, version) = (held.table.fork()?, held.version);
+        let table = held.table.fork()?;
+        let version = held.version;
         assert_eq!(table.remaining_union_debt(), held.table.remaining_union_debt());
         let id = self.forest.fork(held.id).unwrap();
         self.put_table(to, table, id, version);
@@ -208,7 +210,8 @@ impl World {
 
     fn delete_range(&mut self, slot: Slot, seed: u64) -> Result<bool> {
         let version = self.new_version();
-        let (prefix, bounds) = (self.swarm.prefix(seed), self.swarm.bounds(seed));
+        let prefix = self.swarm.prefix(seed);
+        let bounds = self.swarm.bounds(seed);
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         let id = held.id;
         held.version = version;
@@ -375,8 +378,8 @@ impl World {
             last = (done, total);
         })?;
         assert_eq!(last.0, last.1);
-        let (stats, keys) =
-            (held.table.stats(), self.forest.content(held.id).unwrap().len() as u64);
+        let stats = held.table.stats();
+        let keys = self.forest.content(held.id).unwrap().len() as u64;
         let deletes: u64 = stats.levels.iter().map(|level| level.deletes).sum();
         let shape = (stats.runs(), stats.entries(), deletes, stats.merge_debt_pages);
         assert_eq!(shape, (keys.min(1), keys, 0, 0), "{stats:?}");
@@ -469,7 +472,8 @@ impl World {
                 session.export_snapshot(&name(SNAPSHOTS[*of]), self.export_dir(*dir)).map(|_| ())
             }
             Action::Import { dir, from, to } => {
-                let (from, to) = (name(SNAPSHOTS[*from]), name(SNAPSHOTS[*to]));
+                let from = name(SNAPSHOTS[*from]);
+                let to = name(SNAPSHOTS[*to]);
                 session.import_snapshot(self.export_dir(*dir), &from, &to).map(|_| ())
             }
             other => unreachable!("{other:?} changes no snapshot"),
@@ -481,7 +485,8 @@ impl World {
     }
 
     fn open_snapshot(&mut self, at: Slot, of: Slot, to: Slot, seed: u64) -> Result<bool> {
-        let (text, label) = (SNAPSHOTS[at], label(of));
+        let text = SNAPSHOTS[at];
+        let label = label(of);
         let stored = self.forest.snapshot_resolve(text).unwrap_or(MergeOperator::Newest);
         let mut options = self.swarm.open_options(seed);
         if !seed.is_multiple_of(4) {

@@ -82,7 +82,9 @@ impl World {
         };
         let old_content = self.forest.content(older.id).unwrap();
         let new_content = self.forest.content(newer.id).unwrap();
-        let (mut keys, mut old, mut new) = (Vec::new(), Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut old = Vec::new();
+        let mut new = Vec::new();
         let mut diff = older.table.diff(&newer.table)?;
         loop {
             let change = diff.next();
@@ -169,7 +171,8 @@ impl World {
         }
         let (records, expected): (Vec<Record>, Vec<Entry>) = match action {
             Action::Next { count, .. } => {
-                let (mut records, mut entries) = (Vec::new(), Vec::new());
+                let mut records = Vec::new();
+                let mut entries = Vec::new();
                 for _ in 0..*count {
                     records.extend(cursor.next()?);
                     entries.extend(model.next(*id).unwrap());
@@ -177,7 +180,8 @@ impl World {
                 (records, entries)
             }
             Action::Prev { count, .. } => {
-                let (mut records, mut entries) = (Vec::new(), Vec::new());
+                let mut records = Vec::new();
+                let mut entries = Vec::new();
                 for _ in 0..*count {
                     records.extend(cursor.prev()?);
                     entries.extend(model.prev(*id).unwrap());
