@@ -57,6 +57,7 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     let cargo = |arguments: &[&str]| workspace.cargo(arguments);
     times.take("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;
     times.take_with("tidy", || tidy::run(workspace))?;
+
     let lints = [
         "clippy",
         "--workspace",
@@ -68,32 +69,39 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
         "-D",
         "warnings",
     ];
+
     times.take("clippy", &mut cargo(&lints))?;
     if scope.fast {
         return Ok(());
     }
+
     if !scope.tested {
         times.take("test", &mut cargo(&["test"]))?;
     }
     times.take("test xtask", &mut cargo(&["test", "-p", "xtask"]))?;
+
     if !scope.sampled {
         let sweeps = Sweeps::of(&workspace.files()?)?;
         times.take("build sweeps", &mut sweeps.build(workspace))?;
         times.take("sweeps", &mut sweeps.run(workspace))?;
     }
+
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
+
     for (package, example) in examples(workspace)? {
         let arguments = EXAMPLE_ARGUMENTS.iter().find(|(name, _)| *name == example);
         let mut command = cargo(&["run", "-q", "-p", &package, "--example", &example, "--"]);
         command.args(arguments.map_or(&[][..], |(_, arguments)| arguments));
         times.take(&format!("example {example}"), &mut command)?;
     }
+
     if counts::is_installed() {
         println!("==> counts");
         return times.take_with("counts", || counts::run(workspace, counts::Mode::Compare));
     }
+
     println!("==> counts: left out, there is no valgrind on this machine");
     Ok(())
 }

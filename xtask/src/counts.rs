@@ -85,12 +85,14 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         return Err("counts: there is no valgrind on this machine, install it first".to_owned());
     }
     let compiler = compiler(workspace)?;
+
     let counts = count(workspace)?;
     let path = workspace.root.join(BASELINE);
     if mode == Mode::Write {
         let text = encode(&compiler, &counts);
         return std::fs::write(&path, text).map_err(|error| format!("{BASELINE}: {error}"));
     }
+
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{BASELINE}: {error}"))?;
     let (then, baseline) = decode(&text)?;
     if then != compiler {
@@ -98,6 +100,7 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     }
     let (table, is_good) = compare(&baseline, &counts);
     print!("{table}");
+
     if is_good {
         return Ok(());
     }
@@ -144,6 +147,7 @@ fn count(workspace: &Workspace) -> Result<Counts, String> {
     runner.push(format!("--callgrind-out-file={}", scratch.0.join("out").display()));
     let plain = ["--compress-strings=no", "--compress-pos=no", "--collect-atstart=no"];
     runner.extend(plain.map(str::to_owned));
+
     // One pattern: of several names given here one by one, callgrind 3.19 collects in the first
     // only.
     runner.push("--toggle-collect=terrane_counts::region_*".to_owned());
@@ -152,11 +156,13 @@ fn count(workspace: &Workspace) -> Result<Counts, String> {
     let mut command = workspace.cargo(&["--config"]);
     command.arg(format!("target.\"cfg(all())\".runner={runner:?}"));
     command.args(["run", "-q", "--profile", "bench", "-p", "terrane-counts"]);
+
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo run: {error}"))?;
     if !output.status.success() {
         return Err(format!("counts: terrane-counts failed ({})", output.status));
     }
+
     let part = |at: usize| read(&scratch.0.join(format!("out.{}", at + 1)));
     let regions = REGIONS.iter().enumerate().map(|(at, name)| {
         region(&part(at)?, name).ok_or_else(|| format!("counts: callgrind did not see {name}"))
@@ -194,6 +200,7 @@ fn region(profile: &str, name: &str) -> Option<Region> {
     let trigger = format!("desc: Trigger: --dump-after=terrane_counts::{name}");
     let mut lines = profile.lines();
     lines.find(|line| *line == trigger)?;
+
     let mut region = Region::default();
     let mut callee = "";
     while let Some(line) = lines.next() {
@@ -206,6 +213,7 @@ fn region(profile: &str, name: &str) -> Option<Region> {
             *region.functions.entry(callee.to_owned()).or_default() += cost;
         }
     }
+
     Some(region)
 }
 
@@ -220,6 +228,7 @@ fn figures(regions: &[Region], printed: &BTreeMap<&str, u64>) -> Result<Counts, 
         let per = *printed.get(figure.per)?;
         (per > 0 && instructions > 0).then(|| instructions as f64 / per as f64)
     };
+
     let figure = |figure: &Figure| match find(figure) {
         Some(count) => Ok((figure.name.to_owned(), count)),
         None => {
@@ -230,6 +239,7 @@ fn figures(regions: &[Region], printed: &BTreeMap<&str, u64>) -> Result<Counts, 
             ))
         }
     };
+
     FIGURES.iter().map(figure).collect()
 }
 
@@ -259,9 +269,11 @@ fn compare(baseline: &Counts, counts: &Counts) -> (String, bool) {
     names.dedup();
     names.sort_by_key(|name| FIGURES.iter().position(|figure| figure.name == **name));
     names.dedup();
+
     let find = |counts: &Counts, name: &str| {
         counts.iter().find(|(found, _)| found == name).map(|(_, count)| *count)
     };
+
     let mut table = format!("{:<20} {:>9} {:>9}\n", "instructions of", "baseline", "now");
     let mut is_good = true;
     for name in names {
@@ -278,11 +290,13 @@ fn compare(baseline: &Counts, counts: &Counts) -> (String, bool) {
                 }
             }
         };
+
         is_good &= !verdict.ends_with("WORSE");
         let shown =
             |count: Option<f64>| count.map_or("-".to_owned(), |count| format!("{count:.1}"));
         let _ = writeln!(table, "{name:<20} {:>9} {:>9} {verdict}", shown(then), shown(now));
     }
+
     (table, is_good)
 }
 
@@ -349,10 +363,12 @@ totals: 1200
         let (table, is_good) = compare(&baseline, &counts(1029.0, 96.0));
         assert!(is_good && table.contains("+2.9 %") && table.contains("--write"), "{table}");
         let (table, is_good) = compare(&baseline, &counts(1031.0, 100.0));
+
         assert!(
             !is_good && table.contains("+3.1 % WORSE") && !table.contains("--write"),
             "{table}"
         );
+
         for (then, now) in [(&baseline[..1], &baseline[..]), (&baseline[..], &baseline[..1])] {
             let (table, is_good) = compare(&then.to_vec(), &now.to_vec());
             assert!(!is_good && table.contains("merge-step"), "{table}");

@@ -77,6 +77,7 @@ fn end_of_item(tokens: &[Token<'_>], start: usize) -> usize {
     while tokens.get(at).is_some_and(|token| token.is_mark("#")) {
         at = end_of_group(tokens, at + 1);
     }
+
     while let Some(token) = tokens.get(at) {
         match token.text {
             ";" | "," if token.kind == Kind::Mark => return at + 1,
@@ -85,6 +86,7 @@ fn end_of_item(tokens: &[Token<'_>], start: usize) -> usize {
             _ => at += 1,
         }
     }
+
     at
 }
 
@@ -106,6 +108,7 @@ pub(crate) fn end_of_group(tokens: &[Token<'_>], start: usize) -> usize {
             _ => {}
         }
     }
+
     tokens.len()
 }
 
@@ -141,6 +144,7 @@ impl<'a> Lexer<'a> {
     fn next_token(&mut self) -> Option<Token<'a>> {
         self.skip_blank();
         let start = self.at;
+
         let line = self.line;
         let first = self.peek()?;
         let kind = if self.skip_quoted() {
@@ -165,6 +169,7 @@ impl<'a> Lexer<'a> {
             self.skip(1);
             Kind::Mark
         };
+
         Some(Token { kind, text: &self.source[start..self.at], line })
     }
 
@@ -223,6 +228,7 @@ impl<'a> Lexer<'a> {
                 }
             }
         }
+
         for (prefix, quote) in [("\"", '"'), ("b\"", '"'), ("c\"", '"'), ("b'", '\'')] {
             if rest.starts_with(prefix) {
                 self.skip(prefix.len());
@@ -230,6 +236,7 @@ impl<'a> Lexer<'a> {
                 return true;
             }
         }
+
         // `'a'` and `'\n'` are characters, `'a` alone is a lifetime.
         let mut ahead = rest.chars();
         if ahead.next() == Some('\'') {
@@ -240,6 +247,7 @@ impl<'a> Lexer<'a> {
                 return true;
             }
         }
+
         false
     }
 

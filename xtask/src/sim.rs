@@ -46,6 +46,7 @@ impl Options {
         let mut is_real = false;
         let mut replay = None;
         let (mut crash_images, mut store_faults, mut seed, mut jobs) = (None, None, None, None);
+
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -59,6 +60,7 @@ impl Options {
                 _ => return None,
             }
         }
+
         let kind = match (replay, crash_images, store_faults, minutes, is_real) {
             (Some(file), None, None, None, is_real) => Kind::Replay { file, is_real },
             (None, Some(images), None, None, false) => Kind::CrashImages(images),
@@ -68,6 +70,7 @@ impl Options {
             }
             _ => return None,
         };
+
         Some(Self { kind, seed: seed.unwrap_or(0), jobs })
     }
 
@@ -110,6 +113,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     let mut command = test_command(workspace, "terrane-lsm-tests", options.test());
     command.env("TERRANE_SIM_START", options.seed.to_string());
     command.env("TERRANE_SIM_JOBS", options.jobs().to_string());
+
     match &options.kind {
         Kind::Histories { minutes, .. } => {
             command.env("TERRANE_SIM_SECONDS", (minutes * 60).to_string());
@@ -126,6 +130,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
             command.env("TERRANE_FAULT_SCRIPTS", scripts.to_string());
         }
     }
+
     let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
     if status.success() { Ok(()) } else { Err("sim: a history failed, see above".to_owned()) }
 }
@@ -187,6 +192,7 @@ mod tests {
         let options = read(&["--crash-images", "9", "--jobs", "3"]);
         assert_eq!((&options.kind, options.jobs()), (&Kind::CrashImages(9), 3));
         assert_eq!(read(&["--store-faults", "2"]).kind, Kind::StoreFaults(2));
+
         for words in [
             ["--minutes"].as_slice(),
             &["--minutes", "x"],

@@ -31,9 +31,11 @@ impl Sweeps {
             if !text.lines().any(|line| line.starts_with(IMPORT)) {
                 continue;
             }
+
             let (folder, module) = module_of(&file.path).ok_or_else(|| {
                 format!("{}: a sweep is a module of `tests/it`, so that CI finds it", file.path)
             })?;
+
             // Tests may be a package of their own.
             let manifests = [format!("{folder}/tests/Cargo.toml"), format!("{folder}/Cargo.toml")];
             let package = manifests.iter().find_map(|path| {
@@ -43,11 +45,13 @@ impl Sweeps {
                     .and_then(File::text)
                     .and_then(package_name)
             });
+
             let package = package.ok_or_else(|| format!("{folder}: the package has no name"))?;
 
             sweeps.packages.insert(package.to_owned());
             sweeps.modules.insert(module);
         }
+
         Ok(sweeps)
     }
 

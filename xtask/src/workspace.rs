@@ -76,6 +76,7 @@ impl Workspace {
             if self.root.join(".git").exists() { self.tracked()? } else { self.present()? };
         paths.sort_unstable();
         paths.dedup();
+
         paths
             .into_iter()
             // A file deleted but not yet committed is still tracked.
@@ -122,6 +123,7 @@ impl Workspace {
                 }
             }
         }
+
         Ok(paths)
     }
 }

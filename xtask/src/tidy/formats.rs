@@ -47,6 +47,7 @@ pub(super) fn problems(files: &[File]) -> Vec<Problem> {
             && has_extension(&file.path, "md")
             && file.name() != "README.md"
     };
+
     files
         .iter()
         .filter(is_document)
@@ -82,6 +83,7 @@ fn rows(document: &str) -> Vec<Row<'_>> {
             columns = None;
             continue;
         };
+
         let place = |wanted: &str| cells.iter().position(|cell| cell.eq_ignore_ascii_case(wanted));
         let Some([name, value, path]) = columns else {
             columns = place("constant")
@@ -90,9 +92,11 @@ fn rows(document: &str) -> Vec<Row<'_>> {
                 .map(|((name, value), path)| [name, value, path]);
             continue;
         };
+
         let is_rule = cells
             .iter()
             .all(|cell| !cell.is_empty() && cell.bytes().all(|byte| b"-:".contains(&byte)));
+
         if !is_rule {
             let cell = |column: usize| cells.get(column).copied().unwrap_or_default();
             rows.push(Row {
@@ -103,6 +107,7 @@ fn rows(document: &str) -> Vec<Row<'_>> {
             });
         }
     }
+
     rows
 }
 
@@ -117,10 +122,12 @@ fn check(row: &Row<'_>, files: &[File]) -> Result<(), String> {
     let unknown = |name: &str| Err(format!("`{name}` in a value of the document"));
     let stated = evaluate(&tokens(value), &unknown)
         .map_err(|problem| format!("`{name}`: value `{value}`: cannot read {problem}"))?;
+
     let file = files
         .iter()
         .find(|file| file.path == *path)
         .ok_or_else(|| format!("`{name}`: there is no file `{path}`"))?;
+
     let actual = lookup(name, file, files, 0)
         .map_err(|problem| format!("`{name}` in `{path}`: {problem}"))?;
     if same(&stated, &actual) {
@@ -158,6 +165,7 @@ fn lookup(name: &str, file: &File, files: &[File], depth: usize) -> Result<Value
     }
     let code = tokens(file.rust().ok_or("is no source file")?);
     let expression = expression_of(name, &code).ok_or("there is no such constant")?;
+
     let resolve = |name: &str| -> Result<Value, String> {
         let elsewhere = || files.iter().filter(|other| other.path != file.path);
         lookup(name, file, files, depth + 1).or_else(|_| {
@@ -173,6 +181,7 @@ fn lookup(name: &str, file: &File, files: &[File], depth: usize) -> Result<Value
             }
         })
     };
+
     evaluate(expression, &resolve).map_err(|problem| format!("cannot evaluate {problem}"))
 }
 
@@ -187,11 +196,13 @@ fn expression_of<'c, 'a>(name: &str, code: &'c [Token<'a>]) -> Option<&'c [Token
             body.windows(2).position(|pair| pair[0].is_word(variant) && pair[1].is_mark("="))?;
         return Some(until(&body[at + 2..], ","));
     }
+
     let at = code.windows(3).position(|window| {
         (window[0].is_word("const") || window[0].is_word("static"))
             && window[1].is_word(name)
             && window[2].is_mark(":")
     })?;
+
     let equals = (at..code.len()).find(|&at| code[at].is_mark("="))?;
     Some(until(&code[equals + 1..], ";"))
 }
@@ -275,6 +286,7 @@ impl<'c> Parser<'c> {
         while self.take_mark("*") || self.take_mark("&") {}
         let token = self.peek().ok_or("an unfinished expression")?;
         self.at += 1;
+
         match token.kind {
             Kind::Number => number(token.text).ok_or_else(|| format!("`{}`", token.text)),
             Kind::Text => bytes(token.text).ok_or_else(|| format!("`{}`", token.text)),
@@ -310,11 +322,13 @@ impl<'c> Parser<'c> {
             words.push(self.peek().ok_or("an unfinished path")?.text);
             self.at += 1;
         }
+
         let (last, before) = words.split_last().ok_or("an empty path")?;
         if *last == "from_le_bytes" && self.take_mark("(") {
             let inner = self.binary(0)?;
             return if self.take_mark(")") { Ok(inner) } else { Err("an open bracket".to_owned()) };
         }
+
         let unsigned_bits =
             before.last().and_then(|word| word.strip_prefix('u')?.parse::<u32>().ok());
         match (*last, unsigned_bits) {
@@ -369,6 +383,7 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
             bytes.push(byte);
             continue;
         }
+
         bytes.push(match rest.next()? {
             b'0' => 0,
             b'n' => b'\n',
@@ -381,6 +396,7 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
             other => other,
         });
     }
+
     Some(bytes)
 }
 
@@ -461,6 +477,7 @@ mod tests {
             let found = found(&row(name, value));
             assert!(found.len() == 1 && found[0].contains(problem), "{name}: {found:?}");
         }
+
         assert!(found("| `A` | 1 | `crates/x/src/gone.rs` |")[0].contains("there is no file"));
     }
 

@@ -43,6 +43,7 @@ pub(super) fn report(files: &[File]) -> String {
     let mut report = String::from(
         "habits: crate, lines, blank lines in long functions, why-comments, assertions a function\n",
     );
+
     for (name, habits) in crates {
         let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
         // Writing to a string cannot fail.
@@ -55,6 +56,7 @@ pub(super) fn report(files: &[File]) -> String {
             share(habits.assertions, habits.functions),
         );
     }
+
     report.trim_end().to_owned()
 }
 
@@ -71,6 +73,7 @@ impl Habits {
         };
         self.lines += lines.len();
         self.comments += lines.iter().filter(is_comment).count();
+
         self.assertions += code
             .windows(2)
             .filter(|pair| ASSERTIONS.contains(&pair[0].text) && pair[1].is_mark("!"))

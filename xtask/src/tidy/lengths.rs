@@ -20,6 +20,7 @@ pub(super) fn report(files: &[File]) -> String {
     let whole = sources()
         .map(|(file, text)| Length { lines: text.lines().count(), place: file.path.clone() })
         .collect();
+
     let functions = sources().flat_map(|(file, text)| functions(&file.path, text)).collect();
     let mut report = String::new();
     for (title, lengths) in [("longest files", whole), ("longest functions", functions)] {
@@ -29,6 +30,7 @@ pub(super) fn report(files: &[File]) -> String {
             let _ = writeln!(report, "{:>6}  {}", length.lines, length.place);
         }
     }
+
     report.trim_end().to_owned()
 }
 

@@ -54,6 +54,7 @@ pub(super) fn problems(files: &[File]) -> Vec<Problem> {
             problems.dedup();
         }
     }
+
     problems
 }
 
@@ -78,6 +79,7 @@ fn problems_of_file(file: &File, own: &[&str], lists: &Lists<'_>) -> Vec<Problem
     if !is_listed || own.contains(&"tests") {
         return Vec::new();
     }
+
     imports(text, own)
         .into_iter()
         .filter_map(|import| {
@@ -119,6 +121,7 @@ fn imports<'a>(text: &'a str, own: &[&'a str]) -> Vec<Import<'a>> {
     let all = tokens(text);
     let code = without_tests(&all);
     let mut found = Vec::new();
+
     // Where each inline module that is open now ends; `super` means one less inside.
     let mut inline_ends: Vec<usize> = Vec::new();
     let mut at = 0;
@@ -135,6 +138,7 @@ fn imports<'a>(text: &'a str, own: &[&'a str]) -> Vec<Import<'a>> {
             None => at += 1,
         }
     }
+
     found
 }
 
@@ -148,11 +152,13 @@ fn start_of_path<'a>(
 ) -> Option<(Path<'a>, usize)> {
     // One colon is the type of something, two are the middle of a path.
     let continues = at >= 2 && code[at - 1].is_mark(":") && code[at - 2].is_mark(":");
+
     // `pub(in crate::a)` restricts, and `$crate` belongs to whoever calls the macro.
     let restricts = at >= 1 && (code[at - 1].is_word("in") || code[at - 1].is_mark("$"));
     if continues || restricts {
         return None;
     }
+
     if code[at].is_word("crate") {
         return Some((Vec::new(), after_colons(code, at + 1)?));
     }
@@ -163,6 +169,7 @@ fn start_of_path<'a>(
         end = after_colons(code, end + 1)?;
         count += 1;
     }
+
     let left = (own.len() + inline).checked_sub(count)?;
     (count > inline).then(|| (own[..left].to_vec(), end))
 }
@@ -190,6 +197,7 @@ fn collect_paths<'a>(
             }
             return;
         }
+
         // A macro is exported at the root wherever it is defined: it has no other path.
         let is_macro = code.get(at + 1).is_some_and(|next| next.is_mark("!"));
         let is_name = token.kind == Kind::Word || token.is_mark("*");
@@ -197,6 +205,7 @@ fn collect_paths<'a>(
             return;
         }
         path.push(token.text);
+
         match after_colons(code, at + 1) {
             Some(after) => at = after,
             None => {

@@ -28,11 +28,13 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
             let what = format!("a doc line begins with `{word}`");
             report(what, "name the thing first: a noun, or a verb such as \"Returns\"");
         }
+
         if line.chars().count() > COLUMNS && !may_be_long(comment) {
             let what = format!("a comment line of {} columns", line.chars().count());
             report(what, "wrap it at 100, and see whether it makes one claim");
         }
     }
+
     problems
 }
 

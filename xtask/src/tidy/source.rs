@@ -16,10 +16,12 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
         return Vec::new();
     };
     let tokens = tokens(text);
+
     let mut problems = Vec::new();
     let mut report = |line, rule, what: String, remedy| {
         problems.push(Problem { path: file.path.clone(), line, rule, what, remedy });
     };
+
     if !opens_with_header(text) {
         report(
             1,
@@ -28,14 +30,17 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
             "say in its first lines what it is for, what must hold and what it costs",
         );
     }
+
     if let Some(line) = text.lines().position(|line| line.contains(FIX_ME)) {
         report(line + 1, Rule::Leftover, FIX_ME.to_owned(), "do it now, or write an issue");
     }
+
     for (at, token) in tokens.iter().enumerate() {
         if let Some((what, remedy)) = leftover(&tokens, at) {
             report(token.line, Rule::Leftover, what, remedy);
         }
     }
+
     let is_root = file.name() == "lib.rs" || file.name() == "main.rs";
     let may_be_unsafe = UNSAFE_FOLDERS.iter().any(|folder| file.path.starts_with(folder));
     if is_root && !may_be_unsafe && !forbids_unsafe(&tokens) {
@@ -46,6 +51,7 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
             "write `#![forbid(unsafe_code)]`; unsafe code belongs into crates/io",
         );
     }
+
     problems
 }
 
@@ -63,10 +69,12 @@ fn forbids_unsafe(tokens: &[Token<'_>]) -> bool {
 fn leftover(tokens: &[Token<'_>], at: usize) -> Option<(String, &'static str)> {
     let token = tokens[at];
     let is_mark = |index: usize, mark| tokens.get(index).is_some_and(|token| token.is_mark(mark));
+
     let is_macro = is_mark(at + 1, "!");
     if (token.is_word("dbg") || token.is_word("todo")) && is_macro {
         return Some((format!("`{}!`", token.text), "remove it"));
     }
+
     if token.is_word("ignore")
         && at >= 2
         && tokens[at - 1].is_mark("[")
@@ -74,6 +82,7 @@ fn leftover(tokens: &[Token<'_>], at: usize) -> Option<(String, &'static str)> {
     {
         return Some(("`#[ignore]`".to_owned(), "make the test fast and reliable, or delete it"));
     }
+
     if token.is_word("matches") && is_macro && starts_statement(tokens, at) {
         let end = end_of_group(tokens, at + 2);
         if is_mark(end, ";") {
@@ -81,6 +90,7 @@ fn leftover(tokens: &[Token<'_>], at: usize) -> Option<(String, &'static str)> {
             return Some(("a statement `matches!(..);`".to_owned(), remedy));
         }
     }
+
     None
 }
 

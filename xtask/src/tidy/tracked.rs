@@ -33,6 +33,7 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
     let mut report = |line, rule, what, remedy| {
         problems.push(Problem { path: file.path.clone(), line, rule, what, remedy });
     };
+
     let is_data = DATA_FOLDERS.iter().any(|folder| file.path.starts_with(folder));
     if !is_data && file.bytes.len() > FILE_BYTES_MAX {
         report(
@@ -42,6 +43,7 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
             "generate it, shrink it, or move it to data/ with a line in data/NOTICE",
         );
     }
+
     for (number, line) in file.text().unwrap_or_default().lines().enumerate() {
         if let Some(path) = machine_path(line) {
             report(
@@ -51,6 +53,7 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
                 "use a relative path, a temporary folder or an argument",
             );
         }
+
         for host in hosts(line) {
             let is_fetching = FETCHING_FILES.contains(&file.name());
             if is_private(host) || (is_fetching && !PUBLIC_HOSTS.contains(&host)) {
@@ -63,6 +66,7 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
             }
         }
     }
+
     problems
 }
 

@@ -68,6 +68,7 @@ fn specimen(began: Duration) -> Specimen {
     let rng = &mut ChaCha8Rng::seed_from_u64(1);
     let disk = SimDisk::new(1);
     disk.advance(began);
+
     let config = TableConfig {
         size_ratio: 2,
         merge_policy: CompactionPolicy::Tiering,
@@ -75,8 +76,10 @@ fn specimen(began: Duration) -> Specimen {
         merge_batch_pages: 4096,
         ..TableConfig::default()
     };
+
     let keys: Vec<Vec<u8>> = (0..24u8).map(|number| vec![b'k', number, number]).collect();
     let script = Script { config, keys: keys.clone(), steps: Vec::new() };
+
     let large = vec![(keys[7].clone(), Some(rng.bytes(4_200)))];
     let steps = [
         Step::Open,
@@ -90,12 +93,14 @@ fn specimen(began: Duration) -> Specimen {
         Step::Save(0, "new"),
         Step::Close,
     ];
+
     let mut model = Model::default();
     let mut runner = Runner::new(&disk, &script);
     for step in &steps {
         runner.step(step, &model).unwrap();
         model.apply(step);
     }
+
     Specimen { disk, model, keys }
 }
 
@@ -112,6 +117,7 @@ impl Specimen {
             Err(Error::SessionDirCorrupted { .. }) => return None,
             Err(error) => panic!("opening the session: {error:?}"),
         };
+
         let is_damaged = |name: &SnapshotName| {
             let table = match session.open_snapshot(name, LABEL) {
                 Ok(table) => table,
@@ -124,6 +130,7 @@ impl Specimen {
                 Err(error) => panic!("reading snapshot {name}: {error:?}"),
             }
         };
+
         let names = session.list_snapshots().unwrap();
         Some(names.into_iter().filter(is_damaged).collect())
     }
@@ -152,6 +159,7 @@ impl Specimen {
         drop(table);
         session.close().unwrap();
         drop(session);
+
         let session = open(disk).unwrap();
         for name in session.list_snapshots().unwrap() {
             assert!(!damaged.contains(&name));
@@ -214,11 +222,13 @@ fn the_specimen_has_all_kinds_of_files() {
     assert!(bytes <= 64 << 10, "{bytes} bytes of runs");
     let session = open(&specimen.disk).unwrap();
     let table = session.open_snapshot(&snapshot_name("new"), LABEL).unwrap();
+
     let stats = table.stats();
     assert!(
         stats.merge_debt_pages > 0 && stats.runs() >= 2 && stats.buffer_entries > 0,
         "{stats:?}"
     );
+
     assert!(specimen.content("new").values().any(|value| value.len() > PAGE_BYTES));
     drop((table, session));
     assert_eq!(specimen.read_all(&specimen.disk), Some(vec![]));
@@ -229,6 +239,7 @@ fn the_specimen_has_all_kinds_of_files() {
 #[test]
 fn every_bit_of_the_metadata_is_guarded() {
     let specimen = specimen(Duration::ZERO);
+
     let disk = &specimen.disk;
     let mut flips = 0;
     for path in disk.files().iter().filter(|path| path.extension().is_none_or(|end| end != "run")) {
@@ -241,6 +252,7 @@ fn every_bit_of_the_metadata_is_guarded() {
             flips += 1;
         }
     }
+
     assert!(flips > 2_000, "only {flips} bits");
     assert_eq!(specimen.read_all(disk), Some(vec![]));
 }
@@ -311,18 +323,21 @@ fn files_cut_grown_emptied_or_missing_are_noticed() {
         let mut versions: Vec<Vec<u8>> =
             (0..bytes.len()).step_by(512).map(|len| bytes[..len].to_vec()).collect();
         versions.push(bytes[..bytes.len() - 1].to_vec());
+
         for more in [1, 4, 512, PAGE_BYTES] {
             versions.push([bytes.clone(), vec![0; more]].concat());
             versions.push(
                 [bytes.clone(), bytes[bytes.len() - more.min(bytes.len())..].to_vec()].concat(),
             );
         }
+
         for start in (0..bytes.len()).step_by(512) {
             let mut zeroed = bytes.clone();
             let end = bytes.len().min(start + 512);
             zeroed[start..end].fill(0);
             versions.push(zeroed);
         }
+
         for version in versions.iter().filter(|version| **version != bytes) {
             let at = (path, bytes.len(), version.len());
             let _note = Note(&at);
@@ -331,14 +346,17 @@ fn files_cut_grown_emptied_or_missing_are_noticed() {
             specimen.check_damaged(&disk);
             specimen.check_usable(&disk);
         }
+
         let _note = Note(path);
         let disk = specimen.disk.clone_disk();
         disk.remove(path).unwrap();
+
         match path.extension().and_then(|end| end.to_str()) {
             // A snapshot is there if its metadata is: no other file names it.
             Some("snapshot") => assert_eq!(specimen.read_all(&disk), Some(vec![])),
             _ => specimen.check_damaged(&disk),
         }
+
         specimen.check_usable(&disk);
     }
 }
@@ -346,11 +364,13 @@ fn files_cut_grown_emptied_or_missing_are_noticed() {
 #[test]
 fn files_and_pages_in_the_wrong_place_are_noticed() {
     let specimen = specimen(Duration::ZERO);
+
     // The same session, made some time before: files of the same names and nearly the same bytes.
     let older = self::specimen(Duration::from_secs(1));
     let paths = files_in(&specimen.disk, "active");
     assert_eq!(paths, files_in(&older.disk, "active"));
     let read = |path: &PathBuf| specimen.disk.read_raw(path).unwrap();
+
     let check = |damage: &dyn Debug, changes: &[(&PathBuf, &Vec<u8>)]| {
         let _note = Note(damage);
         let disk = specimen.disk.clone_disk();
@@ -360,13 +380,16 @@ fn files_and_pages_in_the_wrong_place_are_noticed() {
         specimen.check_damaged(&disk);
         specimen.check_usable(&disk);
     };
+
     for path in &paths {
         let bytes = read(path);
         let stale = older.disk.read_raw(path).unwrap();
         check(&("older file", path), &[(path, &stale)]);
+
         for other in paths.iter().filter(|other| *other > path) {
             check(&("swapped", path, other), &[(path, &read(other)), (other, &bytes)]);
         }
+
         let pages = bytes.len() / PAGE_BYTES;
         for page in 0..pages {
             let place = page * PAGE_BYTES..(page + 1) * PAGE_BYTES;

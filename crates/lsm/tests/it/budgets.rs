@@ -53,14 +53,17 @@ fn reads_per_key(
     is_present: bool,
 ) -> f64 {
     let keys: Vec<_> = numbers.map(key).collect();
+
     // One that has not been updated has no merge work to do while it waits.
     let table = table.fork().unwrap();
     let before = disk.counts();
     let stats_before = table.stats();
+
     for batch in keys.chunks(4_096) {
         let results = table.get_many(batch).unwrap();
         assert!(results.iter().all(|result| result.is_found() == is_present));
     }
+
     let spent = disk.counts() - before;
     assert_eq!(calls(spent), spent.reads, "lookups do nothing but read");
     assert_eq!(table.stats().lookup_reads - stats_before.lookup_reads, spent.reads);
@@ -73,6 +76,7 @@ fn reads_per_key(
 fn a_present_key_costs_one_read_and_an_absent_one_none() {
     let (disk, _session, mut table) = table_of(&buffer_of(1_000));
     fill(&mut table, 0..60_000);
+
     // Deletions and overwriting between, so that newer runs hide older ones.
     clear(&mut table, (0..10_000).step_by(2));
     let mut next = 60_000;
@@ -81,11 +85,13 @@ fn a_present_key_costs_one_read_and_an_absent_one_none() {
         next += 1_000;
         assert!(next < 200_000, "{} runs", table.stats().runs());
     }
+
     let runs = table.stats().runs();
     let present = reads_per_key(&disk, &table, 10_000..40_000, true);
     assert!((0.9..=1.02).contains(&present), "{present} reads of a present key in {runs} runs");
     let absent = reads_per_key(&disk, &table, ABSENT..ABSENT + 50_000, false);
     assert!(absent <= 0.01, "{absent} reads of an absent key in {runs} runs");
+
     // A deleted key is absent, but its deletion is an entry that is read.
     let deleted = reads_per_key(&disk, &table, (0..10_000).step_by(2), false);
     assert!(deleted <= 1.02, "{deleted} reads of a deleted key in {runs} runs");
@@ -102,6 +108,7 @@ fn absent_keys_cost_no_more_than_the_total_rate_at_every_stage_of_growth() {
         (CompactionPolicy::Levelling, 4),
         (CompactionPolicy::Tiering, 4),
     ];
+
     for (merge_policy, size_ratio) in shapes {
         let config = TableConfig { merge_policy, size_ratio, ..buffer_of(300) };
         let (disk, _session, mut table) = table_of(&config);
@@ -180,6 +187,7 @@ fn saving_a_snapshot_costs_a_few_calls_for_each_run_whatever_they_hold() {
         assert!(calls(deleted) <= 3, "{deleted:?}");
         (runs, merges, metadata_calls(first))
     };
+
     let (small_runs, small_merges, small_calls) = spent_on(50);
     let (large_runs, large_merges, large_calls) = spent_on(1_600);
     assert_eq!(small_runs, large_runs);
@@ -207,6 +215,7 @@ fn opening_reads_filters_and_indexes_and_no_data() {
     let table = session.open_snapshot(&name("kept"), "").unwrap();
     let spent = disk.counts() - before;
     assert_eq!(table.stats().runs(), stats.runs());
+
     // Of each run the footer, and filter and index in pages that they do not fill.
     let pages = (stats.filter_bytes + stats.index_bytes) / 4_000 + 4 * stats.runs();
     assert!(spent.read_pages <= pages, "{} pages read, {pages} wanted", spent.read_pages);
@@ -223,10 +232,12 @@ fn worst_update(config: &TableConfig, count: u64) -> (u64, u64, usize) {
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(Arc::clone(&counted) as _, Path::new("/s"), &options).unwrap();
     let mut table = session.new_table(config).unwrap();
+
     let pages = || {
         let counts = counted.counts();
         counts.read_pages + counts.write_pages
     };
+
     let mut worst = 0;
     let mut before = pages();
     for n in 0..count {
@@ -237,6 +248,7 @@ fn worst_update(config: &TableConfig, count: u64) -> (u64, u64, usize) {
         worst = worst.max(now - before);
         before = now;
     }
+
     (worst, before, table.stats().levels.len())
 }
 
@@ -285,21 +297,26 @@ fn no_update_after_reopening_redoes_a_merge() {
     let disk = SimDisk::new(1);
     let session = open(&disk);
     let mut table = session.new_table(&config).unwrap();
+
     let mut worst = 0;
     let mut largest_merge = 0;
     let mut largest_done = 0;
     for n in 0..50_000_u64 {
         table.write_batch(&[(key(n), Update::Insert(&value(n, 60)))]).unwrap();
+
         // Just before each flush, and so before each moment at which a merge is due.
         if n % 200 != 198 {
             continue;
         }
+
         for level in table.stats().levels {
             largest_merge = largest_merge.max(level.merge_pages);
             largest_done = largest_done.max(level.merge_pages_done);
         }
+
         let name = name("late");
         table.save_snapshot(&name, "").unwrap();
+
         let updates: Vec<_> = (n..n + 4).map(|n| (key(n), Update::Insert(b""))).collect();
         let killed = (n / 200 % 8 == 7).then(|| disk.process_kill());
         for disk in [&disk].into_iter().chain(&killed) {
@@ -307,10 +324,13 @@ fn no_update_after_reopening_redoes_a_merge() {
             let mut reopened = other.as_ref().unwrap_or(&session).open_snapshot(&name, "").unwrap();
             worst = worst.max(worst_of(disk, &mut reopened, &updates));
         }
+
         session.delete_snapshot(&name).unwrap();
     }
+
     assert!(largest_merge > 600, "a merge of {largest_merge} pages");
     assert!(largest_done > 600, "none that was late: {largest_done} pages done");
+
     // Chunks of each input, one of the output, at each of the few levels.
     assert!(worst <= 128 * 4, "{worst} pages in one update, with merges of {largest_merge}");
 }
@@ -337,6 +357,7 @@ fn updates_do_little_each_however_often_a_table_is_reopened() {
     fill(&mut table, 0..20_000);
     table.save_snapshot(&name("at-0"), "").unwrap();
     drop(table);
+
     let mut worst = 0;
     let mut opening = 0;
     let mut met = 0;
@@ -355,6 +376,7 @@ fn updates_do_little_each_however_often_a_table_is_reopened() {
         table.save_snapshot(&name(&format!("at-{}", round + 1)), "").unwrap();
         session.delete_snapshot(&last).unwrap();
     }
+
     println!("{worst} pages in one update, {opening} written while opening, {met} times merges");
     assert!(met > 50, "merges under way {met} times");
     assert!(worst <= 128 * 4, "{worst} pages in one update");

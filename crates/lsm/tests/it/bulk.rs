@@ -107,6 +107,7 @@ fn every_entry_is_written_twice() {
     let written = (disk.counts() - before).write_bytes;
     let bytes = table.stats().levels.iter().map(|level| level.bytes).sum::<u64>();
     assert_eq!(table.stats().entries(), 20_000);
+
     // Runs that are only read in order have no filter; pages that are not full at their ends.
     assert!(written > bytes + 20_000 * 94 && written < 2 * bytes + bytes / 4, "{written}, {bytes}");
     assert_eq!(place.runs().len(), 1);
@@ -118,6 +119,7 @@ fn many_runs_are_merged_in_groups() {
     let place = Place::simulated(1);
     let session = place.open();
     let mut loader = session.bulk_load(&config()).unwrap();
+
     // Every key twice, the second time with the value that counts.
     let per_run = SORTED_BYTES / 44;
     let count = per_run * 450;
@@ -131,15 +133,18 @@ fn many_runs_are_merged_in_groups() {
             loader.write_batch(&batch).unwrap();
         }
     }
+
     assert!(place.runs().len() < 400, "{} runs", place.runs().len());
     let table = loader.finish().unwrap();
     assert_eq!(table.stats().runs(), 1);
+
     let mut cursor = table.cursor().unwrap();
     let mut entries = 0;
     while let Some(entry) = cursor.next_ref().unwrap() {
         assert_eq!(entry.value, [1]);
         entries += 1;
     }
+
     assert_eq!(entries, table.stats().entries());
     assert!(entries >= count);
 }
@@ -166,22 +171,26 @@ fn a_load_that_is_given_up_leaves_nothing_behind() {
 fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
     let config = TableConfig { merge_thread: CompactionThread::Background, ..config() };
     let place = Place::real();
+
     let session = place.open();
     let loaded = || {
         let mut loader = session.bulk_load(&config).unwrap();
         load(&mut loader, 0..20_000).unwrap();
         loader
     };
+
     // The one that writes tells how far it is, and is broken off with entries still to come.
     let mut looks = Vec::new();
     let watch = &mut |done, total| {
         looks.push((done, total));
         if looks.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break("enough") }
     };
+
     let broken = loaded().finish_watched(watch).unwrap();
     assert!(matches!(broken, ControlFlow::Break("enough")));
     assert!(looks.is_sorted() && looks.iter().all(|(done, total)| done < total), "{looks:?}");
     assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+
     // The one that merges reads a damaged page.
     let loader = loaded();
     let damaged = place.runs().swap_remove(1);
@@ -195,6 +204,7 @@ fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
     let Error::Corrupt { path, .. } = &error else { panic!("{error:?}") };
     assert_eq!(path, &damaged);
     assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+
     // The session goes on.
     assert_eq!(loaded().finish().unwrap().count_exact().unwrap(), 20_000);
 }
@@ -228,6 +238,7 @@ fn a_full_disk_is_an_error_that_says_so() {
     disk.set_plan(FaultPlan { capacity_bytes, ..FaultPlan::default() });
     let error = load(&mut loader, 0..10_000).unwrap_err();
     assert!(matches!(&error, Error::Disk(error) if error.is_no_space()), "{error:?}");
+
     // There is room again: what was added is still there, and the load goes on.
     disk.set_plan(FaultPlan::default());
     load(&mut loader, 0..10_000).unwrap();
@@ -264,6 +275,7 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
             (0..count).map(|n| (&keys[n % 300], [round as u8 + 65; 50])).collect()
         })
         .collect();
+
     let mut at_call = 0;
     loop {
         let place = Place::simulated(1);
@@ -274,6 +286,7 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
         let fault =
             Fault { at_call: first + at_call, kind: FaultKind::Enospc, repeat: Repeat::Once };
         disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+
         let mut expected: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         for entries in &batches {
             let batch: Vec<_> = entries.iter().map(|(k, v)| (*k, Update::Upsert(v))).collect();
@@ -285,15 +298,18 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
                 *old = MergeOperator::concatenate().apply(value, old);
             }
         }
+
         let calls = disk.calls() - first;
         let has_failed = disk.faults() > 0;
         disk.set_plan(FaultPlan::default());
         let table = loader.finish().unwrap();
         assert!(content(&table) == expected.into_iter().collect::<Vec<_>>(), "call {at_call}");
+
         if !has_failed {
             assert!(calls > 30, "{calls} calls");
             break;
         }
+
         at_call += 1;
     }
 }
@@ -302,6 +318,7 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
 #[test]
 fn a_budget_that_a_loaded_table_has_outgrown_is_refused_by_name() {
     let session = Place::simulated(1).open();
+
     let mut loader = session.bulk_load(&config()).unwrap();
     // Keys that differ at their ends only, each on a page of its own.
     for number in 0..2_000_u64 {
@@ -309,6 +326,7 @@ fn a_budget_that_a_loaded_table_has_outgrown_is_refused_by_name() {
         key.push(number as u8 % 2);
         loader.write_batch(&[(&key, Update::Insert(&[1; 3_000]))]).unwrap();
     }
+
     let error = loader.finish().map(drop).unwrap_err();
     let Error::InvalidConfig { option: "memory_budget", allowed, .. } = &error else {
         panic!("{error:?}");
@@ -324,6 +342,7 @@ fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
     let session = place.open();
     let mut table = session.new_table(&crate::buffer_of(1_000)).unwrap();
     crate::fill(&mut table, 0..30_000);
+
     let keys: Vec<_> = (0..2_000).map(key).collect();
     let mut failed = 0;
     // Chunks are written behind, so it takes some until one fails.
@@ -338,6 +357,7 @@ fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
         failed += disk.faults();
         disk.set_plan(FaultPlan::default());
     }
+
     assert!(failed > 0, "no merge work of a lookup met the fault");
     assert_eq!(table.count_exact().unwrap(), 70_000);
 }

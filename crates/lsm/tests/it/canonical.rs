@@ -35,6 +35,7 @@ fn written(entries: &Entries) -> Vec<u8> {
         }
         hash.update(&bytes[start..]);
     }
+
     bytes.push(3);
     bytes.extend((entries.len() as u64).to_le_bytes());
     bytes.extend(hash.finalize());
@@ -90,6 +91,7 @@ fn reach(table: &mut Table, entries: &Entries, rng: &mut impl Draw) {
             }
         }
     }
+
     for key in passing.iter().filter(|key| !entries.contains_key(*key)) {
         table.delete(key).unwrap();
     }
@@ -187,6 +189,7 @@ fn every_change_of_a_byte_is_noticed() {
     let session = place.open();
     let whole = small();
     session.import_canonical(&whole[..], &buffer_of(2)).unwrap();
+
     for at in 0..whole.len() {
         for mask in [1, 2, 0x80, 0xFF] {
             let mut bytes = whole.clone();
@@ -201,6 +204,7 @@ fn every_change_of_a_byte_is_noticed() {
             }
         }
     }
+
     for len in 0..whole.len() {
         let error = import(&session, &whole[..len]);
         assert!(
@@ -209,9 +213,11 @@ fn every_change_of_a_byte_is_noticed() {
             "{len} bytes: {error}"
         );
     }
+
     let error = import(&session, &[&whole[..], &[0]].concat());
     assert!(matches!(&error, Error::CanonicalMalformed { offset, .. }
         if *offset == whole.len() as u64 + 1));
+
     // Nothing of all these attempts is left.
     assert!(place.runs().is_empty());
 }
@@ -224,6 +230,7 @@ fn each_rule_is_told_with_its_place() {
         let key_len = u32::try_from(key.len()).unwrap().to_le_bytes();
         [&[1][..], &key_len, key, &value_len.to_le_bytes()].concat()
     };
+
     let start = [&b"TerraCan"[..], &1_u32.to_le_bytes()].concat();
     let malformed = |rest: &[u8], place: u64, words: &str| {
         let error = import(&session, &[&start[..], rest].concat());
@@ -234,8 +241,10 @@ fn each_rule_is_told_with_its_place() {
         );
         assert!(error.to_string().starts_with(&format!("byte {}", 12 + place)), "{error}");
     };
+
     malformed(&[0], 0, "unknown tag 0");
     malformed(&[1, 0xA1, 0x0F, 0, 0], 5, "a key of 4001 bytes; the limit is 4000");
+
     // A length that no memory has room for, of bytes that never come.
     malformed(&entry(b"k", u32::MAX), 10, "ends early");
     malformed(&[&entry(b"k", 0)[..], &entry(b"k", 0)].concat(), 16, "not above");
@@ -243,6 +252,7 @@ fn each_rule_is_told_with_its_place() {
     malformed(&[&entry(b"k", 0)[..], &[3, 2, 0, 0, 0, 0, 0, 0, 0]].concat(), 19, "2 entries; 1");
     let error = import(&session, b"letters from home");
     assert!(matches!(error, Error::CanonicalMalformed { offset: 0, .. }), "{error}");
+
     let error = import(&session, b"TerraCan\x07\0\0\0");
     assert!(
         matches!(&error, Error::CanonicalMalformed { offset: 8, reason }
@@ -280,6 +290,7 @@ fn a_stream_that_fails_is_told_of_as_it_is() {
     let place = Place::simulated(1);
     let session = place.open();
     let (table, _) = session.import_canonical(&small()[..], &buffer_of(2)).unwrap();
+
     for room in 0..small().len() {
         let error = table.export_canonical(Full(room)).unwrap_err();
         assert!(
@@ -287,6 +298,7 @@ fn a_stream_that_fails_is_told_of_as_it_is() {
             "{error}"
         );
     }
+
     table.export_canonical(Full(small().len())).unwrap();
     let error = session.import_canonical(Full(0), &buffer_of(2)).map(drop).unwrap_err();
     assert!(
@@ -304,6 +316,7 @@ fn golden_canonical_export() {
             .unwrap();
     let config = TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(2) };
     let mut table = session.new_table(&config).unwrap();
+
     let batch: [(&[u8], Update<'_>); 6] = [
         (b"account", Update::Insert(b"5")),
         (b"", Update::Insert(b"")),
@@ -312,6 +325,7 @@ fn golden_canonical_export() {
         (b"deed", Update::InsertWithBlob(b"house", b"a long paper")),
         (b"gone", Update::Delete),
     ];
+
     table.write_batch(&batch).unwrap();
     golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "canonical.small", &export(&table));
 }

@@ -118,9 +118,11 @@ fn what_nobody_needs_is_gone_from_the_disk() {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     store.create_table(&main_table(), &buffer_of(1_000)).unwrap();
+
     for first in (0..100_000).step_by(1_000) {
         insert(&store, first..first + 1_000).unwrap();
     }
+
     let table = store.table(&main_table()).unwrap();
     let doomed: Vec<_> = (0..80_000).map(|n| (key(n), Update::Delete)).collect();
     for batch in doomed.chunks(1_000) {
@@ -146,6 +148,7 @@ fn a_closed_store_keeps_the_least_of_its_log() {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     store.create_table(&main_table(), &buffer_of(1_000)).unwrap();
+
     for first in (0..20_000).step_by(1_000) {
         insert(&store, first..first + 1_000).unwrap();
     }
@@ -189,6 +192,7 @@ fn others_read_and_commit_while_a_table_is_compacted() {
     let table = store.table(&main_table()).unwrap();
     assert!(last_run(&disk) < number);
     gate.close("open", Path::new(DIR).join(format!("active/{number:08}.run")));
+
     thread::scope(|scope| {
         let compacting = scope.spawn(|| store.compact(&mut |_, _| {}));
         let held = gate.wait();
@@ -200,6 +204,7 @@ fn others_read_and_commit_while_a_table_is_compacted() {
         drop(held);
         compacting.join().unwrap().unwrap();
     });
+
     assert_eq!(table.stats().unwrap().runs(), 1);
     assert_eq!(content(&table.view().unwrap()).len(), 5_900);
     store.close().unwrap();
@@ -220,9 +225,11 @@ fn a_compaction_that_fails_leaves_no_work_behind() {
         }
         (disk, store)
     };
+
     let (disk, store) = make();
     let before = disk.calls();
     store.compact(&mut |_, _| {}).unwrap();
+
     let calls = disk.calls() - before;
     let mut failed = 0;
     for call in (0..calls).step_by(7) {
@@ -249,6 +256,7 @@ fn a_compaction_that_fails_leaves_no_work_behind() {
             assert_eq!(content(&table.view().unwrap()).len(), 11_000, "call {call}, {kind:?}");
         }
     }
+
     assert!(failed > 10, "{failed} failed");
 }
 

@@ -28,6 +28,7 @@ fn with_budget(bytes: u64) -> TableConfig {
 fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)> {
     use FilterPolicy::{BitsPerEntry, Fpr, PerLevel, TotalFpr};
     let default = TableConfig::default();
+
     let rates = "0.00001 to 0.1";
     let levels = |filter| with_filter(PerLevel(vec![LevelFilter::Fpr(0.01), filter]));
     vec![
@@ -94,6 +95,7 @@ fn each_option_out_of_range_is_refused_with_its_value_and_what_is_allowed() {
     let session = Place::simulated(1).open();
     let mut live = session.new_table(&buffer_of(5)).unwrap();
     fill(&mut live, 0..20);
+
     for (wanted, given, range, config) in bad_configs() {
         for error in
             [session.new_table(&config).unwrap_err(), live.set_config(&config).unwrap_err()]
@@ -105,12 +107,14 @@ fn each_option_out_of_range_is_refused_with_its_value_and_what_is_allowed() {
             assert_eq!(text, format!("option {option} is {value}; allowed: {allowed}"));
         }
     }
+
     assert_eq!(live.config(), &buffer_of(5), "a refused change changes nothing");
 }
 
 #[test]
 fn options_at_the_ends_of_their_ranges_work() {
     let session = Place::simulated(1).open();
+
     let base = TableConfig { merge_batch_pages: 1, queue_depth: 1, size_ratio: 2, ..buffer_of(1) };
     let per_level = |levels| TableConfig { filter: FilterPolicy::PerLevel(levels), ..base.clone() };
     let extremes = [
@@ -129,6 +133,7 @@ fn options_at_the_ends_of_their_ranges_work() {
         with_budget(MEMORY_BUDGET_MIN),
         with_budget(MEMORY_BUDGET_MAX),
     ];
+
     for config in extremes {
         let mut table = session.new_table(&config).unwrap();
         fill(&mut table, 0..300);
@@ -145,6 +150,7 @@ fn options_at_the_ends_of_their_ranges_work() {
 fn a_snapshot_keeps_every_option() {
     for place in Place::both() {
         let session = place.open();
+
         let per_level =
             vec![LevelFilter::BitsPerEntry(20.0), LevelFilter::Fpr(0.05), LevelFilter::Ribbon(8)];
         let configs = [
@@ -152,6 +158,7 @@ fn a_snapshot_keeps_every_option() {
             TableConfig { disk_cache: DiskCache::LevelsUpTo(2), ..buffer_of(10) },
             TableConfig { memory_goal: MemoryGoal::Hit, ..with_budget(300 << 10) },
         ];
+
         for (at, config) in configs.iter().enumerate() {
             let mut table = session.new_table(&buffer_of(10)).unwrap();
             fill(&mut table, 0..500);
@@ -182,9 +189,11 @@ fn each_level_has_the_filters_that_the_list_gives_it() {
         merge_schedule: CompactionSchedule::OneShot,
         ..buffer_of(500)
     };
+
     let mut table = Place::simulated(1).open().new_table(&config).unwrap();
     fill(&mut table, 0..500 * 150);
     assert!(table.stats().levels.len() >= 4);
+
     // A run that moved down alone keeps the filter it had; a level that was merged has its own.
     let mut seen = [0; 4];
     for flush in 150..250 {
@@ -195,6 +204,7 @@ fn each_level_has_the_filters_that_the_list_gives_it() {
             seen[level - 1] += usize::from((bits - wanted).abs() < 0.1 * wanted);
         }
     }
+
     assert!(seen.iter().all(|&times| times >= 50), "{seen:?} of 100 times");
 }
 
@@ -214,11 +224,13 @@ fn reads(table: &Table, entries: u64) -> (f64, f64) {
 #[test]
 fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
     let budget = 256 << 10;
+
     // Entries; the most reads of a present key, and of an absent one.
     let stages =
         [(10_000, 1.01, 0.005), (40_000, 1.01, 0.01), (80_000, 1.05, 0.12), (140_000, 1.5, 1.2)];
     let config = with_budget(budget);
     let session = Place::simulated(1).open();
+
     let mut table = session.new_table(&config).unwrap();
     let mut next = 0;
     for (entries, present_max, absent_max) in stages {
@@ -232,6 +244,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
         assert!(present <= present_max, "{entries} entries: {present} reads of a present key");
         assert!(absent <= absent_max, "{entries} entries: {absent} reads of an absent key");
     }
+
     // What was used is most of what was given.
     let stats = table.stats();
     assert!(stats.memory_bytes() >= budget / 2, "{stats:?}");
@@ -239,6 +252,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
     // Snapshots open within the budget, too, with merges in their middle.
     table.save_snapshot(&name("full"), "").unwrap();
     drop(table);
+
     let mut table = session.open_snapshot(&name("full"), "").unwrap();
     for batch in 0..100 {
         fill(&mut table, next + batch * 200..next + (batch + 1) * 200);
@@ -283,12 +297,15 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
     assert!(before.filter_bytes > 240_000, "{before:?}");
     table.set_config(&with_budget(256 << 10)).unwrap();
     fill(&mut table, 100_000..102_000);
+
     let mut worst = 0;
     for batch in 0..150 {
         fill(&mut table, 102_000 + batch * 200..102_200 + batch * 200);
         worst = worst.max(table.stats().memory_bytes());
     }
+
     assert!(worst <= 256 << 10, "{worst}");
+
     // The runs that both have are the same, so the duplicate's memory has shrunk, too, and it is
     // whole.
     assert!(duplicate.stats().filter_bytes < before.filter_bytes * 3 / 4);
@@ -302,14 +319,17 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
 fn a_budget_that_the_indexes_leave_no_room_in_is_refused_by_name() {
     let session = Place::simulated(1).open();
     let config = TableConfig { index: IndexKind::Ordinary, ..buffer_of(50) };
+
     let mut table = session.new_table(&config).unwrap();
     for n in 0..400u64 {
         let mut key = vec![spread(n / 3) as u8; 1_000];
         key.extend(spread(n).to_le_bytes());
         table.insert(&key, &[]).unwrap();
     }
+
     let index_bytes = table.stats().index_bytes;
     assert!(index_bytes > 40_000, "{index_bytes}");
+
     let error = table.set_config(&with_budget(MEMORY_BUDGET_MIN)).unwrap_err();
     let Error::InvalidConfig { option: "memory_budget", allowed, .. } = &error else {
         panic!("{error}")
@@ -327,6 +347,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         0 => WriteBuffer::Entries(*rng.pick(&[2, 5, 20, 50, 1_000])),
         _ => WriteBuffer::Bytes(*rng.pick(&[300, 2_000, 20_000])),
     };
+
     let list = vec![LevelFilter::Fpr(0.001), LevelFilter::BitsPerEntry(5.0)];
     let filter = match rng.below(4) {
         0 => FilterPolicy::TotalFpr(0.05),
@@ -334,6 +355,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         2 => FilterPolicy::BitsPerEntry(2.5),
         _ => FilterPolicy::PerLevel(list),
     };
+
     TableConfig {
         merge_policy: *rng.pick(&[
             CompactionPolicy::LazyLevelling,
@@ -372,12 +394,14 @@ fn compare(table: &Table, model: &BTreeMap<u64, Vec<u8>>, population: u64) {
 fn change_and_update(place: &Place, rng: &mut impl Draw) {
     let session = place.open();
     let population = *rng.pick(&[50, 400, 3_000]);
+
     let mut table = session.new_table(&draw_config(rng)).unwrap();
     let mut model = BTreeMap::new();
     for step in 0..40 {
         if rng.chance(1, 2) {
             table.set_config(&draw_config(rng)).unwrap();
         }
+
         let len = *rng.pick(&[1, 10, 10, 100, 500]);
         let batch: Vec<_> = (0..len)
             .map(|_| {
@@ -386,28 +410,33 @@ fn change_and_update(place: &Place, rng: &mut impl Draw) {
                 (key(n), n, inserted)
             })
             .collect();
+
         for (_, n, inserted) in &batch {
             match inserted {
                 Some(value) => model.insert(*n, value.clone()),
                 None => model.remove(n),
             };
         }
+
         let updates: Vec<_> = batch
             .iter()
             .map(|(key, _, inserted)| {
                 (key, inserted.as_ref().map_or(Update::Delete, |value| Update::Insert(value)))
             })
             .collect();
+
         table.write_batch(&updates).unwrap();
         if rng.chance(1, 8) {
             compare(&table, &model, population);
         }
+
         if rng.chance(1, 15) {
             let snapshot = name(&format!("step-{step}"));
             table.save_snapshot(&snapshot, "").unwrap();
             table = session.open_snapshot(&snapshot, "").unwrap();
         }
     }
+
     compare(&table, &model, population);
 }
 
@@ -427,6 +456,7 @@ fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
 fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_them() {
     let tiering =
         TableConfig { merge_policy: CompactionPolicy::Tiering, size_ratio: 4, ..buffer_of(10) };
+
     let mut table = Place::simulated(1).open().new_table(&tiering).unwrap();
     let mut expected = BTreeMap::new();
     for round in 0..200u64 {
@@ -482,9 +512,11 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
     let mut right = session.new_table(&with_budget(budget)).unwrap();
     fill(&mut left, 0..40_000);
     fill(&mut right, 30_000..60_000);
+
     // With itself, too: its runs are the same ones.
     let mut union = session.incremental_union(&[&left, &right, &left]).unwrap();
     drop((left, right));
+
     let mut next = 60_000;
     while union.remaining_union_debt() > 0 {
         union.supply_union_credits(5_000).unwrap();
@@ -493,6 +525,7 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
         let stats = union.stats();
         assert!(stats.memory_bytes() <= budget, "{stats:?}");
     }
+
     assert_eq!(content(&union).len() as u64, next);
     let (present, absent) = reads(&union, next);
     assert!(present < 1.5 && absent < 1.0, "{present} and {absent} reads");
@@ -506,6 +539,7 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     use MemoryGoal::{Balanced, Hit, Miss};
     const ENTRIES: u64 = 150_000;
     let session = Place::simulated(1).open();
+
     let config = TableConfig {
         filter: FilterPolicy::BitsPerEntry(14.0),
         merge_policy: CompactionPolicy::Levelling,
@@ -513,12 +547,14 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
         index: IndexKind::Compact,
         ..buffer_of(1_000)
     };
+
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..ENTRIES);
     table.save_snapshot(&name("full"), "").unwrap();
     let whole = table.stats();
     drop(table);
     assert!(whole.runs() >= 3 && whole.filter_bytes > 240_000, "{whole:?}");
+
     let open = |bytes: u64, goal| {
         let options = OpenOptions::default().memory_budget(bytes).memory_goal(goal);
         let table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
@@ -530,6 +566,7 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
         assert!(is_used || goal == Hit || stats.filter_bytes >= whole.filter_bytes, "{stats:?}");
         reads
     };
+
     // The whole buffer of the snapshot is in memory as well.
     let least = MEMORY_BUDGET_MIN;
     let (present, absent) = open(least, Hit);
@@ -538,14 +575,17 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     assert!(present <= 1.3 && absent <= 0.4, "{present} {absent}");
     let (present, absent) = open(least, Balanced);
     assert!(present <= 1.2 && absent <= 0.6, "{present} {absent}");
+
     // With a larger budget they are read again, from the files.
     for goal in [Miss, Balanced] {
         let (present, absent) = open(2 << 20, goal);
         assert!(present <= 1.01 && absent <= 0.016, "{goal:?}: {present} {absent}");
     }
+
     let options = OpenOptions::default().memory_budget(2 << 20).memory_goal(Miss);
     let table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
     assert!(table.stats().filter_bytes >= whole.filter_bytes);
+
     // What is shared is folded for all, and not unfolded for one.
     let options = OpenOptions::default().memory_budget(least);
     let small = session.open_snapshot_with(&name("full"), "", &options).unwrap();
@@ -563,6 +603,7 @@ fn a_table_opened_with_full_memory_makes_room_for_updates() {
     fill(&mut table, 0..120_000);
     table.save_snapshot(&name("full"), "").unwrap();
     drop(table);
+
     for goal in [MemoryGoal::Hit, MemoryGoal::Miss] {
         let options = OpenOptions::default().memory_budget(MEMORY_BUDGET_MIN).memory_goal(goal);
         let mut table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
@@ -583,12 +624,14 @@ fn a_table_opened_with_full_memory_makes_room_for_updates() {
 fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
     let place = Place::simulated(1);
     let session = place.open();
+
     let levels = vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)];
     let small = |entries| TableConfig {
         filter: FilterPolicy::PerLevel(levels.clone()),
         write_buffer: WriteBuffer::Entries(entries),
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&small(1_000)).unwrap();
     let entry = |number: u64| (number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes(), number);
     for first in (0..100_000).step_by(1_000) {
@@ -596,6 +639,7 @@ fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
         let batch: Vec<_> = batch.iter().map(|(key, _)| (key, Update::Insert(b"value"))).collect();
         table.write_batch(&batch).unwrap();
     }
+
     table.set_config(&small(3)).unwrap();
     for number in 100_000..100_009 {
         table.insert(&entry(number).0, b"value").unwrap();
@@ -604,6 +648,7 @@ fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
     let budget = with_budget(256 << 10);
     table.set_config(&budget).unwrap();
     assert!(table.stats().filter_bytes <= before);
+
     for number in (0..100_009).step_by(997) {
         assert!(table.get(&entry(number).0).unwrap().is_found(), "{number}");
     }

@@ -81,6 +81,7 @@ fn run_into_crash(
         }
         model.apply(step);
     }
+
     (vec![model.snapshots], script.steps.len())
 }
 
@@ -115,9 +116,11 @@ fn recovery(script: &Script, state: &Snapshots, hit: &'static str, seed: u64) ->
         Some(name) => steps.push(Step::OpenSnapshot(name.clone())),
         None => steps.push(Step::NewTable),
     }
+
     for _ in 0..2 {
         steps.push(Step::Updates(0, draw_batch(&script.keys, 8, rng)));
     }
+
     if state.contains_key(hit) {
         steps.push(Step::Delete(hit));
     }
@@ -248,10 +251,12 @@ fn crash_again(
     let disk = crashed();
     let call = number % calls;
     let (mut legal_now, step) = run_into_crash(&disk, &script, model, call);
+
     if step == 0 {
         // Nobody has been told yet what had survived the first crash.
         legal_now.extend_from_slice(legal);
     }
+
     let other = [Survival::Everything, Survival::Random(number), Survival::Torn(number)];
     let survivals = [Survival::Nothing, other[(number % 3) as usize]];
     for survival in survivals {
@@ -259,5 +264,6 @@ fn crash_again(
         let _note = Note(&at);
         check_image(&disk.after_crash(survival), &script, &legal_now);
     }
+
     survivals.len() as u64
 }

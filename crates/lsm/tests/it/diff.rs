@@ -75,6 +75,7 @@ impl Version {
             let (value, blob) = (value(rng.below(2), len), value(rng.below(2), 700));
             batch.push((drawn_key(rng), rng.below(6), value, blob));
         }
+
         let updates: Vec<_> = batch
             .iter()
             .map(|(key, kind, value, blob)| {
@@ -87,6 +88,7 @@ impl Version {
                 (key, update)
             })
             .collect();
+
         self.table.write_batch(&updates).unwrap();
         for (key, kind, value, blob) in &batch {
             let older = self.content.remove(key);
@@ -165,6 +167,7 @@ fn step(
             versions[at].update(count, rng);
         }
     }
+
     if versions.len() > 8 {
         versions.swap_remove(rng.index(8));
     }
@@ -254,9 +257,11 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
         (CompactionPolicy::Levelling, 120),
         (CompactionPolicy::Tiering, 120),
     ];
+
     for (merge_policy, steps) in policies {
         let (disk, _session, mut table) =
             simulated(&TableConfig { merge_policy, ..buffer_of(BUFFER) });
+
         let mut pairs = Vec::new();
         for at in 0..steps {
             let is_flushed = STEP * at / BUFFER < STEP * (at + 1) / BUFFER;
@@ -264,6 +269,7 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
             advance(&mut table, at);
             pairs.extend(before.map(|before| (before, table.fork().unwrap())));
         }
+
         let flushed = BUFFER / 40 + 1;
         for (at, (older, newer)) in pairs.iter().enumerate() {
             let (pages, changes) = pages_of(&disk, older, newer);
@@ -272,6 +278,7 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
             // The first steps delete nothing.
             assert!(at < 4 || changes as u64 == STEP, "{changes} changes");
         }
+
         // Otherwise there is nothing to save.
         assert!(pages_in(&table) > 10 * flushed, "{} pages", pages_in(&table));
     }
@@ -295,19 +302,23 @@ fn versions_far_from_each_other_cost_their_runs_and_the_keys_that_differ() {
 fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
     for place in Place::both() {
         let session = place.open();
+
         let mut table = session.new_table(&buffer_of(2)).unwrap();
         let blob = |number| value(number, 9_000);
         for number in 0..20 {
             table.insert_with_blob(&key(number), b"old", &blob(number)).unwrap();
         }
+
         let mut newer = table.fork().unwrap();
         for number in 0..20 {
             // Half of them as they were, in other places.
             let other = number + 100 * (number % 2);
             newer.insert_with_blob(&key(number), b"old", &blob(other)).unwrap();
         }
+
         let mut diff = table.diff(&newer).unwrap();
         drop((table, newer));
+
         let mut seen = 0;
         while let Some(change) = diff.next().unwrap() {
             let number = (0..20).find(|&number| key(number) == change.key.as_slice()).unwrap();
@@ -316,6 +327,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
             assert_eq!(held(&session, &change.new), new);
             seen += 1;
         }
+
         assert_eq!(seen, 10);
         drop(diff);
         assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
@@ -348,6 +360,7 @@ fn tables_with_different_functions_are_compared_by_what_they_hold() {
         }
         table
     };
+
     let first = made(MergeOperator::oldest());
     let last = made(MergeOperator::newest());
     let changes = read(&session, first.diff(&last).unwrap());
@@ -369,6 +382,7 @@ fn a_diff_that_failed_gives_its_error_again() {
     let whole = pages_of(&disk, &older, &table);
     let count = reads(&disk) - before;
     assert!(count > 50 && whole.1 == 100, "{count} reads, {} changes", whole.1);
+
     for nth in [1, 2, count / 2, count] {
         let mut diff = older.diff(&table).unwrap();
         disk.set_plan(FaultPlan::fail(disk.calls() + nth, FaultKind::Eio, Repeat::Once));

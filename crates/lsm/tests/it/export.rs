@@ -151,11 +151,14 @@ fn case_13_copies_are_independent() {
         let session = place.open();
         let table = table(&session, &buffer_of(50));
         let saved = content(&table);
+
         for text in ["a", "b"] {
             table.save_snapshot(&name(text), LABEL).unwrap();
             session.export_snapshot(&name(text), &copy).unwrap();
         }
+
         drop(table);
+
         // What becomes of the copy does not concern the session.
         for (path, bytes) in files(disk.as_ref(), &copy) {
             write(disk.as_ref(), &path, &vec![0; bytes.len()]);
@@ -165,6 +168,7 @@ fn case_13_copies_are_independent() {
         is_verified(&disk, &place.dir());
         let session = place.open();
         assert_eq!(content(&session.open_snapshot(&name("a"), LABEL).unwrap()), saved);
+
         // And the reverse.
         let other = place.beside("other");
         session.export_snapshot(&name("a"), &other).unwrap();
@@ -185,6 +189,7 @@ fn case_13_a_second_export_brings_only_what_is_new() {
         let first = content(&table);
         table.save_snapshot(&name("a"), LABEL).unwrap();
         session.export_snapshot(&name("a"), &copy).unwrap();
+
         // Numbers are taken there by somebody else's runs.
         let exported = open(&disk, &copy);
         let mut foreign = exported.new_table(&buffer_of(5)).unwrap();
@@ -224,6 +229,7 @@ fn case_13_a_second_export_brings_only_what_is_new() {
             assert_eq!(&content(&exported.open_snapshot(&name(text), label).unwrap()), expected);
             exported.delete_snapshot(&name(text)).unwrap();
         }
+
         assert!(files(disk.as_ref(), &copy).is_empty());
     }
 }
@@ -238,16 +244,19 @@ fn case_13_an_export_does_not_rely_on_what_is_damaged() {
         let table = table(&session, &buffer_of(50));
         table.save_snapshot(&name("a"), LABEL).unwrap();
         let report = session.export_snapshot(&name("a"), &copy).unwrap();
+
         let all = files(disk.as_ref(), &copy);
         let (blobs, mut plain) = (
             all.iter().find(|(path, _)| path.extension().unwrap() == "blobs").unwrap(),
             runs(disk.as_ref(), &copy),
         );
+
         plain.retain(|(path, _)| !exists(disk.as_ref(), &path.with_extension("blobs")));
         let [(missing, _), (cut, _), (flipped, bytes), (other, other_bytes), ..] = &plain[..]
         else {
             panic!("{} runs", plain.len());
         };
+
         disk.remove(missing).unwrap();
         write(disk.as_ref(), cut, &[0; 10]);
         let mut bytes = bytes.clone();
@@ -258,6 +267,7 @@ fn case_13_an_export_does_not_rely_on_what_is_damaged() {
         let footer = bytes.len() / PAGE_SIZE - 1;
         change_page(&mut bytes, footer, |page| page[16 + 40] ^= 1);
         write(disk.as_ref(), other, &bytes);
+
         // A run that lacks a part of its blobs is brought with both of its files.
         write(disk.as_ref(), &blobs.0, &blobs.1[PAGE_SIZE..]);
         let place_b = SnapshotPlace::new(&copy, name("b"));
@@ -360,6 +370,7 @@ fn case_13_each_impossible_export_is_refused_by_its_reason() {
             matches!(&missing, Err(Error::SnapshotDoesNotExist { name }) if name == "b"),
             "{missing:?}"
         );
+
         assert!(!exists(disk.as_ref(), &copy));
         let orphan = session.export_snapshot(&name("a"), copy.join("below"));
         assert!(matches!(&orphan, Err(Error::Disk(error)) if error.is_not_found()), "{orphan:?}");
@@ -372,6 +383,7 @@ fn case_13_each_impossible_export_is_refused_by_its_reason() {
                 "{refused:?}"
             );
         };
+
         let photos = place.beside("photos");
         write(disk.as_ref(), &photos, b"one");
         is_refused(&photos);
@@ -393,7 +405,9 @@ fn case_13_each_impossible_export_is_refused_by_its_reason() {
                 "{refused:?}"
             );
         };
+
         held(&place.dir());
+
         // An empty directory is as good as a missing one.
         disk.create_dir(&copy).unwrap();
         session.export_snapshot(&name("a"), &copy).unwrap();
@@ -406,6 +420,7 @@ fn case_13_each_impossible_export_is_refused_by_its_reason() {
         let taken = session.export_snapshot(&name("a"), &copy);
         assert!(matches!(&taken, Err(Error::SnapshotExists { name }) if name == "a"), "{taken:?}");
         assert_eq!(tree(disk.as_ref(), &copy), before);
+
         // A session that lacks a part is not made whole by the way.
         disk.rename(&copy.join("snapshots"), &copy.join("elsewhere")).unwrap();
         let broken = session.export_snapshot(&name("a"), &copy);
@@ -413,6 +428,7 @@ fn case_13_each_impossible_export_is_refused_by_its_reason() {
             matches!(&broken, Err(Error::SessionDirCorrupted { path, .. }) if *path == copy),
             "{broken:?}"
         );
+
         disk.rename(&copy.join("elsewhere"), &copy.join("snapshots")).unwrap();
         assert_eq!(tree(disk.as_ref(), &copy), before);
     }
@@ -426,6 +442,7 @@ fn case_13_a_damaged_snapshot_is_not_exported() {
         let session = place.open();
         let table = table(&session, &buffer_of(50));
         table.save_snapshot(&name("a"), LABEL).unwrap();
+
         for (path, whole) in files(disk.as_ref(), &place.dir()) {
             for offset in [500, whole.len() - PAGE_SIZE + 200, whole.len() - 1] {
                 let mut bytes = whole.clone();
@@ -441,6 +458,7 @@ fn case_13_a_damaged_snapshot_is_not_exported() {
             }
             write(disk.as_ref(), &path, &whole);
         }
+
         session.export_snapshot(&name("a"), &copy).unwrap();
         is_verified(&disk, &copy);
     }
@@ -568,6 +586,7 @@ fn case_13_each_impossible_import_is_refused_by_its_reason() {
         let session = place.open();
         let table = table(&session, &buffer_of(50));
         table.save_snapshot(&name("a"), LABEL).unwrap();
+
         let before = place.runs();
         let import = |dir: &Path, from: &str, to: &str| {
             let error = session.import_snapshot(dir, &name(from), &name(to)).unwrap_err();
@@ -575,18 +594,22 @@ fn case_13_each_impossible_import_is_refused_by_its_reason() {
             assert_eq!(session.list_snapshots().unwrap(), [name("a")]);
             error
         };
+
         let error = import(&copy, "a", "b");
         assert!(
             matches!(&error, Error::SnapshotImportDirDoesNotExist { path } if *path == copy),
             "{error}"
         );
+
         let photos = place.beside("photos");
         disk.create_dir(&photos).unwrap();
         write(disk.as_ref(), &photos.join("1"), b"sea");
+
         for foreign in [&photos, &photos.join("1")] {
             let error = import(foreign, "a", "b");
             assert!(matches!(&error, Error::NotTerrane { path, .. } if path == foreign), "{error}");
         }
+
         assert_eq!(disk.list(&photos).unwrap().len(), 1);
         session.export_snapshot(&name("a"), &copy).unwrap();
         let error = import(&copy, "c", "b");
@@ -628,6 +651,7 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
         for salt in [SALT, SALT + 1] {
             let (saved, copy, importing) = exported(&place, salt);
             let disk = place.disk();
+
             let other = place.beside("other");
             let import = || importing.import_snapshot(&copy, &name("a"), &name("b"));
             let is_refused = |path: &Path, rule: &str| {
@@ -640,6 +664,7 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
                 assert!(files(disk.as_ref(), &other).is_empty());
                 assert_eq!(importing.list_snapshots().unwrap(), []);
             };
+
             for (path, whole) in files(disk.as_ref(), &copy) {
                 for page in 0..whole.len() / PAGE_SIZE {
                     let mut bytes = whole.clone();
@@ -653,6 +678,7 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
                 is_refused(&path, "missing");
                 write(disk.as_ref(), &path, &whole);
             }
+
             let snapshot = copy.join("snapshots/a.snapshot");
             let whole = read(disk.as_ref(), &snapshot);
             let mut bytes = whole.clone();
@@ -664,11 +690,13 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
             // Pages that are whole but not what they should be.
             let all = runs(disk.as_ref(), &copy);
             let (path, whole) = all.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+
             let footer = whole.len() / PAGE_SIZE - 1;
             let field = |at: usize| {
                 let at = footer * PAGE_SIZE + 16 + at;
                 u32::from_le_bytes(*whole[at..].first_chunk().unwrap()) as usize
             };
+
             let data_pages = field(80);
             let earlier = whole[PAGE_SIZE..2 * PAGE_SIZE].to_vec();
             let changes: [(usize, Change<'_>, &str); 5] = [
@@ -679,17 +707,20 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
                 (data_pages, &|page| page[16..].fill(0), "the filter lacks a key"),
                 (2, &|page| page.copy_from_slice(&earlier), "page 2: keys rise"),
             ];
+
             for (page, change, rule) in changes {
                 let mut bytes = whole.clone();
                 change_page(&mut bytes, page, change);
                 write(disk.as_ref(), path, &bytes);
                 is_refused(path, rule);
             }
+
             write(disk.as_ref(), path, whole);
             import().unwrap();
             assert_eq!(content(&importing.open_snapshot(&name("b"), LABEL).unwrap()), saved);
             importing.delete_snapshot(&name("b")).unwrap();
             importing.close().unwrap();
+
             for dir in [place.dir(), copy, other] {
                 remove_session(disk.as_ref(), &dir);
             }
@@ -718,18 +749,22 @@ fn case_13_an_import_brings_back_what_was_damaged_since() {
         table.save_snapshot(&name("a"), LABEL).unwrap();
         session.export_snapshot(&name("a"), &copy).unwrap();
         drop(table);
+
         for (path, mut bytes) in files(disk.as_ref(), &place.dir()) {
             bytes[700] ^= 1;
             write(disk.as_ref(), &path, &bytes);
         }
+
         session.import_snapshot(&copy, &name("a"), &name("b")).unwrap();
         session.delete_snapshot(&name("a")).unwrap();
         assert_eq!(content(&session.open_snapshot(&name("b"), LABEL).unwrap()), saved);
+
         // It is the same as ever, so an export finds all of it there.
         let report = {
             let place_b = SnapshotPlace::new(&copy, name("b"));
             session.export_snapshot_to(&name("b"), &place_b, &mut |_, _| {}).unwrap()
         };
+
         assert_eq!((report.files_copied, report.files_shared > 3), (0, true));
     }
 }
@@ -751,6 +786,7 @@ fn work_goes_on_while_a_snapshot_is_exported_even_its_deletion() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let (gate, session, saved) = gated(&place);
         gate.close("open", copy.join("active/00000002.run"));
+
         let report = thread::scope(|scope| {
             let exporting = scope.spawn(|| session.export_snapshot(&name("a"), &copy));
             let held = gate.wait();
@@ -763,6 +799,7 @@ fn work_goes_on_while_a_snapshot_is_exported_even_its_deletion() {
             drop(held);
             exporting.join().unwrap().unwrap()
         });
+
         assert!(report.files_copied > 3, "{report:?}");
         assert!(place.runs().is_empty(), "{:?}", place.runs());
         let exported = open(&disk, &copy);
@@ -812,6 +849,7 @@ fn closing_gives_up_an_export_and_an_import_under_way() {
         let last = before.iter().max().unwrap().file_stem().unwrap().to_str().unwrap();
         let second = last.parse::<u64>().unwrap() + 2;
         gate.close("open", place.dir().join(format!("active/{second:08}.run")));
+
         let imported = close_during(&gate, &session, || {
             session.import_snapshot(&copy, &name("a"), &name("b"))
         });
@@ -833,11 +871,13 @@ fn an_export_costs_reading_and_writing_each_run_once_and_nothing_if_it_is_there(
     let info = session.snapshot_info(&name("a")).unwrap();
     let before = disk.counts();
     let report = session.export_snapshot(&name("a"), "/copy").unwrap();
+
     let spent = disk.counts() - before;
     let pages = report.bytes_copied / PAGE_SIZE as u64;
     // A footer for each run beside, and the metadata.
     assert!((pages..pages + info.runs + 8).contains(&spent.read_pages), "{spent:?}");
     assert!((pages..pages + 8).contains(&spent.write_pages), "{spent:?}");
+
     // Large chunks.
     assert!(spent.writes < pages / 64 + 3 * info.runs + 8, "{spent:?}");
     assert_eq!(spent.syncs, info.runs + 2);
@@ -872,6 +912,7 @@ fn idle_files_of_the_session_make_room_for_an_export() {
         table.save_snapshot(&there, LABEL).unwrap();
         let to = SessionOptions::with_salt(salt).create_dir();
         Session::open(Arc::clone(&shared), Path::new("/copy"), &to).unwrap().close().unwrap();
+
         for (at, to) in [&there, &later].into_iter().enumerate() {
             // All files of the session are open, and one more cannot be.
             let saved = content(&table);

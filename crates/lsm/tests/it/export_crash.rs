@@ -96,6 +96,7 @@ fn open(disk: &Arc<SimDisk>, dir: &'static str) -> Result<Session> {
 fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, State) {
     let disk = SimDisk::new(seed);
     let keys: Vec<Vec<u8>> = (0..12u8).map(|number| vec![b'k', number]).collect();
+
     // Few runs, on two levels, with a merge under way, and a write buffer that holds something.
     let config = TableConfig { size_ratio: 2, ..buffer_of(9) };
     let script = Script { config, keys: keys.clone(), steps: Vec::new() };
@@ -108,6 +109,7 @@ fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, Stat
         Step::Save(0, "b"),
         Step::Close,
     ];
+
     let mut model = Model::default();
     let mut runner = Runner::new(&disk, &script);
     for (number, step) in steps.iter().enumerate() {
@@ -118,6 +120,7 @@ fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, Stat
             model.tables[0].insert(b"blob".to_vec(), b"value".to_vec());
         }
     }
+
     drop(runner);
     open(&disk, OTHER).unwrap().close().unwrap();
     let state = DIRS.map(|dir| (dir, Snapshots::new()));
@@ -141,6 +144,7 @@ fn run(disk: &Arc<SimDisk>, mut state: State) -> (Vec<State>, Result<u64>) {
         }
         copying.apply(&mut state);
     }
+
     (vec![state], Ok(files_copied))
 }
 
@@ -152,9 +156,11 @@ fn check(disk: &Arc<SimDisk>, keys: &[Vec<u8>], legal: &[State]) {
             assert!(legal.iter().any(|state| state[dir].is_empty()), "{dir} is gone");
             continue;
         }
+
         let session = open(disk, dir).expect("a session opens");
         let names = session.list_snapshots().unwrap();
         let names: Vec<&str> = names.iter().map(terrane_lsm::SnapshotName::as_str).collect();
+
         let found = legal.iter().find(|state| state[dir].keys().eq(&names));
         let found = found.unwrap_or_else(|| panic!("{dir}: {names:?} are not as copied"));
         for (name, content) in &found[dir] {
@@ -162,11 +168,13 @@ fn check(disk: &Arc<SimDisk>, keys: &[Vec<u8>], legal: &[State]) {
             check_table(&table.expect("a listed snapshot is whole"), content, keys).unwrap();
             session.delete_snapshot(&snapshot_name(name)).unwrap();
         }
+
         session.close().unwrap();
         drop(session);
         let active = disk.list(&Path::new(dir).join("active")).unwrap();
         assert!(active.is_empty(), "left behind in {dir}: {active:?}");
     }
+
     assert_eq!(disk.open_files(), 0);
 }
 
@@ -223,11 +231,14 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
         (FaultKind::ShortRead, Repeat::Once),
         (FaultKind::FailedSync, Repeat::Once),
     ];
+
     let rng = &mut ChaCha8Rng::seed_from_u64(1);
     let (base, keys, state) = prepare(rng, 1);
+
     let undisturbed = run(&base.process_kill(), state.clone()).1.unwrap();
     for (kind, repeat) in kinds {
         let mut struck = 0;
+
         // A sample strikes other calls with each kind.
         let every = by_effort(11, 1);
         for at_call in (kind as u64 % every..).step_by(every as usize) {
@@ -236,10 +247,12 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
             let _note = Note(&fault);
             disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
             let (legal, result) = run(&disk, state.clone());
+
             if disk.faults() == 0 {
                 result.unwrap();
                 break;
             }
+
             struck += 1;
             let error = match result {
                 Err(error) => error,
@@ -254,6 +267,7 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
                     continue;
                 }
             };
+
             let is_expected = match &error {
                 Error::Disk(_) => true,
                 // A file that ends early may be a fault of the disk or damage.
@@ -263,14 +277,17 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
                 }
                 _ => false,
             };
+
             assert!(is_expected, "{error:?}");
             disk.set_plan(FaultPlan::default());
             assert_eq!(disk.open_files(), 0);
+
             if repeat == Repeat::Once {
                 go_on(&disk.clone_disk(), &keys, state.clone());
             }
             check(&disk, &keys, &legal);
         }
+
         assert!(struck > by_effort(3, 20), "only {struck} runs with {kind:?}");
     }
 }

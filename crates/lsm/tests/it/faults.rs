@@ -72,35 +72,42 @@ fn run(disk: &Arc<SimDisk>, script: &Script, is_silent: bool) -> Outcome {
             model.apply(step);
             continue;
         };
+
         outcome.errors += 1;
         assert!(disk.faults() > 0, "{step:?} failed without a fault: {error}");
         check_error(&error, is_silent);
+
         if matches!(step, Step::Close) {
             // It is closed all the same; the error is about a file that could not be removed.
             disk.set_plan(FaultPlan::default());
             model.apply(step);
             continue;
         }
+
         if !is_silent {
             poke(&mut runner, step, &model);
         }
         disk.set_plan(FaultPlan::default());
         runner.check_tables(&model).expect("reads go on");
+
         if runner.tables.iter_mut().any(is_poisoned) {
             outcome.poisoned = true;
             assert!(!is_silent);
             check_poisoned(disk, runner, step, model);
             return outcome;
         }
+
         if !took_effect(&runner, step) {
             runner.step(step, &model).unwrap_or_else(|error| panic!("{step:?} again: {error}"));
         }
         model.apply(step);
         runner.check_tables(&model).unwrap();
     }
+
     drop(runner);
     assert_eq!(disk.open_files(), 0);
     disk.set_plan(FaultPlan::default());
+
     // All that was saved is durable.
     check_snapshots(&disk.after_crash(Survival::Nothing), script, &model);
     check_snapshots(disk, script, &model);
@@ -135,6 +142,7 @@ fn poke(runner: &mut Runner<'_>, step: &Step, model: &Model) {
             restore(runner, step, model);
         }
     }
+
     for (table, content) in runner.tables.iter().zip(&model.tables) {
         let _ = check_table(table, content, &[]);
     }
@@ -160,9 +168,11 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
         check_table(table, content, &script_keys).expect("reads go on");
         check_table(&table.fork().unwrap(), content, &script_keys).expect("reads go on");
     }
+
     // The name that the step was about may be there or not.
     let before = model.clone();
     model.apply(step);
+
     let session = runner.session().unwrap();
     for name in session.list_snapshots().unwrap() {
         let refused = session.delete_snapshot(&name);
@@ -173,11 +183,13 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
         let content = before.snapshots.get(name.as_str()).or(model.snapshots.get(name.as_str()));
         check_table(&table, content.unwrap(), &script_keys).expect("reads go on");
     }
+
     let script = runner.script();
     let crashed: Vec<_> =
         [Survival::Nothing, Survival::Everything, Survival::Torn(1), Survival::Random(2)]
             .map(|survival| disk.after_crash(survival))
             .into();
+
     if let Err(error) = runner.step(&Step::Close, &before) {
         // A file that could not be removed while the fault lasted.
         assert!(
@@ -185,6 +197,7 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
             "{error:?}"
         );
     }
+
     drop(runner);
     assert_eq!(disk.open_files(), 0);
     for disk in crashed.iter().chain([disk]) {
@@ -204,10 +217,12 @@ fn check_snapshots(disk: &Arc<SimDisk>, script: &Script, model: &Model) {
     let session = open(disk).unwrap();
     let names = session.list_snapshots().unwrap();
     assert!(model.snapshots.keys().eq(names.iter().map(SnapshotName::as_str)), "{names:?}");
+
     for name in &names {
         let table = session.open_snapshot(name, LABEL).unwrap();
         check_table(&table, &model.snapshots[name.as_str()], &script.keys).unwrap();
     }
+
     for name in &names {
         session.delete_snapshot(name).unwrap();
     }
@@ -224,6 +239,7 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
     let mut struck = 0;
     let mut poisoned = 0;
     let mut unnoticed = 0;
+
     // A sample strikes other calls with each kind.
     let every = by_effort(13, 1);
     let mut at_call = (seed + 3 * kind as u64) % every;
@@ -233,10 +249,12 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
         let _note = Note(&fault);
         disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
         let outcome = run(&disk, script, is_silent);
+
         if disk.faults() == 0 {
             assert!(unnoticed * 10 <= struck, "{unnoticed} of {struck} faults were swallowed");
             return (struck, poisoned);
         }
+
         if outcome.errors == 0 {
             // A page that is read instead of itself is no damage, so silent faults may have no
             // effect. What a merge had written, and a snapshot found, may end early: the merge does
@@ -246,6 +264,7 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
             assert!(is_silent || is_borne, "a fault was swallowed");
             unnoticed += u64::from(!is_silent);
         }
+
         struck += 1;
         poisoned += u64::from(outcome.poisoned);
         at_call += every;

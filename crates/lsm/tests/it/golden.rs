@@ -76,6 +76,7 @@ fn updates() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         };
         (key, (n % 6 != 3).then_some(value))
     };
+
     (0..22).map(update).collect()
 }
 
@@ -141,6 +142,7 @@ fn golden_files_are_what_is_written_and_are_read() {
     let mut expected: Vec<_> = FILES.iter().map(|(_, file)| Path::new(DIR).join(file)).collect();
     expected.sort();
     assert_eq!(files(&disk), expected);
+
     for (golden, file) in FILES {
         golden::check(CRATE, golden, &disk.read_raw(Path::new(DIR).join(file)).unwrap());
     }
@@ -155,10 +157,12 @@ fn golden_files_are_what_is_written_and_are_read() {
     let mut table = session.open_snapshot(&name("mid-merge"), "accounts").unwrap();
     assert_eq!(table.config(), &config());
     assert!(content(&table).into_iter().eq(saved()));
+
     let keys: Vec<_> = updates().into_iter().map(|(key, _)| key).collect();
     for (key, result) in keys.iter().zip(table.get_many(&keys).unwrap()) {
         assert_eq!(result.value(), saved().get(key).map(Vec::as_slice));
     }
+
     // And it can be gone on with.
     apply(&mut table);
     assert!(content(&table).into_iter().eq(applied()));
@@ -184,11 +188,13 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
         resolve: MergeOperator::concatenate(),
         ..config()
     };
+
     let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
     let disk = SimDisk::new(1);
     let still = FixedClockDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
+
     let mut inputs: [Table; 2] = [(); 2].map(|()| session.new_table(&config).unwrap());
     for (at, table) in (0..).zip(&mut inputs) {
         for n in 0..50 {
@@ -203,6 +209,7 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
             table.write_batch(&[(key, update)]).unwrap();
         }
     }
+
     let mut union = session.incremental_union(&[&inputs[0], &inputs[1]]).unwrap();
     union.supply_union_credits(1).unwrap();
     union.upsert(b"account/02", b"newer").unwrap();
@@ -219,6 +226,7 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     let blobs = blobs.unwrap();
     let snapshot = |name: &str| Path::new(DIR).join(format!("snapshots/{name}.snapshot"));
     let run = blobs.with_extension("run");
+
     let paths = [blobs, run, snapshot("union"), snapshot("budget")];
     for (golden, path) in MORE_FILES.iter().zip(&paths) {
         golden::check(CRATE, golden, &disk.read_raw(path).unwrap());
@@ -247,6 +255,7 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut table = session.new_table(&config).unwrap();
+
     let mut expected = Vec::new();
     let mut number = 0;
     while table.stats().levels.iter().all(|level| level.runs == 0) {
@@ -255,14 +264,17 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
         expected.push((key, value(number, 8)));
         number += 1;
     }
+
     table.save_snapshot(&name("ribbon"), "").unwrap();
     drop(table);
     session.close().unwrap();
+
     let has_ribbon = |path: &PathBuf| {
         let disk: Arc<dyn Disk> = Arc::clone(&disk) as Arc<_>;
         matches!(inspect(&disk, path).unwrap(), Inspection::Run(run)
             if run.meta.has_ribbon() && run.meta.format_version() == 2)
     };
+
     let mut paths = files(&disk);
     paths.retain(|path| path.extension() == Some("run".as_ref()));
     let path = paths.iter().find(|path| has_ribbon(path)).unwrap();
@@ -272,6 +284,7 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     let session = open(&disk).unwrap();
     let table = session.open_snapshot(&name("ribbon"), "").unwrap();
     assert_eq!(content(&table), expected);
+
     let keys: Vec<_> = expected.iter().map(|(key, _)| key).collect();
     for (found, (_, value)) in table.get_many(&keys).unwrap().iter().zip(&expected) {
         assert_eq!(found.value(), Some(value.as_slice()));
@@ -292,6 +305,7 @@ fn write_store() -> Arc<SimDisk> {
     let still = FixedClockDisk::new(disk.clone());
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
+
     let store = Store::open(still, Path::new(DIR), &options).unwrap();
     let table = |text: &str, config: &TableConfig| {
         store.create_table(&TableName::new(text).unwrap(), config).unwrap()
@@ -305,6 +319,7 @@ fn write_store() -> Arc<SimDisk> {
     let large = [value(2, 9_000), value(3, 9_000)];
     let [three, four] = [3_u64, 4].map(u64::to_le_bytes);
     let small = value(1, 10);
+
     let blob = value(4, 20);
     let upserted = value(2, 10);
     let updates = [
@@ -315,9 +330,11 @@ fn write_store() -> Arc<SimDisk> {
         ("gone", Update::DeleteRange(Some(b"large"))),
         ("v", Update::DeleteRange(None)),
     ];
+
     let sum = |number| [("sum", Update::Upsert(number))];
     store.commit(&[(&main, &updates[..]), (&sums, &sum(&three))]).unwrap();
     store.retain(Some(&name("first"))).unwrap();
+
     for large in &large {
         store.commit(&[(&main, &[("large", Update::Insert(large))])]).unwrap();
     }
@@ -336,6 +353,7 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
     }
     let copies = ["manifest.a", "manifest.b"].map(|name| disk.read_raw(Path::new(DIR).join(name)));
     assert_eq!(copies[0], copies[1]);
+
     // That of a reader while it reads the log, behind the number of its process.
     let options = ReaderOptions::default();
     drop(StoreReader::open(Arc::clone(&disk) as _, Path::new(DIR), &options).unwrap());
@@ -346,9 +364,11 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
     for (golden, file) in STORE_FILES.into_iter().chain([("session.metadata", "metadata")]) {
         planted.write_raw(Path::new(DIR).join(file), &golden::read(CRATE, golden));
     }
+
     for dir in ["active", "snapshots"] {
         planted.create_dir(&Path::new(DIR).join(dir)).unwrap();
     }
+
     let opened = |disk: &Arc<SimDisk>| {
         Store::open(Arc::clone(disk) as _, Path::new(DIR), &StoreOptions::default())
     };
@@ -370,6 +390,7 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
     let versions: Vec<_> = store.versions().unwrap().iter().map(|info| info.number).collect();
     assert_eq!(versions, [1, 4]);
     drop((first, of_first));
+
     // And it can be gone on with.
     main.insert(b"more", b"").unwrap().wait().unwrap();
     assert_eq!(store.last_commit(), 5);
@@ -381,6 +402,7 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
     let mut bytes = planted.read_raw(&manifest).unwrap();
     set_version(&mut bytes, 8, 7);
     planted.write_raw(&manifest, &bytes);
+
     let error = opened(&planted).unwrap_err();
     assert!(
         matches!(&error, Error::UnknownVersion { path, found: 7, newest: 2 }
@@ -414,6 +436,7 @@ fn golden_file_of_a_reserve_is_what_is_written_and_is_read() {
         let disk = Arc::clone(&disk) as Arc<dyn Disk>;
         Session::open(disk, Path::new(DIR), options).unwrap().stats().reserve_bytes
     };
+
     let bytes = 3 << 16;
     assert_eq!(open(&SessionOptions::default().reserve_bytes(bytes)), bytes);
     let written = disk.read_raw(&path).unwrap();
@@ -435,6 +458,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
         disk.write_raw(&path, &bytes);
         (disk, path)
     };
+
     let is_refused = |error: &Error, path: &Path| {
         // Snapshots are at version 5, runs at 2, the others at 1.
         let reads = match path.extension().and_then(OsStr::to_str) {
@@ -462,6 +486,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
     let before = files(&disk_altered);
     let session = open(&disk_altered).unwrap();
     is_refused(&session.open_snapshot(&name("mid-merge"), "accounts").unwrap_err(), &path);
+
     // It is there, its runs stay for a program that can read it, and the session works on.
     assert!(session.snapshot_exists(&name("mid-merge")).unwrap());
     session.new_table(&config()).unwrap().insert(b"key", b"value").unwrap();
@@ -477,6 +502,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
         let crc = crc32c_append(crc32c(&place), &footer[4..]);
         footer[..4].copy_from_slice(&crc.to_le_bytes());
     });
+
     let session = open(&disk_altered).unwrap();
     is_refused(&session.open_snapshot(&name("mid-merge"), "accounts").unwrap_err(), &path);
 }
@@ -496,16 +522,19 @@ fn golden_directories_of_others_are_refused_and_not_touched() {
         assert_eq!(disk.files(), before);
         assert_eq!(disk.list(Path::new(DIR)).unwrap(), names);
     }
+
     // A file called `metadata` that is not ours, with everything else in its place.
     let disk = SimDisk::new(1);
     for file in ["metadata", "active/a", "snapshots/b"] {
         disk.write_raw(Path::new(DIR).join(file), b"the metadata of something else");
     }
     let before = files(&disk);
+
     let error = open(&disk).unwrap_err();
     assert!(
         matches!(&error, Error::SessionDirCorrupted { reason, .. } if reason.contains("magic")),
         "{error}"
     );
+
     assert_eq!(files(&disk), before);
 }

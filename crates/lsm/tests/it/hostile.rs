@@ -89,6 +89,7 @@ fn specimen() -> (Arc<SimDisk>, Content) {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     let config = TableConfig { write_buffer: WriteBuffer::Entries(16), ..TableConfig::default() };
+
     let table = store.create_table(&TableName::default(), &config).unwrap();
     for number in 0..100_u8 {
         let update = match number % 3 {
@@ -104,6 +105,7 @@ fn specimen() -> (Arc<SimDisk>, Content) {
             _ => {}
         }
     }
+
     let reader = reader(&disk).unwrap();
     let expected = content(store.session(), &table.view().unwrap()).unwrap();
     let killed = disk.process_kill();
@@ -190,6 +192,7 @@ impl Deed {
             Self::Deny => disk.deny(path),
             Self::BadSectors => disk.add_bad_range(path, 0..u64::MAX, BadMedia::Both),
         }
+
         disk.read_raw(path) != Some(bytes) || matches!(self, Self::Deny | Self::BadSectors)
     }
 }
@@ -238,6 +241,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                     true
                 }
             };
+
             // Checking: all that reading misses, and what is redundant.
             let report = match check(&disk.clone_disk()) {
                 Err(error) if matches!(role, Role::Lock | Role::Reserve) => {
@@ -246,11 +250,13 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 }
                 report => report.unwrap(),
             };
+
             let is_named = |path: &Path| {
                 report.problems.iter().any(|problem| {
                     problem.path == path || role == Role::Metadata && problem.path == Path::new(DIR)
                 })
             };
+
             match role {
                 // A lease that cannot be written is an error of the reader, and no damage.
                 Role::Lock => assert!(report.is_clean(), "{place}: {report:?}"),
@@ -276,6 +282,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 Ok(found) => assert_eq!(found, expected, "{place}"),
                 Err(error) => assert_names(&error, &path, &place),
             }
+
             let mended = disk.clone_disk();
             match repair(&as_disk(&mended), Path::new(DIR), Loss::Refused, &mut |_, _| {}) {
                 Ok(report) if report.is_clean() => {
@@ -293,6 +300,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
             }
         }
     }
+
     for role in ["Manifest", "Metadata", "Snapshot", "Run", "Log", "Lock"] {
         assert!(roles.get(role).is_some_and(|deeds| *deeds >= 8), "{role}: {roles:?}");
     }
@@ -307,6 +315,7 @@ fn a_cleanly_closed_store_without_its_manifests_is_damaged_and_keeps_every_file(
     assert_eq!(write(&disk).unwrap(), expected);
     let copies = ["manifest.a", "manifest.b"].map(|name| Path::new(DIR).join(name));
     let bytes = copies.clone().map(|path| disk.read_raw(path).unwrap());
+
     for path in &copies {
         disk.remove(path).unwrap();
     }
@@ -317,10 +326,12 @@ fn a_cleanly_closed_store_without_its_manifests_is_damaged_and_keeps_every_file(
     assert_eq!(report.problems.len(), 1, "{report:?}");
     assert_eq!(report.problems[0].path, copies[0]);
     assert!(report.problems[0].rule.contains("put a copy back"), "{report:?}");
+
     for error in [open(&disk).unwrap_err(), reader(&disk).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert_names(&error, &copies[0], "both copies");
     }
+
     assert_eq!(disk.files(), files);
 
     disk.write_raw(&copies[1], &bytes[1]);
@@ -335,6 +346,7 @@ fn runs_of_lost_snapshots_are_kept_in_lost_and_found_and_come_back_with_them() {
     let open = || Session::open(as_disk(&disk), Path::new(DIR), &options().session);
     let session = open().unwrap();
     let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
+
     let mut table = session.new_table(&config).unwrap();
     for number in 0..100_u8 {
         table.write_batch(&[([number], Update::InsertWithBlob(b"value", b"blob"))]).unwrap();
@@ -354,13 +366,16 @@ fn runs_of_lost_snapshots_are_kept_in_lost_and_found_and_come_back_with_them() {
     let report = check(&disk).unwrap();
     assert_eq!(report.problems.len(), 1, "{report:?}");
     assert!(report.problems[0].rule.contains("no snapshot and no manifest"), "{report:?}");
+
     for _ in 0..2 {
         open().unwrap().close().unwrap();
         assert_eq!((runs(), lost()), (0, all));
     }
+
     assert_eq!(check(&disk).unwrap().problems, []);
 
     disk.write_raw(&path, &bytes);
+
     // A repair does what opening does.
     let mended = disk.clone_disk();
     assert!(!check(&mended).unwrap().is_clean());
@@ -369,6 +384,7 @@ fn runs_of_lost_snapshots_are_kept_in_lost_and_found_and_come_back_with_them() {
             .unwrap()
             .is_clean()
     );
+
     assert!(check(&mended).unwrap().is_clean());
     let session = open().unwrap();
     assert_eq!((runs(), lost()), (all, 0));
@@ -387,6 +403,7 @@ fn the_remains_of_a_crash_take_the_place_of_those_of_the_crash_before() {
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         });
+
         let mut table = table.unwrap();
         for number in 0..40_u8 {
             table.insert(&[round, number], b"of no use").unwrap();
@@ -401,6 +418,7 @@ fn the_remains_of_a_crash_take_the_place_of_those_of_the_crash_before() {
         assert!(!files.is_empty() && files.iter().all(|file| !kept.contains(file)), "{files:?}");
         kept = files;
     }
+
     assert_eq!(read(&disk).unwrap(), expected);
 }
 
@@ -451,10 +469,12 @@ fn read_only_media_full_disks_and_stores_of_others_are_read_and_checked() {
         assert!(matches!(session.delete_snapshot(&name("kept")), Err(Error::ReadOnly { .. })));
         content(&session, &session.open_snapshot(&name("kept"), "")?)
     };
+
     let snapshot = read_snapshot(&pristine.clone_disk()).unwrap();
 
     let frozen = pristine.clone_disk();
     frozen.set_read_only(true);
+
     let never_locked = pristine.clone_disk();
     for path in ["lock", "readers/1.lease"] {
         never_locked.remove(&Path::new(DIR).join(path)).unwrap();
@@ -463,6 +483,7 @@ fn read_only_media_full_disks_and_stores_of_others_are_read_and_checked() {
     never_locked.set_read_only(true);
     let full = pristine.clone_disk();
     full.set_plan(FaultPlan::capacity(0));
+
     for disk in [&frozen, &never_locked, &full] {
         let files = disk.files();
         assert_eq!(read(disk).unwrap(), expected);
@@ -470,6 +491,7 @@ fn read_only_media_full_disks_and_stores_of_others_are_read_and_checked() {
         assert_eq!(check(disk).unwrap().problems, []);
         assert_eq!(disk.files(), files);
     }
+
     let refused = open(&frozen).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
 
@@ -507,12 +529,14 @@ fn a_check_goes_on_behind_bad_sectors_and_names_the_keys_that_they_hold() {
     let store = open(&disk).unwrap();
     let config =
         TableConfig { write_buffer: WriteBuffer::Entries(1_000), ..TableConfig::default() };
+
     let table = store.create_table(&TableName::default(), &config).unwrap();
     for number in 0..1_000_u16 {
         table.insert(format!("{number:04}").as_bytes(), &[7; 100]).unwrap();
     }
     store.close().unwrap();
     let is_run = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "run");
+
     let path = disk.files().into_iter().find(is_run).unwrap();
     for page in [3, 9, 10] {
         disk.add_bad_range(&path, page * 4096 + 512..page * 4096 + 1024, BadMedia::Both);
@@ -522,6 +546,7 @@ fn a_check_goes_on_behind_bad_sectors_and_names_the_keys_that_they_hold() {
     let problems = check(&disk).unwrap().problems;
     let pages: Vec<u64> = problems.iter().map(|problem| problem.offset / 4096).collect();
     assert_eq!(pages, [3, 6, 9, 10], "{problems:?}");
+
     for problem in &problems {
         assert_eq!(problem.tables, ["main"]);
         let keys = problem.keys.as_ref().unwrap();
@@ -532,6 +557,7 @@ fn a_check_goes_on_behind_bad_sectors_and_names_the_keys_that_they_hold() {
         let count = number(&keys.before) - number(&keys.after) - 1;
         assert!((30..90).contains(&count), "{problem:?}");
     }
+
     let of_page = |index: usize| problems[index].keys.clone();
     assert_eq!(of_page(2), of_page(3));
 }
@@ -546,6 +572,7 @@ fn blobs_that_are_cut_or_missing_are_found_when_a_snapshot_is_opened() {
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "blobs"))
         .collect();
+
     assert!(!blobs.is_empty());
     let mut found = 0;
     for path in &blobs {
@@ -563,6 +590,7 @@ fn blobs_that_are_cut_or_missing_are_found_when_a_snapshot_is_opened() {
             found += 1;
         }
     }
+
     assert!(found >= 3, "{found}");
 }
 
@@ -591,11 +619,13 @@ fn links_in_a_real_store_lead_nothing_out_of_it() {
     for name in planted {
         symlink(&outside, dir.join(name)).unwrap();
     }
+
     let written = open().and_then(|store| {
         store.table(&TableName::default())?.insert(b"key", b"another")?;
         store.checkpoint()?;
         store.close()
     });
+
     written.unwrap();
     assert_eq!(std::fs::read(&outside).unwrap(), b"precious");
 
@@ -611,6 +641,7 @@ fn links_in_a_real_store_lead_nothing_out_of_it() {
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&aside, &path).unwrap();
     }
+
     let found = open().unwrap().table(&TableName::default()).unwrap().get(b"key").unwrap();
     assert_eq!(found.value().map(AsRef::as_ref), Some(&b"another"[..]));
 

@@ -102,6 +102,7 @@ fn check(dir: &Path, durable: u64, content: &mut Content, known: &mut u64) {
     let last = store.last_commit();
     assert!(last >= durable, "commit {durable} was durable, and the last one is {last}");
     assert!(last >= *known, "commit {known} was there before, and the last one is {last}");
+
     for number in *known + 1..=last {
         for (key, value) in batch(number) {
             match value {
@@ -110,7 +111,9 @@ fn check(dir: &Path, durable: u64, content: &mut Content, known: &mut u64) {
             }
         }
     }
+
     *known = last;
+
     let mut digest_of_store = StateDigest::default();
     let mut cursor = main.cursor().unwrap();
     while let Some(record) = cursor.next_ref().unwrap() {
@@ -128,6 +131,7 @@ fn nothing_durable_is_lost_when_the_process_is_killed() {
         child(Path::new(&dir));
         return;
     }
+
     let cycles = env::var(CYCLES).map_or(3, |text| text.parse().expect("a number of cycles"));
     for_each_seed("kill", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();

@@ -39,6 +39,7 @@ fn batches(size: u64, count: u64) -> Vec<Batch> {
             }
         }
     };
+
     (0..count)
         .map(|batch| {
             let limit = size + BATCH * batch;
@@ -102,6 +103,7 @@ fn every_other(
     for (at, batch) in batches.iter().enumerate().skip(first).step_by(2) {
         let behind = stale.take().map(|stale| look_up(&stale, &batch.spent));
         let (table, before) = from_peer.recv().unwrap();
+
         let mut answers = behind.unwrap_or_else(|| look_up(&table, &batch.spent));
         if let Some(before) = before {
             for (number, answer) in batch.spent.iter().zip(&mut answers) {
@@ -113,14 +115,17 @@ fn every_other(
                 }
             }
         }
+
         answered.push((at, answers));
         let mut next = table.fork().unwrap();
         drop(table);
         apply(&mut next, batch);
         stale = Some(next.fork().unwrap());
+
         // Nobody waits for what comes after the last batch.
         let _ = to_peer.send((next, Some(batch.clone())));
     }
+
     answered
 }
 
@@ -130,6 +135,7 @@ fn pipelined(session: &Session, size: u64, batches: &[Batch]) -> Vec<Answers> {
     let (to_even, of_even) = channel();
     let behind = table.fork().unwrap();
     to_even.send((table, None)).unwrap();
+
     thread::scope(|scope| {
         let even = scope.spawn(move || every_other(batches, 0, &of_even, &to_odd, None));
         let odd = scope.spawn(move || every_other(batches, 1, &of_odd, &to_even, Some(behind)));
@@ -151,12 +157,14 @@ fn case_19_the_pipelined_way_gives_the_bytes_of_the_serial_way() {
     let overlaps = batches.windows(2).filter(|pair| follows(pair)).count();
     assert!(overlaps > 5, "{overlaps} batches look up what the one before made");
     let session = Place::simulated(1).open();
+
     let one_by_one = serial(&session, size, &batches);
     for (batch, answers) in batches.iter().zip(&one_by_one) {
         for (number, answer) in batch.spent.iter().zip(answers) {
             assert_eq!(*answer, Some(value(*number, 60)), "every lookup finds its entry");
         }
     }
+
     let session = Place::simulated(2).open();
     assert!(pipelined(&session, size, &batches) == one_by_one, "the answers differ");
 }

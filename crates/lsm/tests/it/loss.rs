@@ -100,6 +100,7 @@ fn specimen() -> Specimen {
     let table = store.create_table(&TableName::default(), &config).unwrap();
     let mut states = vec![Content::new()];
     let mut history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
+
     let mut snapshot = 0;
     let mut versions = Vec::new();
     for commit in 1..=COMMITS {
@@ -113,6 +114,7 @@ fn specimen() -> Specimen {
             states.push(state);
             continue;
         }
+
         let mut batch = Vec::new();
         for at in 0..BATCH {
             let key = (commit * BATCH + at) * 89 % KEYS;
@@ -121,6 +123,7 @@ fn specimen() -> Specimen {
             let blob = format!("{at:02}").repeat(100 * (at % 5) as usize + 1).into_bytes();
             batch.push((key, value, blob, at % 7));
         }
+
         let updates = batch.iter().map(|(key, value, blob, kind)| {
             let update = match kind {
                 0 => Update::Delete,
@@ -129,6 +132,7 @@ fn specimen() -> Specimen {
             };
             (key.as_slice(), update)
         });
+
         let updates: Vec<_> = updates.collect();
         table.write_batch(&updates).unwrap();
         for (key, value, blob, kind) in &batch {
@@ -145,6 +149,7 @@ fn specimen() -> Specimen {
                 None => state.remove(key),
             };
         }
+
         states.push(state);
         match commit {
             20 => {
@@ -156,6 +161,7 @@ fn specimen() -> Specimen {
             _ => {}
         }
     }
+
     assert_eq!(store.last_commit(), COMMITS);
     let killed = disk.process_kill();
     drop((table, store));
@@ -167,16 +173,19 @@ fn held(disk: &Arc<SimDisk>) -> Result<Held> {
     let store = open(disk)?;
     let table = store.table(&TableName::default())?;
     let found = content(store.session(), &*table.view()?)?;
+
     let snapshot = match store.session().open_snapshot(&name("kept"), "") {
         Err(Error::SnapshotDoesNotExist { .. }) => None,
         opened => Some(content(store.session(), &opened?)?),
     };
+
     let mut versions = BTreeMap::new();
     for info in store.versions()? {
         let version = store.version(info.number)?;
         let table = version.table(&TableName::default())?;
         versions.insert(info.number, content(store.session(), &table)?);
     }
+
     table.insert(b"later", b"1")?;
     store.checkpoint()?;
     table.delete(b"later")?;
@@ -205,7 +214,9 @@ impl Specimen {
                 _ => None,
             })
         };
+
         let lost: Option<u64> = losses().map(|(_, entries)| entries).sum();
+
         let keys: BTreeSet<&Vec<u8>> = expected.keys().chain(found.keys()).collect();
         let mut differing = 0;
         for key in keys {
@@ -220,6 +231,7 @@ impl Specimen {
                 assert!(self.history[key].contains(value), "{place}: {text} was never so");
             }
         }
+
         assert!(lost.is_none_or(|lost| differing <= lost), "{place}: {differing} of {lost:?}");
     }
 
@@ -228,16 +240,19 @@ impl Specimen {
         let found = check(&disk.clone_disk());
         let report = mend(disk).unwrap_or_else(|error| panic!("{place}: {error:?}"));
         assert_eq!(report.problems.len(), found.problems.len(), "{place}");
+
         for (found, mended) in found.problems.iter().zip(&report.problems) {
             assert_eq!((&found.path, &found.rule), (&mended.path, &mended.rule), "{place}");
             let is_gone = mended.repaired || mended.dropped;
             assert!((found.repairable || found.droppable) && is_gone, "{place}: {mended:?}");
         }
+
         assert_eq!(check(disk).problems, [], "{place}: {report:?}");
         let held = held(disk).unwrap_or_else(|error| panic!("{place}: {error:?}\n{report:?}"));
         assert_eq!(check(disk).problems, [], "{place}, after writing: {report:?}");
 
         let mut commit = COMMITS;
+
         let mut has_snapshot = true;
         let mut dropped = Vec::new();
         for lost in &report.lost {
@@ -251,6 +266,7 @@ impl Specimen {
                 _ => {}
             }
         }
+
         self.compare(&held.table, commit, &report, place);
         assert_eq!(held.snapshot.is_some(), has_snapshot, "{place}: {report:?}");
         if let Some(snapshot) = &held.snapshot {
@@ -259,6 +275,7 @@ impl Specimen {
         let kept: Vec<u64> = held.versions.keys().copied().collect();
         let expected = self.versions.iter().copied().filter(|number| !dropped.contains(number));
         assert_eq!(kept, expected.collect::<Vec<_>>(), "{place}: {report:?}");
+
         for (number, version) in &held.versions {
             self.compare(version, *number, &report, place);
         }
@@ -307,6 +324,7 @@ fn the_specimen_has_of_everything() {
 fn the_entries_of_damaged_pages_go_and_no_others() {
     let specimen = specimen();
     let step = by_effort(11, 1);
+
     let mut cases = 0;
     let mut named = 0;
     for (path, pages) in specimen.runs() {
@@ -318,24 +336,29 @@ fn the_entries_of_damaged_pages_go_and_no_others() {
             } else {
                 disk.add_bad_range(&path, offset..offset + 512, BadMedia::Both);
             }
+
             cases += 1;
             let place = format!("{} page {page}", path.display());
+
             let report = specimen.repair(&disk, &place);
             // What a merge has written goes without loss.
             let Some(lost) = report.lost.first() else { continue };
             assert_eq!(report.lost.len(), 1, "{place}: {report:?}");
             named += 1;
             assert_eq!(lost.path, path, "{place}");
+
             let LostWhat::Entries { keys, entries, pages: lost_pages, .. } = &lost.what else {
                 panic!("{place}: {report:?}");
             };
             assert_eq!((keys.len(), *lost_pages), (1, 1), "{place}: {report:?}");
+
             // A page has room for some twenty of them.
             assert!(entries.is_some_and(|lost| (1..40).contains(&lost)), "{place}: {report:?}");
             assert!(pages < 3 || keys[0].after.is_some() || keys[0].before.is_some(), "{place}");
             assert!(!lost.tables.is_empty() || !lost.snapshots.is_empty(), "{place}");
         }
     }
+
     assert!(named > 8, "{named} of {cases}");
 }
 
@@ -344,6 +367,7 @@ fn the_entries_of_damaged_pages_go_and_no_others() {
 fn values_outlive_their_damaged_blobs() {
     let specimen = specimen();
     let files = specimen.disk.files();
+
     let blobs = files.iter().filter(|path| path.extension().is_some_and(|end| end == "blobs"));
     for path in blobs {
         let disk = specimen.disk.clone_disk();
@@ -368,12 +392,14 @@ fn values_outlive_their_damaged_blobs() {
 fn whatever_becomes_of_a_file_the_rest_is_there_after_a_repair() {
     let specimen = specimen();
     let mut lossy = 0;
+
     let step = by_effort(17, 1);
     let mut turn = 0;
     for path in specimen.disk.files() {
         if ["lock", "reserve"].iter().any(|name| path.ends_with(name)) {
             continue;
         }
+
         let is_run = path.starts_with("/store/active");
         for deed in DEEDS {
             turn += 1;
@@ -388,6 +414,7 @@ fn whatever_becomes_of_a_file_the_rest_is_there_after_a_repair() {
             }
         }
     }
+
     assert!(lossy > 10, "{lossy}");
 }
 
@@ -402,6 +429,7 @@ fn a_store_without_its_log_goes_back_to_its_manifest() {
         for file in disk.files().into_iter().filter(|path| path.starts_with(&log)) {
             disk.remove(&file).unwrap();
         }
+
         if is_removed {
             disk.remove_dir(&log).unwrap();
         }
@@ -415,6 +443,7 @@ fn a_store_without_its_log_goes_back_to_its_manifest() {
             LostWhat::Commits { after, until } => Some((after, until)),
             _ => None,
         });
+
         let (after, until) = commits.unwrap();
         assert!((30..COMMITS).contains(&after) && until.is_none(), "{report:?}");
     }
@@ -425,6 +454,7 @@ fn a_store_without_its_log_goes_back_to_its_manifest() {
 fn of_a_damaged_log_the_commits_before_the_damage_stay() {
     let specimen = specimen();
     let log = Path::new(DIR).join("log");
+
     let segments: Vec<_> =
         specimen.disk.files().into_iter().filter(|path| path.starts_with(&log)).collect();
     let mut ends = BTreeSet::new();
@@ -443,6 +473,7 @@ fn of_a_damaged_log_the_commits_before_the_damage_stay() {
             }));
         }
     }
+
     assert!(ends.len() > 1, "{ends:?}");
 }
 
@@ -492,6 +523,7 @@ fn a_crash_at_any_call_of_a_repair_leaves_what_can_be_repaired_again() {
     let report = mend(&whole).unwrap();
     let calls = whole.calls() - first;
     assert!(report.lost.len() > 2 && check(&whole).is_clean(), "{report:?}");
+
     let expected = held(&whole).unwrap();
     let step = by_effort(1 + calls as usize / 60, 1);
     for call in (0..calls).step_by(step) {

@@ -30,11 +30,13 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
         table.save_snapshot(&name("a"), LABEL).unwrap();
         let saved = content(&table);
         drop(table);
+
         let options = OpenOptions::default()
             .disk_cache(DiskCache::None)
             .merge_batch_pages(3)
             .merge_thread(CompactionThread::Background)
             .queue_depth(5);
+
         let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
         let expected = TableConfig {
             disk_cache: DiskCache::None,
@@ -43,10 +45,12 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
             queue_depth: 5,
             ..buffer_of(30)
         };
+
         assert_eq!(opened.config(), &expected);
         assert_eq!(content(&opened), saved);
         fill(&mut opened, 500..1_000);
         assert_eq!(content(&opened).len(), 1_000);
+
         // What is not given stays, and what was given goes into the next snapshot.
         assert_eq!(session.open_snapshot(&name("a"), LABEL).unwrap().config(), &buffer_of(30));
         opened.save_snapshot(&name("b"), LABEL).unwrap();
@@ -56,6 +60,7 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
         let error = session.open_snapshot_with(&name("a"), LABEL, &options).map(drop).unwrap_err();
         let is_refused = matches!(&error, Error::InvalidConfig { option: "merge_batch_pages", .. });
         assert!(is_refused, "{error}");
+
         // The label is looked at all the same.
         let options = OpenOptions::default().verify(Verify::Full);
         let error = session.open_snapshot_with(&name("a"), "", &options).map(drop).unwrap_err();
@@ -79,10 +84,12 @@ fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
     let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
     let expected = TableConfig { memory_budget: Some(BUDGET), ..TableConfig::default() };
     assert_eq!(opened.config(), &expected);
+
     for first in (20_000..40_000).step_by(200) {
         fill(&mut opened, first..first + 200);
         assert!(opened.stats().memory_bytes() <= BUDGET, "{:?}", opened.stats());
     }
+
     assert_eq!(content(&opened).len(), 40_000);
     assert_eq!(session.open_snapshot(&name("a"), LABEL).unwrap().config(), &stored);
 
@@ -105,6 +112,7 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     const ENTRIES: u64 = 250_000;
     const ABSENT: u64 = 60_000;
     let place = Place::simulated(1);
+
     let session = place.open();
     let mut table = session
         .new_table(&TableConfig {
@@ -113,10 +121,12 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
             ..with_ribbons(14, 25_000)
         })
         .unwrap();
+
     fill(&mut table, 0..ENTRIES);
     table.save_snapshot(&name("a"), LABEL).unwrap();
     drop(table);
     let absent: Vec<_> = (ENTRIES..ENTRIES + ABSENT).map(key).collect();
+
     let present: Vec<_> = (0..ENTRIES).step_by(3).map(key).collect();
     let mut before = f64::INFINITY;
     for budget in [256_u64, 320, 512].map(|kilobytes| kilobytes << 10) {
@@ -129,18 +139,22 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
         let reads = table.stats().lookup_reads;
         assert!(table.get_many(&absent).unwrap().iter().all(|result| !result.is_found()));
         let cost = (table.stats().lookup_reads - reads) as f64 / ABSENT as f64;
+
         let bits = stats.filter_bytes as f64 * 8.0 / ENTRIES as f64;
         // To be shared by runs of several levels costs a bit, by the entropy of their shares.
         let expected = f64::powf(0.5, bits / 1.05 - 1.0);
         assert!(cost < before && cost < 1.2 * expected + 1e-4, "{budget}: {cost}, {bits} bits");
         before = cost;
+
         for first in (0..6_000).map(|step| ENTRIES + step * 10).step_by(100) {
             fill(&mut table, first..first + 10);
             assert!(table.stats().memory_bytes() <= budget, "{:?}", table.stats());
         }
+
         let found = table.get_many(&present).unwrap();
         assert!(found.iter().all(Lookup::is_found), "{budget}");
     }
+
     assert!(before < 2e-4, "{before}");
 }
 
@@ -151,6 +165,7 @@ fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     let place = Place::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&with_ribbons(8, 15_000)).unwrap();
+
     let mut number = 0;
     let mut is_half = false;
     while !is_half {
@@ -162,6 +177,7 @@ fn a_ribbon_of_a_resumed_merge_has_all_keys() {
         is_half = last >= 40_000 && stats.merge_debt_pages > 200 && stats.unfinished_bytes > 70_000;
         assert!(number < 400_000, "{stats:?}");
     }
+
     table.save_snapshot(&name("a"), LABEL).unwrap();
     drop(table);
     session.close().unwrap();
@@ -190,6 +206,7 @@ fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right
     let whole = read(&place, &path);
     let footer = whole.len() / PAGE_SIZE - 1;
     assert_eq!(u32_at(&whole, footer * PAGE_SIZE + FOOTER_PROBES), 3);
+
     for (at, number) in [
         (FOOTER_PROBES, 0),
         (FOOTER_PROBES, 17),
@@ -215,6 +232,7 @@ fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right
         let is_refused = matches!(refused, Err(Error::SnapshotCorrupted { .. }));
         assert!(is_refused, "{at}, {number}: {refused:?}");
     }
+
     write(&place, &path, &whole);
     assert!(open_with(&place.open(), Verify::Full).is_ok());
 }
@@ -234,6 +252,7 @@ fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
     table.save_snapshot(&name("a"), LABEL).unwrap();
     let whole = table.stats().filter_bytes;
     drop(table);
+
     for round in 0..40 {
         let budgets = [BUDGETS[round % 2], BUDGETS[round % 3]];
         let barrier = Barrier::new(budgets.len());
@@ -243,10 +262,12 @@ fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
             barrier.wait();
             session.open_snapshot_with(&name("a"), LABEL, &options).unwrap()
         };
+
         let tables = thread::scope(|scope| {
             let opening = budgets.map(|budget| scope.spawn(move || open(budget)));
             opening.map(|table| table.join().unwrap())
         });
+
         for (table, budget) in tables.iter().zip(budgets) {
             let stats = table.stats();
             assert!(stats.memory_bytes() <= budget, "{round}: {budget}: {stats:?}");
@@ -319,18 +340,22 @@ fn a_full_check_passes_what_is_whole_and_reads_all_of_it() {
         let table = open_with(&session, Verify::Full).unwrap();
         assert_eq!(content(&table), contents.0);
     }
+
     let place = Place::simulated(1);
     make(&place);
     let Place::Simulated { disk } = &place else { return };
+
     let session = place.open();
     let pages = |verify: Verify| {
         let before = disk.counts();
         drop(open_with(&session, verify).unwrap());
         (disk.counts() - before).read_pages
     };
+
     let lazy = pages(Verify::Lazy);
     let full = pages(Verify::Full);
     let info = session.snapshot_info(&name("a")).unwrap();
+
     let data_pages = info.data_bytes / PAGE_SIZE as u64;
     // Besides the entries, filters and indexes are read once more.
     assert!((data_pages + lazy..data_pages + 2 * lazy + 8).contains(&full), "{lazy}, {full}");
@@ -350,10 +375,12 @@ fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
         write(&place, &path, &bytes);
         let session = place.open();
         drop(open_with(&session, Verify::Lazy).unwrap());
+
         let open_files = || match &place {
             Place::Simulated { disk } => disk.open_files(),
             Place::Real { .. } => 0,
         };
+
         let open_before = open_files();
         for _ in 0..3 {
             let error = open_with(&session, Verify::Full).map(drop).unwrap_err();
@@ -363,6 +390,7 @@ fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
                 "{error}"
             );
         }
+
         assert_eq!(open_files(), open_before);
         assert_eq!(content(&session.open_snapshot(&name("b"), LABEL).unwrap()), contents.1);
         session.delete_snapshot(&name("a")).unwrap();
@@ -380,6 +408,7 @@ fn a_full_check_finds_damaged_and_missing_blobs() {
         let whole = read(&place, &path);
         let mut flipped = whole.clone();
         flipped[PAGE_SIZE + 50] ^= 1;
+
         // What is wrong with the file as a whole is found without reading it.
         let check = |rule: &str, is_found_by_all: bool| {
             let session = place.open();
@@ -395,6 +424,7 @@ fn a_full_check_finds_damaged_and_missing_blobs() {
             }
             open_with(&session, Verify::Full).map(drop).unwrap_err();
         };
+
         write(&place, &path, &flipped);
         check("page 1: crc", false);
         write(&place, &path, &whole);
@@ -420,12 +450,14 @@ fn a_full_check_finds_what_no_checksum_tells() {
     for place in Place::both() {
         make(&place);
         let path = largest_run(&place);
+
         let whole = read(&place, &path);
         let footer = whole.len() / PAGE_SIZE - 1;
         let field = |at: usize| {
             let at = footer * PAGE_SIZE + at;
             u32::from_le_bytes(*whole[at..].first_chunk().unwrap()) as usize
         };
+
         let data_pages = field(16 + 80);
         let check = |page: usize, change: &dyn Fn(&mut [u8]), rule: &str| {
             let mut bytes = whole.clone();
@@ -440,6 +472,7 @@ fn a_full_check_finds_what_no_checksum_tells() {
             );
             session.close().unwrap();
         };
+
         check(footer, &|page| page[16 + 32] ^= 1, "footer's sums");
         check(data_pages, &|page| page[16..].fill(0), "the filter lacks a key");
         let earlier = whole[2 * PAGE_SIZE..3 * PAGE_SIZE].to_vec();
@@ -460,10 +493,12 @@ fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
         let mut bytes = read(&place, &path);
         let footer = bytes.len() - PAGE_SIZE;
         let filter_page = u32_at(&bytes, footer + FOOTER_DATA_PAGES) as usize;
+
         let open = |session: &Session, budget: u64, verify: Verify| {
             let options = OpenOptions::default().memory_budget(budget).verify(verify);
             session.open_snapshot_with(&name("a"), LABEL, &options)
         };
+
         for budget in [MEMORY_BUDGET_MIN, 16 << 20] {
             let session = place.open();
             let first = open(&session, budget, Verify::Full).unwrap();
@@ -471,6 +506,7 @@ fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
             assert_eq!(first.stats().filter_bytes, second.stats().filter_bytes);
             assert!(second.stats().memory_bytes() <= budget, "{:?}", second.stats());
         }
+
         change_page(&mut bytes, filter_page, |page| page[16..].fill(0));
         write(&place, &path, &bytes);
         for is_open in [false, true] {
@@ -512,6 +548,7 @@ fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
     make(&place);
     let path = largest_run(&place);
     let whole = read(&place, &path);
+
     let footer = whole.len() / PAGE_SIZE - 1;
     let field = |at: usize| u32_at(&whole, footer * PAGE_SIZE + at);
     for (at, number) in [
@@ -529,6 +566,7 @@ fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
         let refused = open_with(&place.open(), Verify::Lazy).map(drop);
         assert!(matches!(refused, Err(Error::SnapshotCorrupted { .. })), "{at}: {refused:?}");
     }
+
     // A run whose filter is left out: whoever asks it finds nothing.
     let data = field(FOOTER_DATA_PAGES) as usize;
     let filters = field(FOOTER_FILTER_PAGES) as usize;
@@ -536,10 +574,12 @@ fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
     bytes.drain(data * PAGE_SIZE..(data + filters) * PAGE_SIZE);
     let footer = footer - filters;
     (data..footer).for_each(|page| change_page(&mut bytes, page, |_| {}));
+
     change_page(&mut bytes, footer, |page| {
         page[FOOTER_FILTER_PAGES..][..4].fill(0);
         page[FOOTER_FILTER_BLOCKS..][..8].fill(0);
     });
+
     place.disk().remove(&path).unwrap();
     let file = place.disk().open(&path, OpenMode::CreateNew, Access::Buffered).unwrap();
     file.write_at(&bytes, 0).unwrap();
@@ -556,12 +596,14 @@ fn keys_beyond_those_of_the_index_are_found_by_whoever_reads_them() {
         let path = largest_run(&place);
         let mut bytes = read(&place, &path);
         let footer = bytes.len() - PAGE_SIZE;
+
         let pages = [FOOTER_DATA_PAGES, FOOTER_FILTER_PAGES].map(|at| u32_at(&bytes, footer + at));
         // The lengths and the texts of the smallest and the largest key; then those that are large.
         change_page(&mut bytes, pages.iter().sum::<u32>() as usize, |page| {
             let min_len = u32_at(page, 16) as usize;
             page[16 + 4 + min_len + 4] -= 1;
         });
+
         write(&place, &path, &bytes);
         let session = place.open();
         let table = open_with(&session, Verify::Lazy).unwrap();

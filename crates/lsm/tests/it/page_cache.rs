@@ -68,6 +68,7 @@ fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
             assert!((reads + hits - 1.0).abs() < 0.1, "{budget}: {reads} and {hits}");
             assert!((hits - share).abs() < 0.1, "{budget}: {hits} of {share}");
             assert!(session.stats().cache_hits >= stats.cache_hits);
+
             // Whatever was not read before comes in; with room for all of it everything is here in
             // the end.
             if budget == 16 << 20 {
@@ -75,9 +76,11 @@ fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
             } else {
                 assert!(stats.cache_bytes * 10 >= (budget - 256_000) * 8, "{budget}: {stats:?}");
             }
+
             // A scan neither uses the cache nor fills it.
             let before = table.stats();
             assert_eq!(content(&table).len() as u64, ENTRIES);
+
             let after = table.stats();
             assert_eq!(
                 (before.cache_hits, before.cache_bytes),
@@ -169,6 +172,7 @@ fn what_is_damaged_does_not_come_into_the_cache() {
     let paths = place.runs();
     let whole: Vec<Vec<u8>> = paths.iter().map(|path| disk.read_raw(path).unwrap()).collect();
     let table = open(&session, 16 << 20, MemoryGoal::Balanced);
+
     let write = |alter: &dyn Fn(&mut Vec<u8>)| {
         for (path, bytes) in paths.iter().zip(&whole) {
             let mut bytes = bytes.clone();
@@ -176,7 +180,9 @@ fn what_is_damaged_does_not_come_into_the_cache() {
             write_raw(disk, path, &bytes);
         }
     };
+
     write(&|bytes| bytes[2_000] ^= 1);
+
     let keys: Vec<_> = (0..ENTRIES).map(key).collect();
     let mut damaged = 0;
     for _ in 0..2 {
@@ -187,6 +193,7 @@ fn what_is_damaged_does_not_come_into_the_cache() {
             }
         }
     }
+
     assert!(damaged >= 20, "{damaged}");
     write(&|_| ());
     look_up(&table, 1, 5_000, ENTRIES);

@@ -74,6 +74,7 @@ fn draw_batch(rng: &mut ChaCha8Rng, keys: u64, count: usize) -> Batch {
             _ => Change::Delete,
         }
     };
+
     (0..count).map(|_| (key(rng.below(keys)).to_vec(), change(rng))).collect()
 }
 
@@ -90,6 +91,7 @@ fn update(table: &mut Table, batch: &Batch) -> Result<()> {
             (key, update)
         })
         .collect();
+
     table.write_batch(&updates)
 }
 
@@ -116,18 +118,21 @@ fn resolve() -> MergeOperator {
 fn check(session: &Session, table: &Table, entries: &Entries) -> Result<()> {
     let keys: Vec<&Vec<u8>> = entries.keys().collect();
     let found = table.get_many(&keys)?;
+
     let blobs: Vec<_> = found.iter().filter_map(Lookup::blob).cloned().collect();
     let mut blobs = session.retrieve_blobs(&blobs)?.into_iter();
     for ((key, (value, blob)), found) in entries.iter().zip(&found) {
         assert_eq!(found.value(), Some(value.as_slice()), "key {key:02x?}");
         assert_eq!(found.blob().and_then(|_| blobs.next()), *blob, "blob of {key:02x?}");
     }
+
     let mut cursor = table.cursor()?;
     for (key, (value, _)) in entries {
         let record = cursor.next()?;
         let record = record.map(|record| (record.key, record.value.into_vec()));
         assert_eq!(record.as_ref(), Some(&(key.clone(), value.clone())));
     }
+
     assert!(cursor.next()?.is_none());
     Ok(())
 }
@@ -169,6 +174,7 @@ fn nearly_merged() -> (Arc<SimDisk>, Entries) {
     let mut table = session.new_table(&config).unwrap();
     let mut entries = Entries::new();
     let mut next = 0;
+
     let is_late = |table: &Table| {
         table.stats().levels.iter().any(|level| {
             level.merge_pages > 300
@@ -176,12 +182,14 @@ fn nearly_merged() -> (Arc<SimDisk>, Entries) {
                 && level.merge_pages_done < level.merge_pages
         })
     };
+
     while !is_late(&table) {
         fill(&mut table, next..next + 100);
         entries.extend((next..next + 100).map(|n| (key(n).to_vec(), (value(n, 60), None))));
         next += 100;
         assert!(next < 100_000, "{:?}", table.stats().levels);
     }
+
     table.save_snapshot(&name("late"), "").unwrap();
     drop(table);
     session.close().unwrap();
@@ -216,12 +224,14 @@ fn what_a_merge_had_written_is_not_written_again() {
     let resumed = disk.clone_disk();
     let anew = disk.clone_disk();
     let (reads, writes) = pages_to_complete(&resumed, &entries);
+
     for output in &outputs {
         anew.remove(&output.path).unwrap();
     }
     let (reads_anew, writes_anew) = pages_to_complete(&anew, &entries);
     let saved = writes_anew - writes;
     assert!(saved >= kept * 95 / 100, "{saved} pages were not written again, of {kept}");
+
     // Instead of the inputs up to there, the output is read.
     assert!(reads <= reads_anew + 64, "{reads} pages read, anew {reads_anew}");
     println!("{writes} pages written, anew {writes_anew}; {reads} read, anew {reads_anew}");
@@ -374,6 +384,7 @@ impl MidMerge {
         } else {
             update(&mut table, further).unwrap();
         }
+
         apply(&mut entries, further);
         check(&self.session, &table, &entries).unwrap();
         check(&self.session, &self.table, &self.entries).unwrap();
@@ -415,6 +426,7 @@ impl Halfway {
         let disk = SimDisk::new(seed);
         let session = open(&disk).unwrap();
         let table = session.new_table(&small()).unwrap();
+
         let mut table = table;
         let mut entries = Entries::new();
         loop {
@@ -706,6 +718,7 @@ impl Runner {
                 session()?.close()?;
             }
         }
+
         Ok(())
     }
 }
@@ -717,6 +730,7 @@ fn script(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Model, Vec<Step>) {
     session.close().unwrap();
     drop(session);
     let snapshots = BTreeMap::from([("a".to_owned(), saved)]);
+
     let mut steps = vec![Step::Open, Step::OpenSnapshot("a".to_owned())];
     for round in 0..7 {
         steps.push(Step::Update(draw_batch(rng, 120, 5)));
@@ -728,6 +742,7 @@ fn script(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Model, Vec<Step>) {
             _ => {}
         }
     }
+
     steps.push(Step::Close);
     (disk, Model { snapshots, ..Model::default() }, steps)
 }
@@ -766,15 +781,18 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Model], rng: &mut ChaCha8Rng) {
     check(&session, &table, &entries).unwrap();
     drop(table);
     session.close().unwrap();
+
     let session = open(disk).unwrap();
     for (text, entries) in &model.snapshots {
         check(&session, &again_of(&session, text), entries).unwrap();
     }
+
     for text in model.snapshots.keys() {
         session.delete_snapshot(&name(text)).unwrap();
     }
     session.close().unwrap();
     drop(session);
+
     let left = disk.files().into_iter().filter(|path| path.extension().is_some());
     // The remains of the crash stay for a while.
     let left: Vec<_> =
@@ -872,16 +890,20 @@ fn run_with_fault(
                     | Error::SnapshotCorrupted { .. }
                     | Error::SessionDirCorrupted { .. }
             );
+
             assert!(disk.faults() > 0, "{step:?} failed without a fault: {error}");
             assert!(is_damage || !is_silent && matches!(error, Error::Disk(_)), "{error:?}");
             disk.set_plan(FaultPlan::default());
+
             if let (Some(session), Some(table)) = (&runner.session, &runner.table) {
                 check(session, table, &model.table).expect("reads go on");
             }
+
             let was_deleted = matches!(step, Step::Delete(text) if {
                 let session = runner.session.as_ref().unwrap();
                 !session.snapshot_exists(&name(text)).unwrap()
             });
+
             let nothing: [(&[u8], Update<'_>); 0] = [];
             let refused = runner.table.as_mut().map(|table| table.write_batch(&nothing));
             if let Some(Err(Error::Poisoned { .. })) = refused {
@@ -893,15 +915,18 @@ fn run_with_fault(
                 check_image(disk, &legal, rng);
                 return errors;
             }
+
             if !was_deleted {
                 runner.step(step).unwrap_or_else(|error| panic!("{step:?} again: {error:?}"));
             }
         }
+
         model.apply(step);
         if let (Some(session), Some(table), 1..) = (&runner.session, &runner.table, errors) {
             check(session, table, &model.table).unwrap();
         }
     }
+
     disk.set_plan(FaultPlan::default());
     drop(runner);
     if errors > 0 && rng.chance(1, 4) {

@@ -59,6 +59,7 @@ fn draw_batch(rng: &mut impl RngCore) -> Vec<(Vec<u8>, Change)> {
         };
         (vec![from], change)
     };
+
     (0..=Draw::index(rng, 8)).map(|_| change(rng)).collect()
 }
 
@@ -73,6 +74,7 @@ fn update(table: &mut Table, model: &mut Model, rng: &mut impl RngCore) {
 
 fn check(table: &Table, model: &Model, what: &str) {
     let expected: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+
     let mut cursor = table.cursor().unwrap();
     let mut found = Vec::new();
     while let Some(record) = cursor.next().unwrap() {
@@ -93,6 +95,7 @@ fn check(table: &Table, model: &Model, what: &str) {
         let expected = model.get(&key[..]).map(Vec::as_slice);
         assert_eq!(found.value(), expected, "lookup of {key:?}, {what}");
     }
+
     assert_eq!(table.count_exact().unwrap(), model.len() as u64);
 }
 
@@ -194,21 +197,25 @@ fn a_batch_with_a_range_is_all_or_nothing() {
     let disk = SimDisk::new(1);
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(disk, Path::new("/session"), &options).unwrap();
+
     let combine = |newer: &[u8], older: &[u8]| {
         assert!(newer != b"panic", "as planned");
         [older, newer].concat()
     };
+
     let resolve = MergeOperator::new("panics", combine).unwrap();
     for buffer in [3, 100] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let config =
             TableConfig { write_buffer, resolve: resolve.clone(), ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         let mut model = Model::new();
         for key in 0..40 {
             table.insert(&[key], b"old").unwrap();
             model.insert(vec![key], b"old".to_vec());
         }
+
         let insert = |key| ([key], Update::Insert(b"torn"));
         let batch = [
             insert(1),
@@ -226,12 +233,14 @@ fn a_batch_with_a_range_is_all_or_nothing() {
             ([12], Update::Upsert(b"panic")),
             ([12], Update::Upsert(b"panic")),
         ];
+
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| table.write_batch(&batch)));
         assert!(panicked.is_err(), "no function was called");
         check(&table, &model, "taken back");
         table.write_batch(&batch[..7]).unwrap();
         model.retain(|key, _| key[0] < 2);
+
         for key in [1, 8, 9, 10] {
             model.insert(vec![key], b"torn".to_vec());
         }
@@ -308,7 +317,9 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
         assert!(!table.get(&key(50_000)).unwrap().is_found());
         assert_eq!(counted.counts().reads, before.reads, "a lookup of a deleted key");
     };
+
     first_steps();
+
     // Merges jump over it, too.
     insert_all(&table, 200_000..230_000, b"later");
     first_steps();
@@ -403,17 +414,20 @@ fn masks_are_bounded() {
         table.delete_range(&key(number)[..]..&key(number + 1)[..]).unwrap();
         model.remove(&number);
     }
+
     let stats = table.stats().unwrap();
     assert!(
         stats.buffer_entries <= 500,
         "{} entries are waiting to be flushed",
         stats.buffer_entries
     );
+
     assert!(stats.levels.iter().map(|level| level.deletes).sum::<u64>() > 0 && runs > 0);
     let before = counted.counts();
     table.delete_range(&key(5_000)[..]..&key(25_000)[..]).unwrap();
     assert!((counted.counts() - before).read_bytes < 1 << 20, "{:?}", counted.counts());
     model.retain(|number| !(5_000..25_000).contains(number));
+
     // It touches another one.
     table.delete_range(&key(25_000)[..]..&key(25_010)[..]).unwrap();
     model.retain(|number| !(25_000..25_010).contains(number));
@@ -422,6 +436,7 @@ fn masks_are_bounded() {
         let found = crate::content(&store.table(&TableName::default()).unwrap().view().unwrap());
         assert!(found.into_iter().map(|(key, _)| key).eq(model.iter().map(|&number| key(number))));
     };
+
     check(&store);
     drop(table);
     store.close().unwrap();
@@ -456,11 +471,13 @@ fn versions_share_images_and_not_what_was_deleted() {
     insert_all(&table, 0..300, &[7; 1_000]);
     store.checkpoint().unwrap();
     let whole = store.retain(None).unwrap();
+
     let reader = StoreReader::open(
         Arc::clone(&counted) as _,
         Path::new("/store"),
         &ReaderOptions::default(),
     );
+
     let reader = reader.unwrap();
 
     let before = counted.counts();
@@ -477,9 +494,11 @@ fn versions_share_images_and_not_what_was_deleted() {
         let version = store.version(number).unwrap();
         version.table(&TableName::default()).unwrap().count_exact().unwrap()
     };
+
     let count = |store: &Store| {
         store.table(&TableName::default()).unwrap().view().unwrap().count_exact().unwrap()
     };
+
     let check = |store: &Store| {
         assert_eq!([whole, masked, in_log].map(|number| count_of(store, number)), [300, 40, 39]);
     };
@@ -499,11 +518,13 @@ fn versions_share_images_and_not_what_was_deleted() {
         store.checkpoint().unwrap();
         store.close().unwrap();
     }
+
     let store = store_on(&counted);
     for (number, expected) in [(whole, 300), (in_log, 39), (masked, 40)] {
         store.roll_back(number).unwrap();
         assert_eq!(count(&store), expected);
     }
+
     store.checkpoint().unwrap();
     store.close().unwrap();
     assert_eq!(count(&store_on(&counted)), 40);
@@ -521,18 +542,21 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     let options = SessionOptions::with_salt(SALT).create_dir();
     let open = || Session::open(Arc::clone(&counted) as _, Path::new("/store"), &options).unwrap();
     let session = open();
+
     let config = TableConfig {
         size_ratio: 2,
         write_buffer: WriteBuffer::Entries(200),
         merge_batch_pages: 1,
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&config).unwrap();
     let mut model = Model::new();
     let put = |table: &mut Table, model: &mut Model, number: u64| {
         table.insert(&key(number), &[number as u8; 60]).unwrap();
         model.insert(key(number).to_vec(), vec![number as u8; 60]);
     };
+
     let mut next = 0;
     let (merge, before) = loop {
         assert!(next < 100_000, "no merge was under way");
@@ -554,6 +578,7 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
         session.delete_snapshot(&name("whole")).unwrap();
         session.delete_snapshot(&name("masked")).unwrap();
     };
+
     assert_eq!(merge.deleted_ranges, 1, "{merge:?}");
     drop(table);
     session.close().unwrap();
@@ -563,6 +588,7 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
         ["masked", "whole"].map(|text| session.open_snapshot(&name(text), "").unwrap());
     let mut models = [before.clone(), before];
     models[0].retain(|found, _| found[..] < key(1_000)[..] || found[..] >= key(9_000)[..]);
+
     for _ in 0..4 {
         for (table, model) in tables.iter_mut().zip(&mut models) {
             assert!(crate::content(table).into_iter().eq(model.clone()));
@@ -570,6 +596,7 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
         }
         next += 300;
     }
+
     for (mut table, model) in tables.into_iter().zip(models) {
         table.compact(&mut |_, _| {}).unwrap();
         assert!(crate::content(&table).into_iter().eq(model.clone()));
@@ -583,16 +610,19 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
 fn blobs_and_old_values_under_a_range_are_gone() {
     let disk = SimDisk::new(1);
     let options = SessionOptions::with_salt(SALT).create_dir();
+
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     for buffer in [10, 1_000] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let resolve = MergeOperator::concatenate();
         let config = TableConfig { write_buffer, resolve, ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..100 {
             let blob = [number as u8; 4_000];
             table.write_batch(&[(key(number), Update::InsertWithBlob(b"old", &blob))]).unwrap();
         }
+
         let view = table.fork().unwrap();
         let kept = table.get(&key(50)).unwrap();
         table.delete_range(&key(10)[..]..&key(90)[..]).unwrap();
@@ -607,6 +637,7 @@ fn blobs_and_old_values_under_a_range_are_gone() {
         let mut table = session.open_snapshot(&name("saved"), "").unwrap();
         session.delete_snapshot(&name("saved")).unwrap();
         table.write_batch(&[(key(61), Update::Upsert(b"new"))]).unwrap();
+
         for _ in 0..2 {
             for number in 60..62 {
                 assert_eq!(table.get(&key(number)).unwrap().value(), Some(&b"new"[..]));
@@ -617,6 +648,7 @@ fn blobs_and_old_values_under_a_range_are_gone() {
             assert_eq!(table.count_exact().unwrap(), 22);
             table.compact(&mut |_, _| {}).unwrap();
         }
+
         let files = disk.files().into_iter().filter(|path| path.starts_with("/session/active"));
         let bytes: usize = files.map(|path| disk.read_raw(&path).unwrap().len()).sum();
         if buffer == 10 {
@@ -634,17 +666,20 @@ fn ranges_have_their_place_in_a_commit() {
     let [one, two] = ["one", "two"].map(|text| {
         store.create_table(&TableName::new(text).unwrap(), &crate::buffer_of(3)).unwrap()
     });
+
     let longest = [9; KEY_BYTES_MAX];
     for table in [&one, &two] {
         table.insert(&longest, b"").unwrap();
         (0..9).for_each(|key| drop(table.insert(&[key], b"old").unwrap()));
     }
+
     let updates: [(&[u8], Update<'_>); 4] = [
         (&[1], Update::Insert(b"lost")),
         (&[1], Update::DeleteRange(Some(&[5]))),
         (&[2], Update::Upsert(b"kept")),
         (&[8], Update::DeleteRange(None)),
     ];
+
     let last_only: [(&[u8], Update<'_>); 1] = [(&[7], Update::DeleteRange(Some(&[8])))];
     store.commit(&[(&one, &updates[..]), (&two, &last_only)]).unwrap();
     two.delete_range::<[u8], _>((Bound::Excluded(&[8_u8][..]), Bound::Included(&longest[..])))
@@ -666,6 +701,7 @@ fn ranges_have_their_place_in_a_commit() {
         let two = store.table(&TableName::new("one").unwrap()).unwrap().get(&[2]).unwrap();
         assert_eq!(two.value(), Some(&b"kept"[..]));
     };
+
     check(&store);
     drop((one, two));
     store.close().unwrap();

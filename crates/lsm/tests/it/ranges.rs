@@ -41,6 +41,7 @@ impl Content {
                 return;
             }
         };
+
         self.0.insert(key.to_vec(), entry);
     }
 
@@ -125,6 +126,7 @@ impl Walk<'_> {
         let at = self.at;
         let end = self.expected.len();
         let count = rng.index(10);
+
         let after = at..end.min(at + 1);
         let before = at.saturating_sub(1)..at;
         match rng.below(14) {
@@ -364,10 +366,12 @@ fn case_8_ranges() {
             }
             table.insert(b"aa", b"again").unwrap();
             table.delete(b"c").unwrap();
+
             let keys = |cursor: terrane_lsm::Result<Cursor>| {
                 let records = cursor.unwrap().take(100).unwrap();
                 records.iter().map(|r| String::from_utf8_lossy(&r.key).into_owned()).collect()
             };
+
             let check = |found: Vec<String>, expected: &[&str]| assert_eq!(found, expected);
             check(keys(table.range::<str, _>(..)), &["", "a", "aa", "b"]);
             check(keys(table.range("a".."b")), &["a", "aa"]);
@@ -387,11 +391,13 @@ fn case_8_ranges() {
 fn case_8_ranges_of_500_501_and_1000_entries_equal_point_lookups() {
     for place in Place::both() {
         let session = place.open();
+
         // Small buffers make a file every few updates, which takes its time on the real disk.
         let configs = match place {
             Place::Real { .. } => vec![buffer_of(1_000)],
             Place::Simulated { .. } => small_configs(),
         };
+
         for config in configs {
             let mut table = session.new_table(&config).unwrap();
             for round in 0..2_u64 {
@@ -404,6 +410,7 @@ fn case_8_ranges_of_500_501_and_1000_entries_equal_point_lookups() {
                 let batch: Vec<_> = (0..2_000).map(|n| (updates[n].0, update(n))).collect();
                 table.write_batch(&batch).unwrap();
             }
+
             for (count, last) in [(500, 666), (501, 668), (1_000, 1_333)] {
                 let range = 0..last;
                 let bounds = numbered(range.start)..numbered(range.end);
@@ -427,12 +434,15 @@ fn case_9_cursors() {
             for number in (0..100).step_by(2) {
                 table.insert(&numbered(number), &number.to_le_bytes()).unwrap();
             }
+
             let numbers = |records: Vec<Record>| {
                 let number = |r: Record| u64::from_le_bytes(r.value.as_ref().try_into().unwrap());
                 records.into_iter().map(number).collect::<Vec<_>>()
             };
+
             // An offset between two keys.
             let mut cursor = table.cursor_at(&numbered(7)).unwrap();
+
             // Later updates are invisible, wherever they end up.
             for number in 0..100 {
                 table.insert(&numbered(number), b"later").unwrap();
@@ -446,12 +456,15 @@ fn case_9_cursors() {
             assert_eq!(numbers(cursor.take_while(1, |_| true).unwrap()), [18]);
             assert_eq!(cursor.take(40).unwrap().len(), 40, "short only at the end");
             drop(table);
+
             // 98 was the last. A drained cursor stays empty.
             for _ in 0..3 {
                 assert_eq!(cursor.next().unwrap(), None);
                 assert_eq!(cursor.take(9).unwrap(), []);
             }
+
             assert_eq!(numbers(cursor.take_back(2).unwrap()), [98, 96]);
+
             // The first read after the table has gone gives what was there when the cursor was
             // made.
             cursor.seek_to_start();
@@ -470,6 +483,7 @@ fn pages_of_a_table_follow_each_other() {
     let session = Place::simulated(1).open();
     let mut table = session.new_table(&buffer_of(100)).unwrap();
     fill(&mut table, 0..1_000);
+
     let mut last = None;
     let mut count = 0;
     loop {
@@ -480,5 +494,6 @@ fn pages_of_a_table_follow_each_other() {
         last = Some(record.key.clone());
         count += page.len();
     }
+
     assert_eq!(count, 1_000);
 }

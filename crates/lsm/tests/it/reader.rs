@@ -73,6 +73,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
         table.delete_range(&[from][..]..&[end][..]).unwrap();
         return;
     }
+
     for _ in 0..=rng.index(12) {
         let key = (rng.below(60) as u8).to_le_bytes().to_vec();
         let value_len = rng.index(300);
@@ -83,6 +84,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
         }
         batch.push((key, value));
     }
+
     let updates = updates(&batch);
     table.write_batch(&updates).unwrap();
 }
@@ -183,10 +185,12 @@ fn a_writer_that_opens_the_store_keeps_what_readers_use() {
         store.checkpoint().unwrap();
         let reader = reader(&place);
         let old = model.clone();
+
         let runs = |place: &Place| {
             let active = place.disk().list(&place.dir().join("active")).unwrap();
             active.into_iter().map(|entry| entry.name).collect::<Vec<_>>()
         };
+
         let leased = runs(&place);
         drop((table, store));
         for _ in 0..3 {
@@ -201,6 +205,7 @@ fn a_writer_that_opens_the_store_keeps_what_readers_use() {
             let view = reader.table(&name("main")).unwrap();
             assert_eq!(content(&view), old);
         }
+
         let kept = runs(&place);
         assert!(leased.iter().any(|name| kept.contains(name)), "{leased:?}, {kept:?}");
         drop(reader);
@@ -218,15 +223,18 @@ fn snapshots_are_read_beside_a_writer_that_deletes_them() {
             &place.dir(),
             &SessionOptions::with_salt(SALT).create_dir(),
         );
+
         let session = session.unwrap();
         let mut table = session.new_table(&config()).unwrap();
         let saved = SnapshotName::new("saved").unwrap();
+
         for number in 0..100_u64 {
             table.insert(&number.to_le_bytes(), b"value").unwrap();
         }
         table.insert_with_blob(b"k", b"v", b"blob").unwrap();
         table.save_snapshot(&saved, "label").unwrap();
         drop(table);
+
         // A session that never had a named table.
         let reader = reader(&place);
         assert!(reader.tables().is_empty());
@@ -238,6 +246,7 @@ fn snapshots_are_read_beside_a_writer_that_deletes_them() {
         assert!(!reader.session().snapshot_exists(&saved).unwrap());
         let error = reader.session().open_snapshot(&saved, "label").unwrap_err();
         assert!(matches!(error, Error::SnapshotDoesNotExist { .. }), "{error}");
+
         // Of which nothing was in memory.
         for number in 0..100_u64 {
             assert!(opened.get(&number.to_le_bytes()).unwrap().is_found());
@@ -260,6 +269,7 @@ fn a_reader_changes_nothing() {
     let reader = reader(&place);
     let table = reader.table(&name("main")).unwrap();
     let mut copy = table.fork().unwrap();
+
     let saved = SnapshotName::new("saved").unwrap();
     let session = reader.session();
     for refused in [
@@ -275,6 +285,7 @@ fn a_reader_changes_nothing() {
     ] {
         assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
     }
+
     assert_eq!(copy.get(b"k").unwrap().value(), Some(&b"v"[..]));
     session.close().unwrap();
     assert!(matches!(table.get(b"k"), Err(Error::SessionClosed)));
@@ -302,12 +313,14 @@ fn tables_are_refused_one_by_one() {
     let with = options(Durability::Group).resolve(resolve.clone());
     let store = Store::open(place.disk(), &place.dir(), &with).unwrap();
     let own = TableConfig { resolve: resolve.clone(), ..config() };
+
     let main = store.create_table(&name("main"), &config()).unwrap();
     let own = store.create_table(&name("own"), &own).unwrap();
     for number in 0..50_u8 {
         main.insert(&[number], b"v").unwrap();
         own.upsert(&[number % 5], &[number]).unwrap();
     }
+
     let without = reader(&place);
     assert_eq!(without.tables().len(), 1);
     assert_eq!(content(&without.table(&name("main")).unwrap()).len(), 50);
@@ -334,6 +347,7 @@ fn a_refresh_that_fails_leaves_the_view() {
         put(&table, rng, &mut model);
         let mut reader = reader(&place);
         let old = model.clone();
+
         for _ in 0..60 {
             put(&table, rng, &mut model);
         }
@@ -346,6 +360,7 @@ fn a_refresh_that_fails_leaves_the_view() {
         let refreshed = reader.refresh();
         disk.set_plan(FaultPlan::default());
         let took = disk.calls() - before;
+
         let view = content(&reader.table(&name("main")).unwrap());
         match refreshed {
             Ok(_) => assert_eq!(view, model),
@@ -354,16 +369,19 @@ fn a_refresh_that_fails_leaves_the_view() {
                 assert_eq!(view, old);
             }
         }
+
         put(&table, rng, &mut model);
         store.checkpoint().unwrap();
         reader.refresh().unwrap();
         assert_eq!(content(&reader.table(&name("main")).unwrap()), model);
         drop((reader, table));
         store.close().unwrap();
+
         if call > took {
             assert!(call > 20, "{call} calls");
             break;
         }
+
         call += 1;
     }
 }
@@ -402,15 +420,18 @@ fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
 fn write_until_killed(dir: &Path) {
     let options = StoreOptions::default().create_dir().log_bytes_max(1 << 20);
     let options = options.checkpoint_thread(CheckpointThread::Background);
+
     let store = Store::open_dir(dir, &options).unwrap();
     let config = TableConfig { write_buffer: WriteBuffer::Entries(500), ..TableConfig::default() };
     let table = |text: &str| {
         let name = name(text);
         store.table(&name).or_else(|_| store.create_table(&name, &config)).unwrap()
     };
+
     let (main, sums) = (table("main"), table("sums"));
     let mut durable = std::fs::OpenOptions::new();
     let durable = durable.write(true).create(true).truncate(false).open(durable_path(dir)).unwrap();
+
     let mut out = std::io::stdout();
     let mut extra = store.table(&name("extra")).ok();
     for number in store.last_commit() + 1.. {
@@ -420,6 +441,7 @@ fn write_until_killed(dir: &Path) {
             store.release(present).unwrap();
             continue;
         }
+
         let batch = batch(number);
         let updates = updates(&batch);
         let last = number.to_le_bytes();
@@ -427,11 +449,13 @@ fn write_until_killed(dir: &Path) {
         let mut batches = vec![(&main, &updates[..]), (&sums, &note[..])];
         batches.extend(extra.as_ref().map(|extra| (extra, &note[..])));
         assert_eq!(store.commit(&batches).unwrap().commit(), number);
+
         if number % 100 == 0 {
             store.sync().unwrap();
             std::os::unix::fs::FileExt::write_all_at(&durable, &last, 0).unwrap();
             writeln!(out, "commits").unwrap();
         }
+
         if number % 300 == 0 {
             if extra.take().is_some() {
                 store.drop_table(&name("extra")).unwrap();
@@ -445,6 +469,7 @@ fn write_until_killed(dir: &Path) {
 /// Reads and compares, and is killed.
 fn read_until_killed(dir: &Path) {
     let mut reader = StoreReader::open_dir(dir, &ReaderOptions::default()).unwrap();
+
     let mut model = Content::new();
     let mut known = 0;
     let mut out = std::io::stdout();
@@ -456,6 +481,7 @@ fn read_until_killed(dir: &Path) {
         assert!(commit >= durable, "{commit}, and {durable} was durable");
         assert!(commit >= known, "{commit} after {known}");
         let main = reader.table(&name("main")).unwrap();
+
         for name in ["sums", "extra"].map(name) {
             // Over all tables the same commit, but for one that was made or dropped just then.
             let last = match reader.table(&name) {
@@ -468,10 +494,12 @@ fn read_until_killed(dir: &Path) {
             let expected = commit - u64::from(goes_back(commit));
             assert!(last.is_none_or(|last| last == expected), "{name}: {last:?} of {commit}");
         }
+
         if round % 3 == 1 {
             // The view before is what it was.
             assert!(content(&old) == model, "after commit {known}, kept over {commit}");
         }
+
         for number in (known + 1..=commit).filter(|number| !goes_back(*number)) {
             for (key, value) in batch(number) {
                 match value {
@@ -480,6 +508,7 @@ fn read_until_killed(dir: &Path) {
                 }
             }
         }
+
         known = commit;
         assert!(content(&main) == model, "after commit {commit}");
         writeln!(out, "reads").unwrap();
@@ -500,6 +529,7 @@ fn start(dir: &Path, role: &str, number: u64, said: &Sender<Said>) -> Process {
     command.args(["--exact", TEST, "--nocapture"]);
     command.env(CHILD[0], dir).env(CHILD[1], role);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let said = said.clone();
     std::thread::spawn(move || {
@@ -510,6 +540,7 @@ fn start(dir: &Path, role: &str, number: u64, said: &Sender<Said>) -> Process {
         }
         let _ = said.send((number, true));
     });
+
     Process { child, number }
 }
 
@@ -524,6 +555,7 @@ fn processes_agree_when_they_are_killed_at_random() {
         }
         return;
     }
+
     let seconds: Option<u64> = env::var(SECONDS).ok().map(|text| text.parse().unwrap());
     for_each_seed("readers", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();

@@ -52,6 +52,7 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
     let drawn: Vec<_> = (0..len)
         .map(|_| (key(rng.below(KEYS)), rng.below(10), value(rng.below(1 << 40), 40)))
         .collect();
+
     let mut batch = Vec::new();
     for (key, kind, value) in &drawn {
         batch.push(match kind {
@@ -73,6 +74,7 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
             }
         });
     }
+
     table.write_batch(&batch).unwrap();
 }
 
@@ -80,12 +82,14 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
 fn killed(mut place: Place, rng: &mut ChaCha8Rng) -> (Place, Model) {
     let mut model = Model::new();
     let store = open(&place, place.disk());
+
     let table = store.create_table(&TableName::default(), &config()).unwrap();
     for _ in 0..240 {
         commit(&table, &mut model, rng, 51);
     }
     store.checkpoint().unwrap();
     assert!(table.stats().unwrap().levels.len() >= 3);
+
     for _ in 0..LOGGED / 10 {
         commit(&table, &mut model, rng, 10);
     }

@@ -73,6 +73,7 @@ fn positioning_costs_a_page_of_each_run() {
     let runs = table.stats().runs();
     assert!(runs >= 8, "{runs} runs");
     let mut cursor = table.cursor().unwrap();
+
     let mut pages = 0;
     let mut worst = 0;
     for number in 0..300 {
@@ -86,7 +87,9 @@ fn positioning_costs_a_page_of_each_run() {
         pages += counts.read_pages;
         worst = worst.max(counts.read_pages);
     }
+
     assert!(pages <= 300 * runs * 11 / 10, "{pages} pages for 300 positions in {runs} runs");
+
     // Where the position falls between two pages of a run, the next one is wanted too: two at once.
     assert!(worst <= 2 * runs, "{worst} pages for one position in {runs} runs");
 }
@@ -99,6 +102,7 @@ fn data_pages(table: &Table) -> u64 {
 #[test]
 fn a_scan_reads_each_page_once_and_in_large_requests() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
+
     let runs = table.stats().runs();
     let total = data_pages(&table);
     for is_forward in [true, false] {
@@ -116,9 +120,11 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
                 }
             }
         });
+
         assert_eq!(count, 60_000);
         assert!(counts.read_pages <= total, "{} pages read of {total}", counts.read_pages);
         assert!(counts.read_pages > total * 9 / 10, "{} of {total}", counts.read_pages);
+
         // Seven small requests on the way to the large ones, then 64 pages each.
         assert!(counts.reads <= 8 * runs + total / 64, "{} reads", counts.reads);
         assert!(counts.queued >= counts.reads / 2, "{} of {} ahead", counts.queued, counts.reads);
@@ -133,6 +139,7 @@ fn nothing_is_read_ahead_beyond_the_range() {
     assert_eq!(table.stats().runs(), 1);
     let mut keys: Vec<_> = (0..40_000).map(key).collect();
     keys.sort_unstable();
+
     // 35 entries of such keys and values stand on a page at least, at most 42.
     for (from, to) in [(0, 1_000), (10_000, 10_001), (20_000, 30_000), (39_000, 40_000)] {
         for is_forward in [true, false] {
@@ -150,6 +157,7 @@ fn nothing_is_read_ahead_beyond_the_range() {
                 };
                 assert_eq!(taken.unwrap().len(), to - from);
             });
+
             let pages = (to - from) as u64 / 35 + 3;
             assert!(
                 counts.read_pages <= pages,
@@ -165,6 +173,7 @@ fn nothing_is_read_ahead_beyond_the_range() {
 #[test]
 fn of_a_union_only_the_slice_in_turn_is_read() {
     let (disk, session) = open();
+
     let config = TableConfig { merge_batch_pages: 1, ..ordinary() };
     let mut tables = Vec::new();
     for part in 0..2 {
@@ -172,6 +181,7 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
         fill(&mut table, part * 20_000..(part + 1) * 20_000);
         tables.push(table);
     }
+
     let mut union = session.incremental_union(&[&tables[0], &tables[1]]).unwrap();
     union.supply_union_credits(union.remaining_union_debt() / 4).unwrap();
     let mut cursor = union.cursor().unwrap();
@@ -179,13 +189,16 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
     assert_eq!(counts.read_pages, 1, "of the first slice");
     let mut keys: Vec<_> = (0..40_000).map(key).collect();
     keys.sort_unstable();
+
     let counts = spent(&disk, || {
         cursor.seek(&keys[2_000]);
         assert_eq!(cursor.next().unwrap().unwrap().key, keys[2_000]);
         assert_eq!(cursor.prev().unwrap().unwrap().key, keys[2_000]);
         assert_eq!(cursor.prev().unwrap().unwrap().key, keys[1_999]);
     });
+
     assert!(counts.read_pages <= 4, "{} pages of a slice, or of two", counts.read_pages);
+
     // All of it, in both directions, over the frontier.
     cursor.seek_to_start();
     let forward = cursor.take(usize::MAX).unwrap();
@@ -195,6 +208,7 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
             .map(|record| record.key.as_slice())
             .eq(keys.iter().map(<[u8; 34]>::as_slice))
     );
+
     let back = cursor.take_back(usize::MAX).unwrap();
     assert!(forward.iter().rev().eq(&back));
 }
@@ -219,6 +233,7 @@ fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
 fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
     for place in Place::both() {
         let session = place.open();
+
         let table = in_order(&session, 1_000, 16);
         // Each run and its blobs.
         assert_eq!((table.stats().runs(), place.runs().len()), (10, 20));
@@ -230,6 +245,7 @@ fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
         drop(table);
         assert_eq!(place.runs().len(), 6, "of three runs");
         assert_eq!(cursor.take(usize::MAX).unwrap().len(), 170);
+
         // It can go back, so what it has passed stays.
         assert_eq!(place.runs().len(), 6);
         assert_eq!(cursor.take_back(usize::MAX).unwrap().len(), 170);
@@ -264,12 +280,14 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
         }
         cursor
     };
+
     let kinds = [FaultKind::Eio, FaultKind::ShortRead, FaultKind::BitRot, FaultKind::Misdirected];
     for is_forward in [true, false] {
         let start = disk.calls();
         assert_eq!(read_through(&mut open(is_forward), is_forward).unwrap(), 12_000);
         let calls = disk.calls() - start;
         assert!(calls > 40, "{calls} calls");
+
         for number in 0..calls {
             let kind = kinds[number as usize % kinds.len()];
             let at_call = disk.calls() + number;
@@ -280,6 +298,7 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
             assert!(count < 12_000);
             assert_eq!(disk.faults(), faults + 1, "{kind:?} at call {number}: {error}");
             assert!(matches!(error, Error::Disk(_) | Error::Corrupt { .. }), "{error:?}");
+
             // For good, and in both directions, although the fault is over.
             assert_eq!(cursor.next().unwrap_err().to_string(), error.to_string());
             cursor.seek_to_start();
@@ -288,6 +307,7 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
             disk.set_plan(FaultPlan::default());
         }
     }
+
     assert_eq!(read_through(&mut open(true), true).unwrap(), 12_000);
     drop(table);
     session.close().unwrap();
@@ -314,6 +334,7 @@ fn reads_in_flight_leave_nothing_behind() {
             assert_eq!(cursor.next().unwrap().unwrap().key, key(entries as u64));
         }
     }
+
     drop(table);
     session.close().unwrap();
     assert_eq!(disk.open_files(), 0);
@@ -325,6 +346,7 @@ fn reads_in_flight_leave_nothing_behind() {
 fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
     let disk = SimDisk::new(1);
     let options = SessionOptions::with_salt(SALT).create_dir().open_files_max(4);
+
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     let one_run = |entries: u64| {
         let merge_schedule = CompactionSchedule::OneShot;
@@ -334,6 +356,7 @@ fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
         assert_eq!(table.stats().runs(), 1);
         table
     };
+
     let table = one_run(8_000);
     table.save_snapshot(&terrane_lsm::SnapshotName::new("saved").unwrap(), "").unwrap();
     let unsynced = [100; 3].map(one_run);

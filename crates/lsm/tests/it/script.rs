@@ -165,11 +165,13 @@ pub(crate) fn check_table(table: &Table, content: &Content, keys: &[Vec<u8>]) ->
     let check = |key: &[u8], lookup: &Lookup| {
         assert_eq!(lookup.value(), content.get(key).map(Vec::as_slice), "lookup of {key:02x?}");
     };
+
     // Of a duplicate, which does no merge work while it waits: a check changes nothing.
     let reader = table.fork()?;
     let lookups = reader.get_many(keys)?;
     assert_eq!(lookups.len(), keys.len());
     keys.iter().zip(&lookups).for_each(|(key, lookup)| check(key, lookup));
+
     if let Some(key) = keys.first() {
         check(key, &reader.get(key)?);
     }
@@ -228,6 +230,7 @@ impl<'a> Runner<'a> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -285,9 +288,11 @@ impl Script {
     /// A script in which every kind of step occurs; `count` scales the updates.
     pub(crate) fn draw(count: usize, rng: &mut impl RngCore) -> Self {
         let config = draw_config(rng);
+
         // A flush for each update is enough of a load with a fraction of them.
         let count = if config.write_buffer == WriteBuffer::Entries(1) { count / 4 } else { count };
         let shape = *rng.pick(&[Shape::SharedPrefix, Shape::Clustered, Shape::Uniform]);
+
         let keys = Keys::new(shape, 40, rng).all().to_vec();
         let mut steps = Vec::new();
         let updates = |table: usize, share: usize, rng: &mut _, steps: &mut Vec<Step>| {
@@ -304,6 +309,7 @@ impl Script {
                 }
             }
         };
+
         steps.extend([Step::Open, Step::NewTable]);
         updates(0, 10, rng, &mut steps);
         steps.push(Step::Save(0, "a"));

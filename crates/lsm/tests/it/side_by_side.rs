@@ -46,6 +46,7 @@ fn nobody_waits_for_a_save_and_nobody_sees_its_snapshot_before_the_end() {
         let saved = content(&table);
         let slow = name("slow");
         gate.close("rename", place.dir().join("snapshots/slow.snapshot"));
+
         thread::scope(|scope| {
             let saving = scope.spawn(|| table.save_snapshot(&slow, LABEL));
             let held = gate.wait();
@@ -67,6 +68,7 @@ fn nobody_waits_for_a_save_and_nobody_sees_its_snapshot_before_the_end() {
             drop(held);
             saving.join().unwrap().unwrap();
         });
+
         assert_eq!(session.list_snapshots().unwrap(), [name("quick"), slow.clone()]);
         assert_eq!(content(&session.open_snapshot(&slow, LABEL).unwrap()), saved);
     }
@@ -78,6 +80,7 @@ fn closing_waits_for_a_save_which_is_whole_then() {
         let (gate, session, table) = session(&place);
         let saved = content(&table);
         gate.close("rename", place.dir().join("snapshots/slow.snapshot"));
+
         thread::scope(|scope| {
             let saving = scope.spawn(|| table.save_snapshot(&name("slow"), LABEL));
             let held = gate.wait();
@@ -97,6 +100,7 @@ fn closing_waits_for_a_save_which_is_whole_then() {
             saving.join().unwrap().unwrap();
             closing.join().unwrap().unwrap();
         });
+
         drop((table, session));
         let session = place.open();
         assert_eq!(session.list_snapshots().unwrap(), [name("slow"), name("there")]);
@@ -110,11 +114,13 @@ fn a_snapshot_deleted_or_renamed_while_it_is_opened_opens_all_the_same() {
         for is_deleted in [true, false] {
             let (gate, session, mut table) = session(&place);
             let saved = content(&table);
+
             // Nobody but the snapshot has its oldest run then.
             fill(&mut table, 1_000..1_200);
             drop(table);
             let run = place.runs().into_iter().max().unwrap();
             gate.close("open", run);
+
             thread::scope(|scope| {
                 let opening = scope.spawn(|| session.open_snapshot(&name("there"), LABEL));
                 let held = gate.wait();
@@ -127,6 +133,7 @@ fn a_snapshot_deleted_or_renamed_while_it_is_opened_opens_all_the_same() {
                 let table = opening.join().unwrap().unwrap();
                 assert_eq!(content(&table), saved);
             });
+
             // A table that was opened holds the runs, and nothing else does any more.
             assert_eq!(place.runs().is_empty(), is_deleted, "{:?}", place.runs());
             session.delete_snapshot_if_exists(&name("moved")).unwrap();
@@ -142,6 +149,7 @@ fn closing_gives_up_an_opening_that_is_under_way() {
         drop(table);
         let run = place.runs().into_iter().min().unwrap();
         gate.close("open", run);
+
         thread::scope(|scope| {
             let opening = scope.spawn(|| session.open_snapshot(&name("there"), LABEL));
             let held = gate.wait();

@@ -338,11 +338,13 @@ fn every_action_withstands_every_fault() {
             }
             world.end()
         });
+
         match result {
             Ok(done) => coverage.add(&done),
             Err(failure) => panic!("{} in seed {:#x}: {failure}", kind.name, case.seed),
         }
     }
+
     let kinds: BTreeSet<&str> = KINDS.iter().map(|kind| kind.name).collect();
     let done: BTreeSet<&str> = coverage.actions.keys().map(String::as_str).collect();
     assert_eq!(done, kinds);
@@ -369,6 +371,7 @@ fn a_seed_gives_the_same_calls_each_time() {
             compared += 1;
         }
     }
+
     assert!(compared >= by_effort(2, 4), "only {compared} seeds");
 }
 
@@ -387,6 +390,7 @@ fn a_history_that_fails_is_cut_down_to_what_matters() {
     let text = Trace { seed: case.seed, steps: least.steps }.to_text();
     let trace = Trace::from_text(&format!("some line\n{text}\n")).unwrap();
     assert_eq!(trace.to_text(), text);
+
     let again = attempt(|| {
         Case { is_model_wrong: true, ..Case::new(trace.seed, false) }.rerun(&trace.steps)
     });

@@ -32,22 +32,26 @@ fn case_1_open_creates_and_the_stored_salt_wins() {
         let mut table = session.new_table(&buffer_of(1_000)).unwrap();
         fill(&mut table, 0..20_000);
         table.save_snapshot(&name("kept"), "label").unwrap();
+
         let reads = |table: &Table| {
             let absent: Vec<_> = (100_000..120_000).map(key).collect();
             let before = table.stats().lookup_reads;
             assert!(table.get_many(&absent).unwrap().iter().all(|result| !result.is_found()));
             table.stats().lookup_reads - before
         };
+
         let reads_before = reads(&table);
         session.close().unwrap();
 
         let session = place.try_open(SALT + 1).unwrap();
         assert_eq!(session.salt(), SALT);
+
         let table = session.open_snapshot(&name("kept"), "label").unwrap();
         let keys: Vec<_> = (0..20_000).map(key).collect();
         for (n, result) in (0..).zip(table.get_many(&keys).unwrap()) {
             assert_eq!(result.value(), Some(value(n, 60).as_slice()));
         }
+
         // The same filters, and a flush that was under way is now a run with one of its own.
         let reads_after = reads(&table);
         assert!(reads_after <= reads_before + 40, "{reads_after} after {reads_before}");
@@ -60,22 +64,26 @@ fn case_2_each_unusable_directory_is_refused_by_its_reason() {
         let disk = place.disk();
         let dir = place.dir();
         let open = || Session::open(place.disk(), &dir, &SessionOptions::with_salt(SALT));
+
         let error = open().unwrap_err();
         assert!(
             matches!(&error, Error::SessionDirDoesNotExist { path } if *path == dir),
             "{error}"
         );
+
         assert!(!exists(disk.as_ref(), &dir));
 
         // Only a directory that is none of a session's: not even a lock file is made beside it.
         disk.create_dir(&dir).unwrap();
         disk.create_dir(&dir.join("stray")).unwrap();
+
         let error = open().unwrap_err();
         assert!(
             matches!(&error, Error::SessionDirCorrupted { path, reason }
                 if *path == dir && reason.contains("stray")),
             "{error}"
         );
+
         assert_eq!(disk.list(&dir).unwrap().len(), 1);
         disk.remove_dir(&dir.join("stray")).unwrap();
 
@@ -95,6 +103,7 @@ fn case_2_each_unusable_directory_is_refused_by_its_reason() {
             // Nothing was changed, so with the part back in its place all is well.
             open().unwrap().close().unwrap();
         }
+
         // What does not belong there does no harm.
         disk.create_dir(&dir.join("stranger")).unwrap();
         open().unwrap().close().unwrap();
@@ -120,6 +129,7 @@ fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
         }
         return;
     }
+
     let place = Place::real();
     let run_child = || {
         let mut command = Command::new(env::current_exe().unwrap());
@@ -135,6 +145,7 @@ fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
         // The reader stays open, so that the child can go on to say how its test went.
         (child, said, lines)
     };
+
     let session = place.open();
     let (mut child, said, rest) = run_child();
     assert!(said.contains("in use"), "{said}");
@@ -144,12 +155,14 @@ fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
 
     let (mut child, said, _rest) = run_child();
     assert_eq!(said, "child: opened");
+
     let error = place.try_open(SALT).unwrap_err();
     let pid = Some(child.id());
     assert!(
         matches!(&error, Error::SessionDirLocked { pid: found, .. } if *found == pid),
         "{error}"
     );
+
     child.kill().unwrap();
     child.wait().unwrap();
     place.open().close().unwrap();
@@ -167,11 +180,13 @@ fn case_3_reopening_leaves_snapshots_and_nothing_else() {
             fill(&mut table, 50..100);
             let mut lost = session.new_table(&buffer_of(3)).unwrap();
             fill(&mut lost, 0..50);
+
             if is_closed {
                 session.close().unwrap();
             } else {
                 place.kill();
             }
+
             drop((table, lost, session));
 
             let session = place.open();
@@ -179,6 +194,7 @@ fn case_3_reopening_leaves_snapshots_and_nothing_else() {
             let table = session.open_snapshot(&name("kept"), "").unwrap();
             assert_eq!(content(&table), kept);
             drop(table);
+
             // All that is there belongs to the snapshot, and goes with it.
             assert_eq!(place.runs(), at_open);
             session.delete_snapshot(&name("kept")).unwrap();
@@ -194,6 +210,7 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(2)).unwrap();
         fill(&mut table, 0..20);
+
         // A cursor outlives its table.
         let doomed = table.fork().unwrap();
         let mut cursor = doomed.cursor().unwrap();
@@ -205,6 +222,7 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
         let key = key(1);
         let backup = place.dir().with_file_name("backup");
         let (late, later, options) = (name("late"), name("later"), OpenOptions::default());
+
         let new = TableConfig::default();
         let closed: Vec<Error> = vec![
             table.get(&key).unwrap_err(),
@@ -246,10 +264,12 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
             session.list_snapshots().unwrap_err(),
             session.snapshot_exists(&name("late")).unwrap_err(),
         ];
+
         for (at, error) in closed.iter().enumerate() {
             assert!(matches!(error, Error::SessionClosed), "call {at}: {error}");
         }
         assert!(!exists(place.disk().as_ref(), &backup));
+
         // Handles that are still around touch nothing of the next session.
         let next = place.open();
         let mut other = next.new_table(&buffer_of(2)).unwrap();
@@ -298,6 +318,7 @@ fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
                 assert!(place.runs().is_empty(), "{:?}", place.runs());
             },
         );
+
         session.close().unwrap();
     }
 }
@@ -328,23 +349,28 @@ fn case_12_snapshot_basics() {
             fill(&mut table, 0..100);
             let saved = content(&table);
             table.save_snapshot(&name("a"), "ledger").unwrap();
+
             assert!(matches!(
                 table.save_snapshot(&name("a"), "ledger"),
                 Err(Error::SnapshotExists { name }) if name == "a"
             ));
+
             assert!(matches!(
                 session.open_snapshot(&name("b"), "ledger"),
                 Err(Error::SnapshotDoesNotExist { name }) if name == "b"
             ));
+
             assert!(matches!(
                 session.delete_snapshot(&name("b")),
                 Err(Error::SnapshotDoesNotExist { name }) if name == "b"
             ));
+
             assert!(matches!(
                 session.open_snapshot(&name("a"), "stake"),
                 Err(Error::SnapshotNotCompatible { name, expected, actual })
                     if name == "a" && expected == "stake" && actual == "ledger"
             ));
+
             // Later updates do not change it, and each opening is a table of its own.
             fill(&mut table, 100..200);
             clear(&mut table, 0..50);
@@ -364,10 +390,12 @@ fn case_12_snapshot_basics() {
             assert_eq!(session.list_snapshots().unwrap(), [name("a")]);
             assert!(session.snapshot_exists(&name("a")).unwrap());
             assert!(!session.snapshot_exists(&name("b")).unwrap());
+
             // A table outlives the snapshot that it was opened from.
             assert_eq!(content(&opened).len(), 150);
             session.delete_snapshot(&name("a")).unwrap();
         }
+
         assert!(place.runs().is_empty(), "{:?}", place.runs());
     }
 }
@@ -382,21 +410,25 @@ fn case_12_snapshots_can_be_renamed() {
         table.save_snapshot(&name("a"), "ledger").unwrap();
         fill(&mut table, 100..120);
         table.save_snapshot(&name("b"), "ledger").unwrap();
+
         let is_taken = |to: &str| {
             let error = session.rename_snapshot(&name("a"), &name(to)).unwrap_err();
             assert!(matches!(&error, Error::SnapshotExists { name } if name == to), "{error}");
         };
+
         is_taken("b");
         is_taken("a");
         assert!(matches!(
             session.rename_snapshot(&name("c"), &name("d")),
             Err(Error::SnapshotDoesNotExist { name }) if name == "c"
         ));
+
         let opened = session.open_snapshot(&name("a"), "ledger").unwrap();
         session.rename_snapshot(&name("a"), &name("c")).unwrap();
         assert_eq!(session.list_snapshots().unwrap(), [name("b"), name("c")]);
         assert_eq!(content(&opened), saved);
         assert_eq!(content(&session.open_snapshot(&name("c"), "ledger").unwrap()), saved);
+
         // The old name is free again, and the one snapshot does not keep the other's runs.
         table.save_snapshot(&name("a"), "ledger").unwrap();
         session.delete_snapshot(&name("a")).unwrap();
@@ -406,10 +438,12 @@ fn case_12_snapshots_can_be_renamed() {
         let session = place.open();
         assert_eq!(session.list_snapshots().unwrap(), [name("b"), name("c")]);
         assert_eq!(content(&session.open_snapshot(&name("c"), "ledger").unwrap()), saved);
+
         for text in ["b", "c"] {
             assert!(session.delete_snapshot_if_exists(&name(text)).unwrap());
             assert!(!session.delete_snapshot_if_exists(&name(text)).unwrap());
         }
+
         assert!(place.runs().is_empty(), "{:?}", place.runs());
     }
 }
@@ -431,12 +465,14 @@ fn case_12_a_snapshot_says_what_it_is() {
         assert_eq!(full.config, config);
         assert!(before_ns <= empty.created_ns && empty.created_ns < full.created_ns);
         assert!(full.runs > 1);
+
         // Keys and values, without filters and indexes.
         assert!((94_000..place.run_bytes()).contains(&full.data_bytes), "{full:?}");
         assert!(matches!(
             session.snapshot_info(&name("other")),
             Err(Error::SnapshotDoesNotExist { name }) if name == "other"
         ));
+
         session.rename_snapshot(&name("full"), &name("other")).unwrap();
         let renamed = session.snapshot_info(&name("other")).unwrap();
         assert_eq!((renamed.created_ns, renamed.runs), (full.created_ns, full.runs));
@@ -505,8 +541,10 @@ fn case_14_snapshots_in_mid_merge() {
             } else {
                 small_configs()
             };
+
             for config in configs {
                 let config = TableConfig { index, merge_batch_pages: 1, ..config };
+
                 let mut table = session.new_table(&config).unwrap();
                 let mut has_met_a_merge = false;
                 for round in 0..25 {
@@ -523,11 +561,13 @@ fn case_14_snapshots_in_mid_merge() {
                     assert_eq!(content(&opened), saved, "{config:?}, round {round}");
                     session.delete_snapshot(&name("mid")).unwrap();
                 }
+
                 let is_small = config.write_buffer != buffer_of(1_000).write_buffer;
                 let is_incremental = config.merge_schedule == TableConfig::default().merge_schedule;
                 assert_eq!(has_met_a_merge, is_small && is_incremental, "{config:?}");
             }
         }
+
         assert!(place.runs().is_empty(), "{:?}", place.runs());
     }
 }
@@ -597,6 +637,7 @@ fn saving_after_each_commit_writes_what_is_new() {
     let options = SessionOptions::with_salt(SALT).create_dir();
     let dir = Path::new("/session");
     let session = Session::open(Arc::clone(&disk) as _, dir, &options).unwrap();
+
     let mut table = session.new_table(&TableConfig::default()).unwrap();
     for number in 0..10_000 {
         table.insert(&key(number), &value(number, 60)).unwrap();
@@ -622,6 +663,7 @@ fn saving_after_each_commit_writes_what_is_new() {
         let table = session.open_snapshot(name, "").unwrap();
         assert_eq!(table.count_exact().unwrap(), 10_000 + at);
     }
+
     drop(table);
     for name in &names {
         session.delete_snapshot(name).unwrap();

@@ -197,6 +197,7 @@ impl Runner {
                 self.store()?;
             }
         }
+
         Ok(())
     }
 }
@@ -212,6 +213,7 @@ struct Outcome {
 /// Runs the script on a disk without faults, looking at everything `in_between`.
 fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bool) -> Outcome {
     disk.set_plan(full(CAPACITY));
+
     let mut outcome = Outcome::default();
     let mut runner = Runner { merge_thread, ..Runner::new(disk) };
     for step in script() {
@@ -227,11 +229,13 @@ fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bo
             }
             Err(error) => panic!("{step:?}: {error}"),
         }
+
         if in_between && step != Step::Open && step != Step::Create {
             let found = content(&runner.table().unwrap().view().unwrap()).unwrap();
             assert!(found == outcome.content, "{step:?}");
         }
     }
+
     let stats = runner.store().unwrap().session().stats();
     assert!(!stats.is_full && stats.reserve_bytes == RESERVE, "{stats:?}");
     runner.store().unwrap().close().unwrap();
@@ -260,6 +264,7 @@ fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_roo
 fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     disk.set_plan(full(CAPACITY));
     let store = open_with(disk, None).expect("a full disk opens");
+
     let stats = store.session().stats();
     // If the crash came before the store was made, it has the reserve of a new one.
     assert!(stats.reserve_bytes <= RESERVE, "{stats:?}");
@@ -267,6 +272,7 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
         assert!(legal.contains(&Content::new()));
         return;
     };
+
     let mut found = content(&table.view().unwrap()).unwrap();
     assert!(legal.contains(&found), "{} entries are none of {}", found.len(), legal.len());
     let first = found.keys().next().cloned().unwrap_or_default();
@@ -326,10 +332,12 @@ fn check_failed(runner: &mut Runner, step: Step, states: &mut Vec<Content>, erro
     let before = states.last().unwrap().clone();
     let mut after = before.clone();
     step.apply(&mut after);
+
     let found = match store.table(&main_table()) {
         Ok(table) => content(&table.view().unwrap()).expect("reads go on"),
         Err(_) => Content::new(),
     };
+
     assert!(found == before || found == after, "{step:?}: {error}");
     let is_poisoned = matches!(store.commit::<&[u8]>(&[]), Err(Error::Poisoned { .. }));
     if is_poisoned {
@@ -337,6 +345,7 @@ fn check_failed(runner: &mut Runner, step: Step, states: &mut Vec<Content>, erro
     } else {
         *states = vec![found];
     }
+
     !is_poisoned
 }
 
@@ -345,6 +354,7 @@ fn run_with_fault(seed: u64, fault: Fault) -> bool {
     let disk = SimDisk::new(seed);
     disk.set_plan(FaultPlan { fail: Some(fault), ..full(CAPACITY) });
     let mut states = vec![Content::new()];
+
     let mut runner = Runner::new(&disk);
     let mut failed = false;
     for step in script() {
@@ -372,12 +382,14 @@ fn run_with_fault(seed: u64, fault: Fault) -> bool {
             }
             again = true;
         };
+
         let mut now = states.pop().unwrap();
         if done {
             step.apply(&mut now);
         }
         states = vec![now];
     }
+
     drop(runner);
     disk.set_plan(FaultPlan::default());
     check_image(&disk.after_crash(Survival::Nothing), &states);
@@ -414,6 +426,7 @@ fn without_a_reserve_a_full_disk_is_an_error_of_the_call_and_work_goes_on_when_t
     let store = open_with(&disk, Some(0)).unwrap();
     let table = store.create_table(&main_table(), &config(CompactionThread::Caller)).unwrap();
     disk.set_plan(full(CAPACITY));
+
     let mut expected = Content::new();
     let refused = (0..1_000).find_map(|number| match insert(&table, number * BATCH) {
         Ok(()) => {
@@ -422,6 +435,7 @@ fn without_a_reserve_a_full_disk_is_an_error_of_the_call_and_work_goes_on_when_t
         }
         Err(error) => Some((number, error)),
     });
+
     let (number, error) = refused.unwrap();
     assert!(matches!(&error, Error::Disk(error) if error.is_no_space()), "{error}");
     assert!(!store.session().stats().is_full);
@@ -441,6 +455,7 @@ fn a_full_disk_is_emptied_again_by_whoever_opens_the_store() {
         disk.set_plan(full(CAPACITY));
         let store = open_with(&disk, None).unwrap();
         assert!(store.session().stats().reserve_bytes >= RESERVE_BYTES_MIN);
+
         let tables = [main_table(), other()];
         let tables = tables.map(|n| store.create_table(&n, &TableConfig::default()).unwrap());
         let filled = (0..1_000)
@@ -448,6 +463,7 @@ fn a_full_disk_is_emptied_again_by_whoever_opens_the_store() {
             .unwrap();
         assert!(filled > 20, "{filled} batches");
         drop(tables);
+
         if is_closed {
             store.close().unwrap();
         }
@@ -456,6 +472,7 @@ fn a_full_disk_is_emptied_again_by_whoever_opens_the_store() {
         let disk = disk.process_kill();
         disk.set_plan(full(CAPACITY));
         let store = open_with(&disk, None).unwrap();
+
         let table = store.table(&main_table()).unwrap();
         for number in 0..filled {
             delete(&table, number * BATCH).unwrap();
@@ -482,6 +499,7 @@ fn a_reserve_larger_than_the_disk_is_refused_and_changes_nothing() {
             if bytes == reserve_bytes && free <= CAPACITY);
         assert!(is_right, "{error}");
     };
+
     too_large(1 << 40);
     assert!(disk.kind(Path::new(DIR)).unwrap().is_none(), "nothing was made");
 
@@ -512,6 +530,7 @@ fn a_session_keeps_the_reserve_that_it_was_told_to_have() {
             assert!(!stats.is_full);
             (stats.reserve_bytes, reserve_len(&place))
         };
+
         assert_eq!(open(None), (0, None));
         assert_eq!(open(Some(1 << 20)), (1 << 20, Some(1 << 20)));
         assert_eq!(open(None), (1 << 20, Some(1 << 20)));
@@ -519,6 +538,7 @@ fn a_session_keeps_the_reserve_that_it_was_told_to_have() {
         assert_eq!(open(None), (64 << 10, Some(64 << 10)));
         assert_eq!(open(Some(0)), (0, None));
         assert_eq!(open(None), (0, None));
+
         for refused in [1, RESERVE_BYTES_MIN - 1, u64::MAX] {
             let options = session_options(Some(refused));
             let error = Session::open(place.disk(), &place.dir(), &options).unwrap_err();
@@ -564,6 +584,7 @@ fn a_damaged_reserve_counts_as_none_and_an_unknown_one_is_refused() {
     let inspected = inspect::inspect(&(Arc::clone(&disk) as Arc<dyn Disk>), path).unwrap();
     let Inspection::Reserve(info) = inspected else { panic!("{inspected:?}") };
     assert_eq!((info.version, info.bytes, info.is_held), (1, RESERVE, true));
+
     for bit in 0..24 * 8 {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -575,6 +596,7 @@ fn a_damaged_reserve_counts_as_none_and_an_unknown_one_is_refused() {
         assert_eq!(problems.len(), 1, "bit {bit}: {problems:?}");
         assert_eq!((&*problems[0].path, problems[0].offset), (path, 0));
     }
+
     for len in 0..24 {
         disk.write_raw("/store/reserve", &whole[..len]);
         let store = open_with(&disk, None).unwrap();
@@ -582,6 +604,7 @@ fn a_damaged_reserve_counts_as_none_and_an_unknown_one_is_refused() {
         store.close().unwrap();
         assert!(verified(&disk).is_clean(), "its making was cut short");
     }
+
     let store = open_with(&disk, Some(RESERVE)).unwrap();
     assert_eq!(store.session().stats().reserve_bytes, RESERVE);
     store.close().unwrap();
@@ -656,6 +679,7 @@ fn tables_that_do_not_last_and_imports_are_refused_too() {
     let reserve = 256 << 10;
     let options = session_options(Some(reserve));
     let session = Session::open(Arc::clone(&disk) as _, dir, &options).unwrap();
+
     let mut table = session.new_table(&config(CompactionThread::Caller)).unwrap();
     for number in 0..8 {
         table.insert(&key(number), &value(number, 60)).unwrap();
@@ -663,20 +687,24 @@ fn tables_that_do_not_last_and_imports_are_refused_too() {
     table.save_snapshot(&name("a"), "").unwrap();
     session.export_snapshot(&name("a"), "/export").unwrap();
     disk.set_plan(full(900 << 10));
+
     let fill = |table: &mut Table| {
         (10..5_000).find_map(|number| table.insert(&key(number), &value(number, 400)).err())
     };
+
     let refused = fill(&mut table).unwrap();
     assert!(
         matches!(refused, Error::OutOfSpace { reserve_bytes, .. } if reserve_bytes == reserve),
         "{refused:?}"
     );
+
     let refused = table.upsert(&key(0), b"1").unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
     let refused = session.import_snapshot("/export", &name("a"), &name("b")).unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
     table.delete(&key(0)).unwrap();
     assert!(session.stats().is_full);
+
     // Its runs go with it.
     drop(table);
     session.import_snapshot("/export", &name("a"), &name("b")).unwrap();

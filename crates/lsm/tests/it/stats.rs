@@ -48,6 +48,7 @@ fn lookups_are_counted_by_what_became_of_them() {
     clear(&mut table, 10_400..10_450);
     let before = table.stats();
     assert_eq!((before.lookups, before.found, before.read_amplification()), (0, 0, None));
+
     // Decided by the write buffer or by the one that is being flushed: present and deleted.
     table.get_many(&keys(10_000..10_500)).unwrap();
     let stats = table.stats();
@@ -60,6 +61,7 @@ fn lookups_are_counted_by_what_became_of_them() {
     let expected = stats.lookup_reads as f64 / 1_450.0;
     assert!((stats.read_amplification().unwrap() - expected).abs() < 1e-9);
     assert_eq!(stats.lookup_times.count(), 3);
+
     // A duplicate begins to count anew.
     assert_eq!(table.fork().unwrap().stats().lookups, 0);
 }
@@ -75,6 +77,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
         merge_schedule: CompactionSchedule::OneShot,
         ..with_filter(filter)
     };
+
     let session = Place::simulated(1).open();
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..500 * 60);
@@ -82,6 +85,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     assert!(shape.levels.len() >= 3 && shape.runs() >= 5, "{shape:?}");
     let absent = 40_000;
     table.get_many(&keys(1 << 40..(1 << 40) + absent)).unwrap();
+
     let stats = table.stats();
     let mut false_positives = 0;
     for (level, rate) in stats.levels.iter().zip(rates) {
@@ -94,7 +98,9 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
         assert!((0.7 * rate..1.15 * rate).contains(&measured), "{measured}, {rate} wanted");
         false_positives += filter.false_positives;
     }
+
     assert_eq!(stats.filter.false_positives, false_positives);
+
     // All but the few that lie outside a run's range of keys were read.
     let reads = stats.lookup_reads as f64 / false_positives as f64;
     assert!((0.95..=1.01).contains(&reads), "{reads} reads for a false positive");
@@ -102,6 +108,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     // Keys that are there: found once each, and older runs are not asked. So those of the newest
     // run, which are the last ones that no write buffer has, are asked of this run alone.
     let in_vain = |stats: &TableStats| stats.filter.denied + stats.filter.false_positives;
+
     let mut before = in_vain(&stats);
     let mut has_met_newest = false;
     for flush in (0..60).rev() {
@@ -115,6 +122,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
         }
         before = in_vain(&after);
     }
+
     assert!(has_met_newest && before > in_vain(&stats), "older runs are asked in vain");
 }
 
@@ -135,6 +143,7 @@ fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
         assert_eq!((stats.updates, stats.update_bytes), (300 * 65, 300 * 65 * 94));
         let written = (disk.counts() - before).write_pages * 4_096;
         let of_session = session.stats().written_bytes;
+
         // What merges under way have written is on disk and not counted.
         let unfinished: u64 = stats.levels.iter().map(|level| level.merge_pages_done).sum();
         assert!(of_session <= written, "{of_session} of {written}");
@@ -143,6 +152,7 @@ fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
         assert!(stats.written_bytes >= of_session / 2);
         let amplification = stats.write_amplification().unwrap();
         assert!((2.0..6.0).contains(&amplification), "{amplification}");
+
         // So that the write buffer is not empty.
         fill(&mut table, 300 * 65..=300 * 65);
         let images = session.stats().image_bytes;
@@ -165,6 +175,7 @@ fn a_merge_that_tables_share_is_written_and_counted_once() {
         }
         session.stats().written_bytes - alone
     };
+
     // What each further one adds is its own flush, of 200 entries of 94 bytes, and no merge.
     let one = written_by(1);
     let flush = written_by(2) - written_by(1);
@@ -180,6 +191,7 @@ fn a_session_counts_what_is_open_and_each_run_once() {
         let stats = session.stats();
         (stats.tables, stats.cursors, stats.runs, stats.entries, stats.bytes)
     };
+
     assert_eq!(shape(&session), (0, 0, 0, 0, 0));
     let mut table = session.new_table(&buffer_of(200)).unwrap();
     fill(&mut table, 0..200 * 40);
@@ -232,6 +244,7 @@ fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
         table.save_snapshot(&name("one"), "").unwrap();
         (table.stats(), session.stats())
     };
+
     let (table, of_session) = run();
     assert_eq!(run(), (table.clone(), of_session.clone()));
     assert_eq!((table.lookup_times.count(), table.update_times.count()), (2, 5));
@@ -248,6 +261,7 @@ fn many_threads_count_into_the_same_sums() {
     let config = TableConfig { merge_thread: CompactionThread::Background, ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..10_000);
+
     let table = Arc::new(table);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -258,6 +272,7 @@ fn many_threads_count_into_the_same_sums() {
             });
         }
     });
+
     let stats = table.stats();
     assert_eq!((stats.lookups, stats.found), (4_000, 4_000));
     let filter = stats.filter;

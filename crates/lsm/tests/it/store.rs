@@ -49,18 +49,22 @@ fn commits_that_wait_together_share_an_fsync() {
     assert_eq!((disk.counts() - before).syncs, 0);
     tickets[10].wait().unwrap();
     assert!(tickets.iter().all(Ticket::is_durable), "one fsync is for all that is written");
+
     for ticket in tickets {
         ticket.wait().unwrap();
     }
     store.sync().unwrap();
     assert_eq!((disk.counts() - before).syncs, 1);
+
     // A record each, and the mark of the sync.
     assert_eq!((disk.counts() - before).writes, 21);
+
     // Each of them asks for its own, if nobody waits at the same time.
     for number in 0..5_u8 {
         let update = (&[number][..], Update::Delete);
         store.commit_with(&[(&table, &[update][..])], Durability::Each).unwrap();
     }
+
     assert_eq!((disk.counts() - before).syncs, 6);
     store.close().unwrap();
 }
@@ -73,6 +77,7 @@ fn nobody_waits_for_a_sync_that_does_not_come() {
     for place in Place::both() {
         let session = SessionOptions::with_salt(SALT).create_dir();
         let options = StoreOptions::default().session(session);
+
         let store = Store::open(place.disk(), &place.dir(), &options).unwrap();
         let table = store.create_table(&name("main"), &config()).unwrap();
         let durable: Vec<u64> = std::thread::scope(|scope| {
@@ -102,15 +107,18 @@ fn nobody_waits_for_a_sync_that_does_not_come() {
             let endless = endless.into_iter().map(|worker| worker.join().unwrap());
             endless.chain(ended).collect()
         });
+
         assert_eq!(durable[2..], [40, 60, 80, 100]);
         drop((table, store));
         let store = Store::open(place.disk(), &place.dir(), &options).unwrap();
+
         let table = store.table(&name("main")).unwrap();
         for (thread, durable) in (0_u64..).zip(durable) {
             let found = table.get(&thread.to_le_bytes()).unwrap();
             let number = found.value().map_or(0, |v| u64::from_le_bytes(v.try_into().unwrap()));
             assert!(number >= durable, "thread {thread}: {number}, not {durable}");
         }
+
         store.close().unwrap();
     }
 }
@@ -197,6 +205,7 @@ fn what_a_store_refuses_it_names_and_changes_nothing() {
         store.create_table(&other, &config()).unwrap();
         let renamed = store.rename_table(&main, &other);
         assert!(matches!(renamed, Err(Error::TableExists { name }) if name == "other"));
+
         let missing = name("missing");
         for refused in [
             store.table(&missing).map(drop),
@@ -205,7 +214,9 @@ fn what_a_store_refuses_it_names_and_changes_nothing() {
         ] {
             assert!(matches!(refused, Err(Error::TableDoesNotExist { name }) if name == "missing"));
         }
+
         assert!(matches!(TableName::new("Main"), Err(Error::InvalidTableName { .. })));
+
         // All or nothing: the second table refuses.
         let (good, bad) = ([(vec![1], Update::Insert(b"1"))], [(vec![0; 5_000], Update::Delete)]);
         let other_table = store.table(&other).unwrap();
@@ -237,12 +248,14 @@ fn what_a_store_refuses_it_names_and_changes_nothing() {
 fn a_view_is_one_commits_whatever_comes_after() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Group).unwrap();
+
     let table = store.create_table(&name("main"), &config()).unwrap();
     let mut views = Vec::new();
     for number in 0..100_u64 {
         table.insert(&(number % 7).to_le_bytes(), &number.to_le_bytes()).unwrap();
         views.push((number, table.view().unwrap()));
     }
+
     for (number, view) in views {
         for key in 0..7_u64 {
             let newest = (0..=number).rev().find(|n| n % 7 == key);
@@ -250,6 +263,7 @@ fn a_view_is_one_commits_whatever_comes_after() {
             assert_eq!(found.value(), newest.map(u64::to_le_bytes).as_ref().map(|v| &v[..]));
         }
     }
+
     store.drop_table(&name("main")).unwrap();
     store.close().unwrap();
 }
@@ -264,6 +278,7 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
         })
         .unwrap()
     };
+
     let with = || options(Durability::Group).resolve(newest_two());
     let open_with = |options: &StoreOptions| {
         Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
@@ -272,14 +287,17 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let own = TableConfig { resolve: newest_two(), ..config() };
     let table = store.create_table(&name("own"), &own).unwrap();
     let sums = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..config() };
+
     let sum = store.create_table(&name("sum"), &sums).unwrap();
     for number in 0..30_u8 {
         let one = 1_u64.to_le_bytes();
         let updates = [(b"key", Update::Upsert(&[number]))];
         store.commit(&[(&table, &updates[..]), (&sum, &[(b"sum", Update::Upsert(&one))])]).unwrap();
     }
+
     store.sync().unwrap();
     drop((store, table, sum));
+
     let disk = disk.after_crash(Survival::Nothing);
     let open_with = |options: &StoreOptions| {
         Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
@@ -299,6 +317,7 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
 fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Buffered).unwrap();
+
     let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
     let mut files = std::collections::BTreeSet::new();
     for number in 0..2_000_u64 {
@@ -311,7 +330,9 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
         assert!(bytes <= 3 * (64 << 10), "{bytes} bytes in {log:?}");
         files.extend(log);
     }
+
     assert!(files.len() > 40, "{} segments", files.len());
+
     // A commit longer than a segment has one of its own.
     table.insert(b"large", &vec![1; 300_000]).unwrap().wait().unwrap();
     drop((store, table));
@@ -336,15 +357,18 @@ fn an_old_segment_with_a_bad_sector_is_replaced() {
     for (range, bad) in of_a_file {
         let disk = SimDisk::new(1);
         let store = open(&disk, Durability::Buffered).unwrap();
+
         let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
         for number in 0..400_u64 {
             table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
         }
         let log = log_files(&disk);
         assert!(log.len() > 2, "{log:?}");
+
         for segment in &log[..log.len() - 1] {
             disk.add_bad_range(segment, range.clone(), bad);
         }
+
         // A checkpoint, so that the log needs none of these segments.
         store.checkpoint().unwrap();
         for number in 400..800_u64 {
@@ -370,6 +394,7 @@ fn a_bad_sector_in_the_segment_in_use_fails_one_commit() {
         table.insert(b"first", &[7; 500]).unwrap();
         let log = log_files(&disk);
         disk.add_bad_range(log.last().unwrap(), 4096..u64::MAX, bad);
+
         let mut failed = 0;
         for number in 0..100_u64 {
             failed += u64::from(table.insert(&number.to_le_bytes(), &[7; 500]).is_err());
@@ -378,6 +403,7 @@ fn a_bad_sector_in_the_segment_in_use_fails_one_commit() {
         store.sync().unwrap();
         let expected = content(&table).unwrap();
         drop((store, table));
+
         for survival in SURVIVALS {
             let store = open(&disk.after_crash(survival), Durability::Group).unwrap();
             assert_eq!(content(&store.table(&name("main")).unwrap()).unwrap(), expected);
@@ -418,17 +444,20 @@ fn a_range_is_deleted_whole() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Group).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
+
     // In the order of their numbers.
     let key = |number: u64| {
         let mut key = number.to_le_bytes();
         key.reverse();
         key
     };
+
     for number in 0..300 {
         table.insert(&key(number), b"value").unwrap();
     }
     table.delete_range(&key(50)[..]..&key(250)[..]).unwrap();
     assert_eq!(table.view().unwrap().count_exact().unwrap(), 100);
+
     // 250 to 255 have another last byte only.
     let ticket = table.delete_prefix(&key(0)[..7]).unwrap();
     ticket.wait().unwrap();
@@ -446,6 +475,7 @@ fn a_range_is_deleted_whole() {
 fn a_changed_configuration_is_that_of_the_next_process() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Group).unwrap();
+
     let table = store.create_table(&name("main"), &config()).unwrap();
     for number in 0..100_u8 {
         table.upsert(&[number], b"value").unwrap();
@@ -574,10 +604,12 @@ fn a_commit_that_names_a_table_again_is_taken_back_whole() {
     let large = TableConfig { write_buffer: WriteBuffer::Entries(100_000), ..config() };
     let table = store.create_table(&name("main"), &large).unwrap();
     let other = store.create_table(&name("other"), &config()).unwrap();
+
     let value = |number: u64, version: u8| vec![version ^ number as u8; 2_000];
     let updates = |version: u8| -> Vec<(Vec<u8>, Vec<u8>)> {
         (0..300_u64).map(|n| (n.to_le_bytes().to_vec(), value(n, version))).collect()
     };
+
     let first = updates(1);
     for (key, value) in &first {
         table.insert(key, value).unwrap();

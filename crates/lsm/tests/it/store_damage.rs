@@ -73,6 +73,7 @@ fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
+
     let tables = ["main", "other"]
         .map(|name| store.create_table(&TableName::new(name).unwrap(), &config).unwrap());
     let mut states = BTreeMap::new();
@@ -81,21 +82,25 @@ fn specimen() -> Specimen {
             store.checkpoint().unwrap();
             states.clear();
         }
+
         let value = vec![number; if number % 7 == 0 { 1_800 } else { 20 }];
         let mut updates = vec![
             (vec![number % 16], Update::Insert(&value)),
             (vec![number % 5, 1], Update::Upsert(&value)),
             (vec![(number + 9) % 16], Update::Delete),
         ];
+
         let end = [number % 16 + 3];
         match number {
             38 | 49 => updates.push((vec![number % 16], Update::DeleteRange(Some(&end)))),
             52 => updates.push((vec![14], Update::DeleteRange(None))),
             _ => {}
         }
+
         let ticket = store.commit(&[(&tables[0], &updates[..]), (&tables[1], &updates[..2])]);
         states.insert(ticket.unwrap().commit(), state(&store).unwrap());
     }
+
     let killed = disk.process_kill();
     drop((tables, store));
     Specimen { disk: killed, states }
@@ -169,6 +174,7 @@ fn a_killed_store_is_clean_and_all_of_it_is_counted() {
     let specimen = specimen();
     let needed = specimen.needed();
     assert!(needed.len() >= 2, "{needed:?}");
+
     assert!(
         needed.iter().rev().skip(1).all(|(_, is_sealed)| *is_sealed) && !needed.last().unwrap().1
     );
@@ -194,6 +200,7 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
     let specimen = specimen();
     let disk = &specimen.disk;
     let [first, second] = ["manifest.a", "manifest.b"].map(|name| Path::new(DIR).join(name));
+
     let bits = disk.read_raw(&first).unwrap().len() as u64 * 8;
     let mut unknown_versions = 0;
     for (path, other) in [(&first, &second), (&second, &first)] {
@@ -206,6 +213,7 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
             assert_eq!(specimen.reopen(disk), Some(specimen.last()), "bit {bit}");
             let damage = info(disk).store.unwrap().damage;
             assert!(damage.len() == 1 && damage[0].contains("manifest"), "{damage:?}");
+
             if bit % 183 == 0 {
                 let mended = disk.clone_disk();
                 assert!(mend(&mended).is_clean());
@@ -221,9 +229,11 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
                 disk.flip_bit(other, bit);
                 unknown_versions += 1;
             }
+
             disk.flip_bit(path, bit);
         }
     }
+
     assert!(unknown_versions > 0);
     assert_eq!(specimen.reopen(disk), Some(specimen.last()));
 }
@@ -233,11 +243,13 @@ fn every_bit_of_the_log_is_guarded() {
     let specimen = specimen();
     let disk = &specimen.disk;
     let last = specimen.last();
+
     let needed = specimen.needed();
     let mut flips = 0;
     for &(number, is_sealed) in &needed {
         let path = segment_path(number);
         let bytes = disk.read_raw(&path).unwrap();
+
         let records = records(&bytes, number);
         // Headers of records, wholly or some bytes of each.
         let ends = [records[0].start, records[records.len() - 1].start];
@@ -245,15 +257,18 @@ fn every_bit_of_the_log_is_guarded() {
             at < record.start + RECORD_HEADER + 8
                 && (ends.contains(&record.start) || at.is_multiple_of(5))
         };
+
         let of_records = records.iter().flat_map(|record| {
             record.clone().filter(|at| is_dense(record, *at) || at % STRIDE == 0)
         });
+
         let note = if is_sealed { 512..540 } else { MARK };
         for at in (0..32).chain(note).chain(of_records) {
             let bit = at as u64 * 8 + (at % 8) as u64;
             disk.flip_bit(&path, bit);
             flips += 1;
             let found = specimen.reopen(disk);
+
             let problems = check(disk).problems;
             let place = format!("{}: byte {at}: {found:?}, {problems:?}", path.display());
             if MARK.contains(&at) {
@@ -265,9 +280,11 @@ fn every_bit_of_the_log_is_guarded() {
                 assert!(problems.iter().all(|problem| !problem.repairable), "{place}");
                 assert!(!info(disk).store.unwrap().damage.is_empty(), "{place}");
             }
+
             disk.flip_bit(&path, bit);
         }
     }
+
     assert!(flips > 500, "only {flips}");
     assert_eq!(specimen.reopen(disk), Some(last));
 }
@@ -279,6 +296,7 @@ fn every_bit_of_the_log_is_guarded() {
 fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_sync() {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
+
     let table = store.create_table(&TableName::default(), &TableConfig::default()).unwrap();
     for number in 0..4_u8 {
         table.insert(&[number], b"value").unwrap();
@@ -309,6 +327,7 @@ fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_syn
             }
             disk.flip_bit(&path, record.start as u64 * 8 + 300);
         }
+
         assert_eq!(open(&disk.clone_disk()).unwrap().last_commit(), 4);
     }
 }
@@ -326,6 +345,7 @@ fn files_of_the_log_that_are_missing_or_cut_are_noticed_and_others_are_not_neede
         assert_eq!((&problems[0].path, &*problems[0].rule), (&path, "the file is missing"));
         let bytes = specimen.disk.read_raw(&path).unwrap();
         let records = records(&bytes, number);
+
         let second = records[1].start;
         let end = records.last().unwrap().end;
         for len in [0, 100, FIRST_RECORD, second, second + 20, end - 9] {
@@ -335,6 +355,7 @@ fn files_of_the_log_that_are_missing_or_cut_are_noticed_and_others_are_not_neede
             assert!(found.is_none() && !check(&disk).is_clean(), "{len} bytes: {found:?}");
         }
     }
+
     // What nobody needs may be anything.
     for number in [1, 99] {
         let disk = specimen.disk.clone_disk();
@@ -355,10 +376,12 @@ fn a_damaged_run_names_the_tables_that_need_it() {
         disk.flip_bit(&run, 50 * 8);
         let problems = check(&disk).problems;
         assert!(!problems.is_empty());
+
         for problem in &problems {
             assert_eq!((&problem.path, &problem.tables), (&run, &vec![table.name.clone()]));
             assert!(problem.snapshots.is_empty());
         }
+
         disk.remove(&run).unwrap();
         assert_eq!(specimen.reopen(&disk), None);
         let problems = check(&disk).problems;
@@ -389,11 +412,13 @@ fn a_store_without_a_manifest_whose_log_has_commits_is_refused_and_kept() {
     assert!(!problems[0].repairable);
     let store = info(disk).store.unwrap();
     assert!(store.manifest.is_none() && store.damage.len() == 1, "{:?}", store.damage);
+
     // The session opens, for its snapshots.
     let session =
         Session::open(Arc::clone(disk) as Arc<dyn Disk>, Path::new(DIR), &options().session);
     session.unwrap().close().unwrap();
     assert_eq!(disk.files(), files);
+
     // Somebody has a copy.
     disk.write_raw(&second, &bytes);
     assert_eq!(specimen.reopen(disk), Some(specimen.last()));
@@ -402,6 +427,7 @@ fn a_store_without_a_manifest_whose_log_has_commits_is_refused_and_kept() {
 #[test]
 fn a_segment_of_another_version_is_refused_by_name() {
     let specimen = specimen();
+
     let needed = specimen.needed();
     let last = needed.last().unwrap().0;
     // Also where the next segment would be: a newer program may have begun it.
@@ -414,12 +440,14 @@ fn a_segment_of_another_version_is_refused_by_name() {
         let crc = crc32c(&bytes[..28]);
         bytes[28..32].copy_from_slice(&crc.to_le_bytes());
         disk.write_raw(&path, &bytes);
+
         let refused = open(&disk.clone_disk());
         assert!(
             matches!(&refused, Err(Error::UnknownVersion { path: found, found: 7, newest: 3 })
                 if *found == path),
             "{refused:?}"
         );
+
         let refused = inspect(&(Arc::clone(&disk) as Arc<dyn Disk>), &path).unwrap_err();
         assert!(matches!(refused, Error::UnknownVersion { found: 7, .. }), "{refused:?}");
         let problems = check(&disk).problems;
@@ -459,11 +487,13 @@ fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
         table.insert(b"key", b"another")?;
         store.close()
     };
+
     let calls = {
         let disk = SimDisk::new(1);
         run(&disk).unwrap();
         disk.calls()
     };
+
     for call in 1..=calls {
         for survival in [Survival::Nothing, Survival::Everything] {
             let disk = SimDisk::new(call);

@@ -59,6 +59,7 @@ fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize
         history.states.truncate(base + 1);
         return true;
     };
+
     let is_poisoned = is_poisoned(store);
     let found = stand(store).expect("reads go on");
     let legal = match step {
@@ -67,6 +68,7 @@ fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize
         _ if is_poisoned => &history.states[base..],
         _ => &history.states[base..=base],
     };
+
     assert!(legal.contains(&found), "after {step:?}: {found:?} is none of {legal:?}");
     if !is_poisoned {
         history.states.truncate(base + 1);
@@ -74,6 +76,7 @@ fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize
             history.states.push(found);
         }
     }
+
     !is_poisoned
 }
 
@@ -104,6 +107,7 @@ fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
     let disk = SimDisk::new(seed);
     disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
     let mut history = History::new();
+
     let mut runner = Runner::new(&disk, script);
     let mut outcome = Outcome { runs: 1, ..Outcome::default() };
     for step in &script.steps {
@@ -114,6 +118,7 @@ fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
             outcome.errors += 1;
             outcome.unread += u64::from(!poke(&runner, &history.states[base..]));
             disk.set_plan(FaultPlan::default());
+
             if !check_failed(&runner, &mut history, step, base) {
                 drop(runner);
                 outcome.poisoned += 1;
@@ -124,26 +129,32 @@ fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
                 check_image(&disk.process_kill(), durability, &history, history.logged);
                 return outcome;
             }
+
             if matches!(step, Step::Reopen) {
                 // It is closed all the same; what was logged and not synced is there.
                 runner.store = None;
             } else {
                 history.begun(step);
             }
+
             runner.step(step).expect("the step succeeds without the fault");
         }
+
         history.done(step, script.durability);
         if let Some(store) = &runner.store {
             history.promised(store.durable_commit());
         }
     }
+
     let store = runner.store.take().unwrap();
     disk.set_plan(FaultPlan::default());
     assert_eq!(&stand(&store).unwrap(), history.last());
+
     if let Err(error) = store.close() {
         // A file that could not be removed when its last user was dropped.
         assert!(outcome.errors > 0 || disk.faults() > 0, "{error}");
     }
+
     drop(store);
     drop(runner);
     check_image(&disk, script.durability, &history, history.durable);
@@ -182,6 +193,7 @@ fn every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store() {
         strike_all(scripts);
         return;
     }
+
     for_each_seed("store_faults", 1, |_, seed| {
         for kind in kinds() {
             let mut outcome = Outcome::default();
@@ -209,8 +221,10 @@ fn strike_all(scripts: u64) {
         .flat_map(|number| WORKLOADS.iter().map(move |workload| (number, workload)))
         .flat_map(|unit| kinds().map(move |kind| (unit, kind)))
         .collect();
+
     // Numbers of different starts do not meet.
     let start = number_in("TERRANE_SIM_START").unwrap_or(0) << 32;
+
     let next = AtomicU64::new(0);
     let total = Mutex::new(Outcome::default());
     let work = || {
@@ -223,11 +237,13 @@ fn strike_all(scripts: u64) {
             eprintln!("{}, {kind:?}: {outcome:?}", workload.name);
         }
     };
+
     thread::scope(|scope| {
         for _ in 0..number_in("TERRANE_SIM_JOBS").unwrap_or(1) {
             scope.spawn(work);
         }
     });
+
     eprintln!(
         "{scripts} scripts of each workload, series {}: {:?}",
         start >> 32,

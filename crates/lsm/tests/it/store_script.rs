@@ -206,6 +206,7 @@ impl History {
             | Step::Reopen
             | Step::BackUp => return None,
         }
+
         Some(stand)
     }
 
@@ -244,6 +245,7 @@ impl History {
                 }
             }
         }
+
         if is_logged {
             self.logged = self.states.len() - 1;
         }
@@ -330,6 +332,7 @@ impl Runner {
                 self.store()?;
             }
         }
+
         Ok(())
     }
 }
@@ -467,10 +470,12 @@ pub(crate) fn check_found(
         let legal = &history.backups[history.backed_up - 1..];
         assert!(legal.contains(&found), "the backup {found:?} is none of {legal:?}");
     }
+
     let store = open(disk, durability).expect("a store opens after a crash");
     let mut found = stand(&store).unwrap();
     let legal = &history.states[floor..];
     assert!(legal.contains(&found), "{found:?} is none of {legal:?}");
+
     if let Some(info) = store.tables().unwrap().first() {
         let table = store.table(&info.name).unwrap();
         let update = (b"after", Update::Insert(b"the crash"));
@@ -480,5 +485,6 @@ pub(crate) fn check_found(
         let content = found.tables.get_mut(info.name.as_str()).unwrap();
         content.insert(b"after".to_vec(), b"the crash".to_vec());
     }
+
     (disk.after_crash(Survival::Nothing), found)
 }

@@ -99,6 +99,7 @@ fn group_commits(rng: &mut ChaCha8Rng) -> Script {
             waiting += 1;
         }
     }
+
     Script { durability: Durability::Group, buffer: 1_000, steps }
 }
 
@@ -135,6 +136,7 @@ fn tables(rng: &mut ChaCha8Rng) -> Script {
     for _ in 0..14 {
         let free: Vec<_> =
             TABLES[..4].iter().copied().filter(|name| !there.contains(name)).collect();
+
         let draw = rng.index(8);
         if there.is_empty() || draw < 2 && !free.is_empty() {
             let name = *rng.pick(&free);
@@ -152,6 +154,7 @@ fn tables(rng: &mut ChaCha8Rng) -> Script {
             steps.push(Step::Commit(parts, how(rng)));
         }
     }
+
     Script { durability: Durability::Group, buffer: 4, steps }
 }
 
@@ -201,6 +204,7 @@ fn recycling(rng: &mut ChaCha8Rng) -> Script {
             _ => {}
         }
     }
+
     Script { durability: Durability::Group, buffer: 8, steps }
 }
 
@@ -218,6 +222,7 @@ fn without_log(rng: &mut ChaCha8Rng) -> Script {
             _ => {}
         }
     }
+
     Script { durability: Durability::SnapshotOnly, buffer: 4, steps }
 }
 
@@ -231,6 +236,7 @@ fn versions(rng: &mut ChaCha8Rng) -> Script {
             let parts = vec![("main", small_batch(rng, 4)), ("undo", small_batch(rng, 2))];
             steps.push(Step::Commit(parts, how(rng)));
         }
+
         match round {
             0 | 2 | 4 => {
                 steps.push(Step::Retain);
@@ -246,6 +252,7 @@ fn versions(rng: &mut ChaCha8Rng) -> Script {
             }
         }
     }
+
     Script { durability: Durability::Group, buffer: 4, steps }
 }
 
@@ -260,15 +267,18 @@ pub(crate) fn everything(rng: &mut ChaCha8Rng, durability: Durability) -> Script
         } else {
             how
         };
+
         let mut batches = vec![("main", batch(rng, len))];
         if rng.chance(1, 2) {
             let len = 1 + rng.index(6);
             batches.insert(rng.index(2), ("undo", batch(rng, len)));
         }
+
         if rng.chance(1, 6) {
             batches.push(("main", batch(rng, 1)));
         }
         steps.push(Step::Commit(batches, how));
+
         match round {
             5 | 20 => steps.push(Step::Create("third")),
             8 => steps.push(Step::Commit(vec![("third", batch(rng, 12))], Durability::Group)),
@@ -281,6 +291,7 @@ pub(crate) fn everything(rng: &mut ChaCha8Rng, durability: Durability) -> Script
             _ => {}
         }
     }
+
     Script { durability, buffer: 8, steps }
 }
 
@@ -378,6 +389,7 @@ impl Sweep {
     fn run(mut self, every: u64) -> Looked {
         let whole = SimDisk::new(self.seed);
         run(&whole, &self.script);
+
         let mut before = None;
         for call in calls(self.seed, every, whole.calls()) {
             let disk = SimDisk::new(self.seed);
@@ -386,13 +398,16 @@ impl Sweep {
             assert!(disk.has_crashed());
             self.looked.crashes += 1;
             let seen = hash_of(&disk);
+
             let now = (seen, disk.pending(), history.durable, history.logged, history.states.len());
             if before.replace(now) == Some(now) {
                 // Nothing was done to the disk since the call before, and nothing promised.
                 continue;
             }
+
             // Of the call alone, so that a seed replays it whichever calls were tried before.
             self.rng = ChaCha8Rng::seed_from_u64(self.seed ^ call.rotate_left(32));
+
             let losses = losses(&disk, &mut self.rng);
             let chosen = self.rng.index(losses.len());
             for (at, loss) in losses.into_iter().enumerate() {
@@ -408,6 +423,7 @@ impl Sweep {
                 drop(note);
             }
         }
+
         self.looked
     }
 
@@ -426,9 +442,11 @@ impl Sweep {
         let store = open(&image.clone_disk(), script.durability).unwrap();
         let found = stand(&store).unwrap();
         drop(store);
+
         let last = history.states.iter().rposition(|stand| *stand == found).unwrap();
         // What a dead process has left is seen, and need not be durable.
         let first = if matches!(loss, Loss::Process) { history.durable.min(last) } else { last };
+
         let steps = self.first_steps(&found);
         let script = &self.script;
         let crash = |disk: &Arc<SimDisk>| {
@@ -438,12 +456,14 @@ impl Sweep {
             go_on(disk, &mut runner, &mut history, &steps);
             history
         };
+
         let whole = image.clone_disk();
         crash(&whole);
         let call = self.rng.below(whole.calls());
         image.set_plan(FaultPlan::crash_at(call));
         let history = crash(image);
         self.looked.crashes += 1;
+
         let survival = Survival::Random(self.rng.below(u64::MAX));
         for loss in [Loss::Power(Survival::Nothing), Loss::Power(survival), Loss::Process] {
             let note =
@@ -461,6 +481,7 @@ impl Sweep {
         let rng = &mut self.rng;
         let is_there = |name: &&str| found.tables.contains_key(*name);
         let (mut there, mut free): (Vec<_>, Vec<_>) = TABLES.into_iter().partition(is_there);
+
         let other_at = rng.index(3);
         let mut steps = Vec::new();
         for at in 0..3 {
@@ -480,6 +501,7 @@ impl Sweep {
                 _ => Step::Checkpoint,
             });
         }
+
         steps
     }
 }
@@ -549,6 +571,7 @@ impl Soak {
                 scope.spawn(|| self.work());
             }
         });
+
         let totals = self.totals.lock().unwrap();
         for (workload, looked) in WORKLOADS.iter().zip(&totals.by_workload) {
             let Looked { crashes, images, distinct } = looked;
@@ -558,6 +581,7 @@ impl Soak {
                 distinct.len()
             );
         }
+
         self.tell(&totals);
         assert!(totals.all.distinct.len() >= self.images);
     }
@@ -583,6 +607,7 @@ impl Soak {
         let mut totals = self.totals.lock().unwrap();
         let totals = &mut *totals;
         totals.waiting.insert(number, looked);
+
         while totals.all.distinct.len() < self.images
             && let Some(looked) = totals.waiting.remove(&totals.scripts)
         {
@@ -590,6 +615,7 @@ impl Soak {
             totals.all.add(&looked);
             totals.scripts += 1;
         }
+
         if self.begun.elapsed() > totals.told + PROGRESS_EVERY {
             totals.told = self.begun.elapsed();
             self.tell(totals);

@@ -46,6 +46,7 @@ fn a_failed_fsync_is_told_to_all_who_wait_for_it() {
     table.insert(b"first", b"durable").unwrap().wait().unwrap();
     let durable = store.durable_commit();
     gate.close("sync", path("log/00000001.log"));
+
     thread::scope(|scope| {
         let wait = |ticket: Ticket| scope.spawn(move || (ticket.wait(), ticket));
         let first = wait(table.insert(b"key", b"1").unwrap());
@@ -62,7 +63,9 @@ fn a_failed_fsync_is_told_to_all_who_wait_for_it() {
             assert!(!ticket.is_durable());
         }
     });
+
     assert_eq!(disk.faults(), 1);
+
     // No later sync makes up for it.
     assert!(store.is_poisoned());
     assert!(matches!(store.sync(), Err(Error::Poisoned { .. })));
@@ -102,6 +105,7 @@ impl Mine {
             mine.checkpoint_calls.fetch_add(u64::from(is_checkpoint), Ordering::AcqRel);
             [older, newer].concat()
         };
+
         MergeOperator::new("mine", function).unwrap()
     }
 }
@@ -123,14 +127,17 @@ fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
     let mine = Arc::<Mine>::default();
     let disk = SimDisk::new(1);
     let (store, [main, undo]) = store_of(&mine, &disk, options(Durability::Group));
+
     // Two upserts of a key are combined in the commit.
     let both = |value: &[u8]| {
         let upsert = (b"key", Update::Upsert(value));
         let insert = [(b"key", Update::Insert(value))];
         store.commit(&[(&main, &insert[..]), (&undo, &[upsert, upsert][..])])
     };
+
     both(b"1").unwrap().wait().unwrap();
     let seen = undo.view().unwrap();
+
     // The first table has its part when the second one's function panics.
     mine.in_any_thread.store(true, Ordering::Release);
     let panicked = catch_unwind(AssertUnwindSafe(|| both(b"2")));
@@ -141,12 +148,14 @@ fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
     assert!(matches!(refused, Err(Error::Panicked { .. })), "{refused:?}");
     assert!(message.contains("panicked") && !message.contains("fsync"), "{message}");
     assert!(matches!(store.checkpoint(), Err(Error::Panicked { .. })));
+
     // What was read before goes on; nobody reads a part of the commit.
     assert_eq!(seen.get(b"key").unwrap().value(), Some(&b"11"[..]));
     assert_eq!(undo.get(b"key").unwrap().value(), Some(&b"11"[..]));
     assert!(matches!(main.get(b"key"), Err(Error::Panicked { .. })));
     assert!(matches!(store.close(), Ok(()) | Err(Error::Panicked { .. })));
     drop((store, main, undo, seen));
+
     for disk in [disk.after_crash(Survival::Nothing), disk] {
         let store = open_on(&disk, &options(Durability::Group).resolve(mine.resolve())).unwrap();
         for (table, value) in [("main", &b"1"[..]), ("undo", b"11")] {
@@ -163,6 +172,7 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
     let disk = SimDisk::new(1);
     let options = options(Durability::Buffered).checkpoint_thread(CheckpointThread::Background);
     let (store, [main, _]) = store_of(&mine, &disk, options.clone());
+
     let mut expected = Vec::new();
     // Views freeze what is there, so that the entries of a key meet when it is written out.
     let mut commit_until = |is_met: &dyn Fn() -> bool| {
@@ -184,9 +194,11 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
         }
         panic!("no checkpoint has called the function");
     };
+
     mine.in_checkpoints.store(true, Ordering::Release);
     commit_until(&|| mine.panics.load(Ordering::Acquire) > 0);
     mine.in_checkpoints.store(false, Ordering::Release);
+
     // The thread begins another one.
     commit_until(&|| mine.checkpoint_calls.load(Ordering::Acquire) > 0);
     store.checkpoint().unwrap();
@@ -207,6 +219,7 @@ fn a_commit_that_is_being_written_is_there_after_closing() {
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"first", b"begins the log").unwrap();
     gate.close("write", path("log/00000001.log"));
+
     thread::scope(|scope| {
         let committing = scope.spawn(|| table.insert(b"key", b"value"));
         let held = gate.wait();
@@ -215,6 +228,7 @@ fn a_commit_that_is_being_written_is_there_after_closing() {
         committing.join().unwrap().unwrap();
         closing.join().unwrap().unwrap();
     });
+
     assert!(matches!(table.insert(b"key", b"later"), Err(Error::SessionClosed)));
     drop((store, table));
     let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
@@ -233,18 +247,21 @@ fn a_checkpoint_that_is_being_made_ends_before_closing_does() {
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"first", b"begins the log").unwrap();
     gate.close("rename", path("manifest.a"));
+
     let mut last = 0_u64;
     // Until half of the log is written, and a little more.
     while last < 40 {
         last += 1;
         table.insert(b"key", &[last.to_le_bytes(); 110].concat()).unwrap();
     }
+
     thread::scope(|scope| {
         let held = gate.wait();
         let closing = scope.spawn(|| store.close());
         drop(held);
         closing.join().unwrap().unwrap();
     });
+
     let calls = disk.calls();
     drop((store, table));
     let next = open(&disk, Durability::Group).unwrap();
@@ -307,6 +324,7 @@ fn when_closing_has_returned_nobody_writes_any_more() {
 fn views_of_several_tables_are_of_one_commit() {
     let store = open(&SimDisk::new(1), Durability::Buffered).unwrap();
     let [left, right] = ["left", "right"].map(|n| store.create_table(&name(n), &config()).unwrap());
+
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -326,10 +344,12 @@ fn views_of_several_tables_are_of_one_commit() {
             last = number;
         }
     });
+
     assert!(!store.is_poisoned());
     let last = store.last_commit();
     assert_eq!((last, store.durable_commit() < last), (2_000, true));
     store.sync_to(last - 1).unwrap();
+
     // One that is still to come is not waited for.
     store.sync_to(u64::MAX).unwrap();
     assert_eq!(store.durable_commit(), last);

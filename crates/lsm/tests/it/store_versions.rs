@@ -79,6 +79,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
     let Some(at) = (!model.is_empty()).then(|| rng.index(model.len())) else { return };
     let (table, content) = model.iter_mut().nth(at).unwrap();
     let mut batch = Vec::new();
+
     if rng.chance(1, 6) {
         let from = rng.below(80) as u8;
         let end = from + rng.below(20) as u8;
@@ -86,6 +87,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
         store.table(&name(table)).unwrap().delete_range(&[from][..]..&[end][..]).unwrap();
         return;
     }
+
     for _ in 0..=rng.index(15) {
         let key = vec![rng.below(80) as u8];
         let value_len = rng.index(200);
@@ -96,6 +98,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
         }
         batch.push((key, value));
     }
+
     let updates = updates(&batch);
     store.table(&name(table)).unwrap().write_batch(&updates).unwrap();
 }
@@ -107,6 +110,7 @@ fn config() -> TableConfig {
 /// What a diff says must be what the models say.
 fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
     let mut undone = content(new);
+
     let mut diff = old.diff(new).unwrap();
     let mut count = 0;
     while let Some(Change { key, old, .. }) = diff.next().unwrap() {
@@ -116,6 +120,7 @@ fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
             None => drop(undone.remove(&key)),
         }
     }
+
     assert!(undone == *models.0);
     let (one, other) = models;
     let differ = |key: &&Vec<u8>| one.get(*key) != other.get(*key);
@@ -234,6 +239,7 @@ fn names_of_versions_are_given_once() {
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"k", b"1").unwrap();
     let [one, two] = ["one", "two"].map(label);
+
     let number = store.retain(None).unwrap();
     // It gets a name later, but only one.
     assert_eq!(store.retain(Some(&one)).unwrap(), number);
@@ -379,6 +385,7 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
     let (disk, dir, there) = (place.disk(), place.dir(), Path::new("/backup"));
     let store = open_at(&disk, &dir, Durability::Group);
     let resolve = MergeOperator::concatenate();
+
     let config = TableConfig { resolve, memory_budget: Some(1 << 20), ..TableConfig::default() };
     let session = store.session();
     let table = |from: u8| {
@@ -389,9 +396,11 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
         }
         table
     };
+
     let mut united = session.incremental_union(&[&table(0), &table(100)]).unwrap();
     united.supply_union_credits(40).unwrap();
     let [saved, renamed] = ["saved", "renamed"].map(label);
+
     let check = |table: &Table| {
         back_up(&store, there).unwrap();
         let report = terrane_lsm::verify::verify(&disk, there, &mut |_, _| {}).unwrap();
@@ -408,8 +417,10 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
         let blobs = copy.session().retrieve_blobs(&refs).unwrap();
         assert!(blobs.iter().zip(150..).all(|(blob, key)| *blob == [key; 300]));
     };
+
     united.save_snapshot(&saved, "").unwrap();
     check(&united);
+
     // Saved again, with most runs as before.
     session.delete_snapshot(&saved).unwrap();
     united.insert(&[250], b"more").unwrap();
@@ -429,13 +440,16 @@ fn other_directories_are_not_taken_for_a_backup() {
     let store = open_at(&disk, &dir, Durability::Group);
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"k", b"v").unwrap();
+
     let refused = |there: &str| {
         let error = back_up(&store, Path::new(there)).unwrap_err();
         assert!(matches!(error, Error::NotABackup { .. }), "{there}: {error}");
     };
+
     disk.create_dir(Path::new("/foreign")).unwrap();
     disk.create_dir(Path::new("/foreign/something")).unwrap();
     refused("/foreign");
+
     // A store of its own salt, and one to which snapshots were exported.
     let options = StoreOptions::default().session(SessionOptions::with_salt(1).create_dir());
     Store::open(Arc::clone(&disk), Path::new("/other"), &options).unwrap().close().unwrap();
@@ -443,9 +457,11 @@ fn other_directories_are_not_taken_for_a_backup() {
     table.save_snapshot(&label("s"), "").unwrap();
     store.session().export_snapshot(&label("s"), "/exported").unwrap();
     refused("/exported");
+
     // The store itself is in use.
     let error = back_up(&store, &dir).unwrap_err();
     assert!(matches!(error, Error::SessionDirLocked { .. }), "{error}");
+
     // A backup that is ahead: the store was put back to an earlier state.
     let earlier = Path::new("/earlier");
     back_up(&store, earlier).unwrap();
@@ -465,6 +481,7 @@ fn other_directories_are_not_taken_for_a_backup() {
 fn a_version_of_each_block_costs_little_more_than_its_updates() {
     const BLOCKS: u64 = 216;
     const UPDATES: u64 = 512;
+
     let dir = Path::new("/store");
     let run = |is_retained: bool| {
         let disk = CountedDisk::new(MemoryDisk::new());
@@ -497,11 +514,13 @@ fn a_version_of_each_block_costs_little_more_than_its_updates() {
     let kept = stored.saturating_sub(plain_stored);
     assert!(10 * kept <= 13 * bytes, "{kept} bytes kept for {bytes} bytes of updates");
     assert!(written <= 2 * plain_written, "{written} instead of {plain_written} bytes written");
+
     for at in [0, BLOCKS / 2, BLOCKS - 1] {
         let version = store.version(numbers[at as usize]).unwrap();
         let table = version.table(&name("main")).unwrap();
         assert_eq!(table.count_exact().unwrap(), (at + 1) * UPDATES);
     }
+
     for number in &numbers[..numbers.len() - 1] {
         store.release(*number).unwrap();
     }
@@ -531,6 +550,7 @@ fn what_versions_need_stays_and_goes_with_them() {
     let mut store = open_at(&disk, dir, Durability::Group);
     store.create_table(&name("main"), &config()).unwrap();
     let segments = || disk.list(&dir.join("log")).unwrap().len();
+
     let mut kept: BTreeMap<u64, Content> = BTreeMap::new();
     let mut model = Content::new();
     for block in 0..90_u64 {
@@ -541,15 +561,18 @@ fn what_versions_need_stays_and_goes_with_them() {
             table.insert(&key, &value).unwrap();
             model.insert(key, value);
         }
+
         if block % 3 == 0 || block > 60 {
             kept.insert(store.retain(None).unwrap(), model.clone());
         }
+
         if block % 17 == 5 {
             let at = block as usize % kept.len();
             let number = *kept.keys().nth(at).unwrap();
             store.release(number).unwrap();
             kept.remove(&number);
         }
+
         if block % 29 == 11 {
             drop(table);
             store.close().unwrap();
@@ -562,6 +585,7 @@ fn what_versions_need_stays_and_goes_with_them() {
         let version = store.version(*number).unwrap();
         assert!(content(&version.table(&name("main")).unwrap()) == *expected, "version {number}");
     }
+
     for number in kept.keys() {
         store.release(*number).unwrap();
     }
@@ -612,14 +636,17 @@ fn scene(act: Act) -> Scene {
     let rng = &mut ChaCha8Rng::seed_from_u64(3);
     let mut model = State::new();
     let mut states = Vec::new();
+
     for table in ["main", "other"] {
         store.create_table(&name(table), &config()).unwrap();
         model.insert(table.to_owned(), Content::new());
     }
+
     for _ in 0..2 {
         (0..12).for_each(|_| put(&store, rng, &mut model));
         states.push((store.retain(None).unwrap(), model.clone()));
     }
+
     let backup = model.clone();
     if matches!(act, Act::BackUp | Act::BackUpByReader) {
         back_up(&store, Path::new(BACKUP)).unwrap();
@@ -670,10 +697,12 @@ impl Scene {
         };
         let is_back = matches!(act, Act::RollBack) && found == *first;
         assert!(is_back || (found == *present && !(is_done && matches!(act, Act::RollBack))));
+
         // One number, one state, whoever looks.
         let commit = self.states[2].0 + u64::from(is_back);
         assert_eq!(store.last_commit(), commit);
         assert!(state_of_reader(disk, Path::new("/store")) == (commit, found.clone()));
+
         let versions: Vec<u64> =
             store.versions().unwrap().into_iter().map(|info| info.number).collect();
         let mut before = vec![*oldest, *newer];
@@ -682,12 +711,15 @@ impl Scene {
             Act::Release if is_done || versions.len() == 1 => drop(before.remove(0)),
             _ => {}
         }
+
         assert_eq!(versions, before, "{act:?}");
         for (number, expected) in self.states.iter().filter(|(number, _)| versions.contains(number))
         {
             assert!(state_of_version(&store.version(*number).unwrap()) == *expected);
         }
+
         assert!(state_of_version(&store.version(*newer).unwrap()) == *second);
+
         // It goes on.
         store.table(&name("main")).unwrap().insert(b"more", b"").unwrap();
         store.close().unwrap();

@@ -112,6 +112,7 @@ fn a_batch_gives_what_the_table_held_when_it_was_submitted() {
             }
             assert!(lookups > 0);
         });
+
         session.close().unwrap();
     }
 }
@@ -120,12 +121,14 @@ fn a_batch_gives_what_the_table_held_when_it_was_submitted() {
 fn several_threads_submit_on_one_table_and_others_take_the_results() {
     let place = Place::real();
     let session = place.open();
+
     let mut table = session.new_table(&config()).unwrap();
     let mut model = Model::new();
     for number in 0..2_000 {
         table.insert(&key(number), &key(!number)).unwrap();
         model.insert(key(number), key(!number));
     }
+
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -148,6 +151,7 @@ fn several_threads_submit_on_one_table_and_others_take_the_results() {
         }
         assert_eq!(count, 400);
     });
+
     assert_eq!(table.stats().lookups, 400 * 32);
     drop(table);
     session.close().unwrap();
@@ -175,6 +179,7 @@ fn a_failed_read_is_told_by_the_batch_that_needed_it() {
     let at_call = disk.calls() + 1;
     disk.set_plan(FaultPlan::fail(at_call, FaultKind::Eio, Repeat::Forever));
     let failing = table.submit(&keys).unwrap();
+
     // Memory alone answers these.
     let in_memory = table.submit(&[key(499)]).unwrap();
     assert!(in_memory.is_ready());
@@ -196,6 +201,7 @@ fn more_batches_than_the_limit_are_refused_until_some_are_taken() {
     let mut pending: Vec<_> = (0..SUBMITTED_MAX).map(|_| submit().unwrap()).collect();
     assert!(matches!(submit(), Err(Error::TooManyLookups { limit: SUBMITTED_MAX })));
     assert!(pending.pop().unwrap().wait().unwrap()[0].is_found());
+
     // Taken, the batch is over as soon as the thread has let go of it.
     pending.push(loop {
         match submit() {
@@ -204,6 +210,7 @@ fn more_batches_than_the_limit_are_refused_until_some_are_taken() {
         }
         thread::yield_now();
     });
+
     // Closing ends what is under way; the results are there all the same.
     session.close().unwrap();
     assert!(matches!(submit(), Err(Error::SessionClosed)));

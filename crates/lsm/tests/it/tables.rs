@@ -31,6 +31,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
             let config = TableConfig { resolve: MergeOperator::concatenate(), ..config };
             let mut batched = session.new_table(&config).unwrap();
             let mut single = session.new_table(&config).unwrap();
+
             // Several updates of one key, far apart and next to each other.
             let values: Vec<_> = (0..len).map(|n| value(n, 20)).collect();
             let keys: Vec<_> = (0..len).map(|n| key(n * n % 419)).collect();
@@ -40,9 +41,11 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
                 3 => Update::InsertWithBlob(&values[n], &values[n / 2]),
                 _ => Update::Insert(&values[n]),
             };
+
             let updates = (0..values.len()).map(update);
             let batch: Vec<_> = keys.iter().copied().zip(updates).collect();
             batched.write_batch(&batch).unwrap();
+
             for (key, update) in &batch {
                 match *update {
                     Update::Insert(value) => single.insert(key, value),
@@ -54,7 +57,9 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
                 }
                 .unwrap();
             }
+
             assert_eq!(content(&batched), content(&single), "{config:?}");
+
             // The values, and the blobs of those that have one.
             let found = |table: &Table| {
                 let found = table.get_many(&keys).unwrap();
@@ -66,6 +71,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
                 let have: Vec<_> = refs.iter().map(Option::is_some).collect();
                 (values, have, blobs.unwrap())
             };
+
             let batched = found(&batched);
             let single = found(&single);
             assert!(!batched.2.is_empty() && batched == single, "{config:?}");
@@ -78,6 +84,7 @@ fn a_batch_of_lookups_may_be_any_size() {
     let (_place, _session, mut table) = table_of(&buffer_of(1_000));
     fill(&mut table, 0..30_000);
     clear(&mut table, 10_000..15_000);
+
     for size in [0, 1, 2, 63, 64, 65, 4_097, 65_537, 200_000] {
         // Present, deleted and absent keys, and each of them several times in the large batches.
         let numbers: Vec<u64> = (0..size).map(|n| n * 7_919 % 40_000).collect();
@@ -132,11 +139,13 @@ fn keys_that_share_their_first_eight_bytes_are_told_apart() {
         let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
         table.write_batch(&batch).unwrap();
         let keys: Vec<_> = (0..20_000).map(shared).collect();
+
         let results = table.get_many(&keys).unwrap();
         for (n, result) in results.iter().enumerate() {
             let expected = entries.get(n).map(|(_, value)| value.as_slice());
             assert_eq!(result.value(), expected, "key {n}, {index:?}");
         }
+
         let mut sorted = entries.clone();
         sorted.sort();
         assert_eq!(content(&table), sorted, "{index:?}");
@@ -149,6 +158,7 @@ fn keys_that_share_their_first_eight_bytes_are_told_apart() {
 #[test]
 fn values_of_every_size_survive_flush_merge_and_snapshot() {
     let page = PAGE_SIZE;
+
     // Header, two ends and a kind of one entry with a key of 4 bytes.
     let fills_page = page - 16 - 4 - 1 - 4;
     let lens = [0, 1, fills_page - 1, fills_page, fills_page + 1, page, page + 1, 10_000, 5 << 20];
@@ -158,10 +168,12 @@ fn values_of_every_size_survive_flush_merge_and_snapshot() {
             let config = TableConfig { disk_cache, ..buffer_of(3) };
             let mut table = session.new_table(&config).unwrap();
             let entry = |n: usize| (format!("k{n:03}").into_bytes(), value(n as u64, lens[n % 9]));
+
             let entries: Vec<_> = (0..27).map(entry).collect();
             for (key, value) in &entries {
                 table.insert(key, value).unwrap();
             }
+
             let check = |table: &Table| {
                 let keys: Vec<_> = entries.iter().map(|(key, _)| key).collect();
                 for (result, (_, value)) in table.get_many(&keys).unwrap().iter().zip(&entries) {
@@ -169,6 +181,7 @@ fn values_of_every_size_survive_flush_merge_and_snapshot() {
                 }
                 assert!(content(table) == entries);
             };
+
             check(&table);
             table.save_snapshot(&name("sizes"), "").unwrap();
             check(&session.open_snapshot(&name("sizes"), "").unwrap());
@@ -181,6 +194,7 @@ fn values_of_every_size_survive_flush_merge_and_snapshot() {
 fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
     let (_place, _session, mut table) = table_of(&buffer_of(50));
     let lens = (0..=20).chain([255, 256, 1_999, 2_000, KEY_BYTES_MAX - 1, KEY_BYTES_MAX]);
+
     let mut keys: Vec<_> = lens.map(|len| vec![b'k'; len]).collect();
     // Values that fit, fill and exceed what such a key leaves of its page.
     for (n, len) in [0, 50, 70, 80, 90, 4_100].into_iter().cycle().take(200).enumerate() {
@@ -190,6 +204,7 @@ fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
     assert_eq!(before.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), keys);
     let too_long = vec![b'k'; KEY_BYTES_MAX + 1];
     keys.push(too_long.clone());
+
     let batch: Vec<_> = keys.iter().map(|key| (key, Update::Delete)).collect();
     for error in [
         table.write_batch(&batch).unwrap_err(),
@@ -200,6 +215,7 @@ fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
         assert!(matches!(error, Error::KeyTooLarge { bytes: 4_001, limit: 4_000 }), "{text}");
         assert_eq!(text, "a key of 4001 bytes; the limit is 4000");
     }
+
     assert_eq!(content(&table), before);
     assert_eq!(table.get(&too_long).unwrap(), Lookup::NotFound);
     assert_eq!(table.cursor_at(&too_long).unwrap().next().unwrap(), None);
@@ -231,17 +247,20 @@ fn case_17_deleted_entries_leave_the_disk() {
         let full_bytes = place.run_bytes();
         assert!(full_bytes > 100_000 * (34 + 60));
         clear(&mut table, 0..100_000);
+
         // Merges go on only with updates: deletions of 2,000 absent keys again and again, which
         // merge into no more than 2,000 entries a run.
         for _ in 0..300 {
             clear(&mut table, 1_000_000..1_002_000);
         }
         assert_eq!(content(&table), []);
+
         let left_bytes = place.run_bytes();
         assert!(
             left_bytes < full_bytes / 10,
             "{merge_schedule:?}: {left_bytes} of {full_bytes} bytes are left"
         );
+
         // What is left are the newest deletions, not the 200,000 entries of before.
         assert!(table.stats().entries() < 40_000);
     }
@@ -263,6 +282,7 @@ fn the_background_thread_changes_no_result() {
                 };
                 session.new_table(&config).unwrap()
             };
+
             let mut caller = with(CompactionThread::Caller);
             let mut background = with(CompactionThread::Background);
             for round in 0..60 {
@@ -273,6 +293,7 @@ fn the_background_thread_changes_no_result() {
                 let keys: Vec<_> = (0..9_200).step_by(23).map(key).collect();
                 assert_eq!(caller.get_many(&keys).unwrap(), background.get_many(&keys).unwrap());
             }
+
             assert_eq!(content(&caller), content(&background));
         }
     }
@@ -284,6 +305,7 @@ fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(500)).unwrap();
         fill(&mut table, 0..10_000);
+
         let mut writer = table.fork().unwrap();
         thread::scope(|scope| {
             for reader in 0..8 {
@@ -305,6 +327,7 @@ fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
                 fill(&mut writer, 20_000..25_000);
             });
         });
+
         assert_eq!(content(&table).len(), 10_000);
         assert_eq!(content(&writer).len(), 5_000);
     }
@@ -314,6 +337,7 @@ fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
 fn handles_cross_threads_as_documented() {
     const fn send<T: Send>() {}
     const fn send_and_sync<T: Send + Sync>() {}
+
     // Checked when this is compiled.
     const _: () = {
         send_and_sync::<Session>();
@@ -322,12 +346,14 @@ fn handles_cross_threads_as_documented() {
         send_and_sync::<Error>();
         send::<Cursor>();
     };
+
     // And a table that outlives its thread and its session's handle still works.
     let table = thread::spawn(|| {
         let (_place, _session, mut table) = table_of(&buffer_of(3));
         fill(&mut table, 0..20);
         table
     });
+
     assert_eq!(content(&table.join().unwrap()).len(), 20);
 }
 
@@ -364,9 +390,11 @@ fn bytes_of(place: &Place, path: &std::path::Path) -> Vec<u8> {
 fn a_merge_under_way_when_its_session_closes_writes_no_more() {
     for place in Place::both() {
         let session = place.open();
+
         // Closes the session in the middle of a merge, as another thread might.
         let (begin, begun) = std::sync::mpsc::channel::<()>();
         let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+
         let waits = std::sync::Mutex::new((2_500, begin, gone_on));
         let combine = move |newer: &[u8], _: &[u8]| {
             let mut waits = waits.lock().unwrap();
@@ -377,15 +405,18 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
             }
             newer.to_vec()
         };
+
         let config = TableConfig {
             resolve: terrane_lsm::MergeOperator::new("waits", combine).unwrap(),
             ..buffer_of(500)
         };
+
         let tables = [0, 1].map(|_| {
             let mut table = session.new_table(&config).unwrap();
             fill(&mut table, 0..4_000);
             table
         });
+
         let mut union = session.incremental_union(&tables.each_ref()).unwrap();
         thread::scope(|scope| {
             let paying = scope.spawn(|| union.supply_union_credits(u64::MAX));
@@ -434,12 +465,14 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
         assert!(!first, "the first call on the background thread panics, as it should");
         newer.to_vec()
     };
+
     let config = TableConfig {
         resolve: terrane_lsm::MergeOperator::new("panics", combine).unwrap(),
         merge_thread: CompactionThread::Background,
         merge_batch_pages: 1,
         ..buffer_of(100)
     };
+
     let (_place, session, mut table) = table_of(&config);
     let mut updates = 0;
     while calls.load(Ordering::Relaxed) < 50 {
@@ -448,6 +481,7 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
         updates += 1;
         assert!(updates < 500_000, "nobody merges in the background any more");
     }
+
     session.close().unwrap();
 }
 

@@ -130,6 +130,7 @@ fn updates_and_reads(session: &Session) {
     insert(&mut table, 0..21);
     let batch = [([1], Update::Delete), ([2], Update::Upsert(b"newer"))];
     table.write_batch(&batch).unwrap();
+
     // Refused: it begins and does not end.
     table.insert(&[0; 5_000], b"").unwrap_err();
     table.get(&[3]).unwrap();
@@ -153,6 +154,7 @@ fn unions_and_options(session: &Session) {
     drop((left, right));
     assert!(union.remaining_union_debt() > 0);
     union.supply_union_credits(1_000).unwrap();
+
     union
         .set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config() })
         .unwrap();
@@ -197,15 +199,18 @@ fn the_events_of_a_script_are_those_of_the_golden_file() {
         session.close().unwrap();
         open().unwrap().close().unwrap();
     });
+
     let of_debug_builds = ["TRACE /session merge.", "TRACE /session table.flush"];
     let of_debug_builds = of_debug_builds.into_iter().chain([
         "TRACE /session table.level_added",
         "TRACE /session table.run_added",
         "TRACE /session table.union_folded",
     ]);
+
     let in_this_build = |line: &&str| {
         cfg!(debug_assertions) || !of_debug_builds.clone().any(|start| line.starts_with(start))
     };
+
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("it/trace.txt");
     let is_write = std::env::var("TERRANE_GOLDEN").is_ok_and(|mode| mode == "write");
     // Builds without debug assertions have some of the events only.
@@ -213,6 +218,7 @@ fn the_events_of_a_script_are_those_of_the_golden_file() {
         std::fs::write(&path, heard.join("\n") + "\n").unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap();
+
     let expected: Vec<&str> = golden.lines().filter(in_this_build).collect();
     for (at, line) in heard.iter().enumerate() {
         assert_eq!(Some(&line.as_str()), expected.get(at), "line {at}");
@@ -236,6 +242,7 @@ fn a_failed_removal_in_a_drop_is_told() {
         assert_eq!(disk.faults(), 1);
         session.close().unwrap_err();
     });
+
     let warnings: Vec<_> = heard.iter().filter(|line| line.starts_with("WARN")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     let warning = warnings[0];

@@ -54,6 +54,7 @@ pub(crate) fn update(
 ) {
     for _ in 0..count {
         let key = [b'k', rng.below(keys) as u8, rng.below(2) as u8];
+
         let value = vec![rng.below(256) as u8; rng.index(9)];
         let blob = vec![rng.below(256) as u8; rng.index(3_000)];
         let update = match rng.below(6) {
@@ -62,6 +63,7 @@ pub(crate) fn update(
             3 => Update::Delete,
             _ => Update::Upsert(&value),
         };
+
         table.write_batch(&[(key, update)]).unwrap();
         match update {
             Update::Delete => {
@@ -91,10 +93,12 @@ pub(crate) fn assert_holds(session: &Session, table: &Table, model: &Entries, co
         let read = record.blob.map(|blob| session.retrieve_blobs(&[blob]).unwrap().remove(0));
         assert_eq!(&read, blob, "{context}");
     }
+
     assert_eq!(cursor.next().unwrap(), None, "{context}");
     let mut keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     let absent: Vec<Vec<u8>> = keys.iter().map(|key| [key, b"!".as_slice()].concat()).collect();
     keys.extend(absent);
+
     for (key, found) in keys.iter().zip(table.get_many(&keys).unwrap()) {
         let found = match found {
             Lookup::FoundWithBlob(value, blob) => {
@@ -227,6 +231,7 @@ fn case_15_the_rules_of_combination() {
         let session = place.open();
         let mut left = session.new_table(&config(2)).unwrap();
         let mut right = session.new_table(&config(3)).unwrap();
+
         // Every pair of: nothing, deleted, a value, a value with a blob, an upsert, an upsert on a
         // deletion.
         let states: [&[Update<'_>]; 6] = [
@@ -237,6 +242,7 @@ fn case_15_the_rules_of_combination() {
             &[Update::Upsert(b"u")],
             &[Update::Insert(b"gone"), Update::Delete, Update::Upsert(b"x")],
         ];
+
         let content: [Option<(&[u8], bool)>; 6] = [
             None,
             None,
@@ -245,6 +251,7 @@ fn case_15_the_rules_of_combination() {
             Some((b"u", false)),
             Some((b"x", false)),
         ];
+
         let mut expected = BTreeMap::new();
         for (l, of_left) in states.iter().enumerate() {
             for (r, of_right) in states.iter().enumerate() {
@@ -262,6 +269,7 @@ fn case_15_the_rules_of_combination() {
                 expected.insert(key.to_vec(), (both.0, both.1.then(|| b"blob".to_vec())));
             }
         }
+
         let mut union = session.incremental_union(&[&left, &right]).unwrap();
         assert_holds(&session, &union, &expected, "unpaid");
         union.supply_union_credits(u64::MAX).unwrap();
@@ -274,12 +282,14 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
     let place = Place::simulated(1);
     let session = place.open();
     let other = Place::simulated(2).open();
+
     let table = session.new_table(&config(4)).unwrap();
     let foreign = other.new_table(&config(4)).unwrap();
     assert!(matches!(
         session.incremental_union(&[&foreign, &table]),
         Err(Error::TableUnionNotCompatible { left: 0, right: 1, .. })
     ));
+
     let resolve = TableConfig { resolve: MergeOperator::max(), ..config(4) };
     let different = session.new_table(&resolve).unwrap();
     assert!(matches!(
@@ -287,16 +297,20 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
         Err(Error::TableUnionNotCompatible { left: 1, right: 2, reason })
             if reason.contains("terrane.max") && reason.contains("terrane.concatenate")
     ));
+
     assert!(matches!(session.union(&[]), Err(Error::UnionOfNothing)));
+
     // Of empty tables: an empty table without debt.
     let mut empty = session.incremental_union(&[&table, &table]).unwrap();
     assert_eq!(empty.remaining_union_debt(), 0);
     assert_eq!(empty.supply_union_credits(7).unwrap(), 7);
     assert_eq!(crate::content(&empty), []);
+
     // Of one table: a duplicate.
     empty.insert(b"k", b"v").unwrap();
     let one = session.incremental_union(&[&empty]).unwrap();
     assert_eq!((one.remaining_union_debt(), crate::content(&one).len()), (0, 1));
+
     // Inside each other without end.
     let mut outer = session.incremental_union(&[&empty, &one]).unwrap();
     for _ in 1..32 {
@@ -317,15 +331,18 @@ fn a_union_of_more_runs_than_a_snapshot_can_name_is_refused() {
     let session = place.open();
     let mut table = session.new_table(&config(100)).unwrap();
     table.insert(b"k", b"v").unwrap();
+
     let mut union = session.incremental_union(&[&table, &table]).unwrap();
     for _ in 1..16 {
         union = session.incremental_union(&[&union, &union]).unwrap();
     }
+
     for inputs in [&[&union, &union], &[&union, &table]] {
         let refused = session.incremental_union(inputs).unwrap_err();
         let Error::UnionTooLarge { runs, limit: 65_536 } = refused else { panic!("{refused}") };
         assert!(runs == 2 * 65_536 || runs == 65_537, "{runs}");
     }
+
     // What is allowed works.
     union.save_snapshot(&name("large"), "").unwrap();
     drop((union, table));
@@ -344,6 +361,7 @@ fn a_snapshot_that_could_not_be_read_is_not_saved() {
         }
         table
     });
+
     let mut union = session.incremental_union(&tables.each_ref()).unwrap();
     union.supply_union_credits(60).unwrap();
     let files = {
@@ -354,7 +372,9 @@ fn a_snapshot_that_could_not_be_read_is_not_saved() {
         assert!(bytes as u64 > limit && limit == 64 << 20, "{bytes} of {limit}");
         files
     };
+
     assert_eq!((session.list_snapshots().unwrap(), place.runs()), (Vec::new(), files));
+
     // The name is free again.
     let few = session.incremental_union(&vec![&union; 16_000]).unwrap();
     few.save_snapshot(&name("many"), "").unwrap();
@@ -367,6 +387,7 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
     for place in Place::both() {
         let session = place.open();
         let mut left = session.new_table(&config(4)).unwrap();
+
         let keys: Vec<Vec<u8>> = (0..100u8).map(|n| vec![n]).collect();
         let blobs: Vec<Vec<u8>> = (0..100usize).map(|n| vec![n as u8; 40 * n]).collect();
         for (key, blob) in keys.iter().zip(&blobs) {
@@ -377,10 +398,12 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
         let union = session.incremental_union(&[&left, &right]).unwrap();
         let found = union.get_many(&keys).unwrap();
         let refs: Vec<_> = found.iter().map(|found| found.blob().cloned().unwrap()).collect();
+
         for number in 0..1_001_u32 {
             left.insert(&[&[201], number.to_le_bytes().as_slice()].concat(), b"").unwrap();
             left.insert(&keys[number as usize % 100], b"without a blob").unwrap();
         }
+
         drop((left, right));
         assert_eq!(session.retrieve_blobs(&refs).unwrap(), blobs);
     }
@@ -393,6 +416,7 @@ fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
     for place in Place::both() {
         let session = place.open();
         let keys: Vec<Vec<u8>> = (0..200u8).map(|n| vec![n]).collect();
+
         let blobs: Vec<Vec<u8>> = (0..200usize).map(|n| vec![n as u8; 1 + 20 * n]).collect();
         let mut tables = [(); 2].map(|()| session.new_table(&config(8)).unwrap());
         for (number, (key, blob)) in keys.iter().zip(&blobs).enumerate() {
@@ -402,6 +426,7 @@ fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
         drop(tables);
         let mut payer = union.fork().unwrap();
         let bystander = union.fork().unwrap();
+
         let mut stages = Vec::new();
         let debt = payer.remaining_union_debt();
         for share in [1, 3, 5, 6] {
@@ -412,18 +437,22 @@ fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
             payer.supply_union_credits(payer.remaining_union_debt() - left).unwrap();
             assert!(union.remaining_union_debt() <= left.max(1));
         }
+
         let refs: Vec<Vec<BlobRef>> = stages;
         let check = || {
             for refs in &refs {
                 assert_eq!(session.retrieve_blobs(refs).unwrap(), blobs);
             }
         };
+
         check();
+
         // A table that has nothing to do with the blobs any more; the duplicate is open as it was.
         union.supply_union_credits(1).unwrap();
         drop(union);
         check();
         drop(bystander);
+
         for refs in &refs {
             let gone = session.retrieve_blobs(&refs[1..]);
             assert!(matches!(gone, Err(Error::BlobRefInvalid { .. })), "{gone:?}");
@@ -440,6 +469,7 @@ fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
         crate::fill(&mut table, number * 500..number * 500 + 1_000);
         tables.push(table);
     }
+
     let inputs: Vec<&Table> = tables.iter().collect();
     let mut first = session.incremental_union(&inputs).unwrap();
     let mut second = first.fork().unwrap();
@@ -448,6 +478,7 @@ fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
     assert_eq!(first.remaining_union_debt(), second.remaining_union_debt());
     first.supply_union_credits(u64::MAX).unwrap();
     assert_eq!(first.remaining_union_debt(), 0);
+
     // Complete, but not yet a run of the other table's levels: the next supply or flush makes it
     // one.
     assert_eq!(second.remaining_union_debt(), 1);
@@ -468,11 +499,13 @@ fn case_17_a_completed_union_gives_up_its_deletions() {
     crate::clear(&mut union, 0..5_000);
     crate::fill(&mut union, 10_000..10_600);
     crate::clear(&mut union, 10_000..10_600);
+
     // Other entries push the deletions down.
     for round in 0..4 {
         crate::fill(&mut union, 20_000..23_000);
         crate::clear(&mut union, 20_000..23_000 - round);
     }
+
     let stats = union.stats();
     assert!(stats.entries() < 12_000, "{} physical entries for at most 3 live", stats.entries());
     assert!(crate::content(&union).len() <= 3);
@@ -493,6 +526,7 @@ fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
         crate::fill(&mut table, (0..2 * size).filter(in_table));
         tables.push(table);
     }
+
     tables
 }
 
@@ -500,6 +534,7 @@ fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
 fn every_quarter_of_the_debt_paid_saves_reads() {
     let place = Place::simulated(1);
     let counted = CountedDisk::new(place.disk());
+
     let disk: std::sync::Arc<dyn Disk> = counted.clone();
     let session =
         Session::open(disk, &place.dir(), &terrane_lsm::SessionOptions::with_salt(5).create_dir())
@@ -509,10 +544,12 @@ fn every_quarter_of_the_debt_paid_saves_reads() {
     let inputs: Vec<&Table> = tables.iter().collect();
     let before = counted.counts().write_bytes;
     let mut union = session.incremental_union(&inputs).unwrap();
+
     // F7: the write buffers, and little beside them.
     let written = counted.counts().write_bytes - before;
     assert!(written <= 10 * 1_100 * 120, "{written} bytes to begin the union");
     let full = union.remaining_union_debt();
+
     let keys: Vec<_> = (0..2 * size).step_by(3).map(key).collect();
     let mut reads = Vec::new();
     for quarter in 0..=4 {
@@ -530,6 +567,7 @@ fn every_quarter_of_the_debt_paid_saves_reads() {
         }
         reads.push((union.stats().lookup_reads - before) as f64 / keys.len() as f64);
     }
+
     assert!(reads.windows(2).all(|pair| pair[1] < pair[0]), "{reads:?}");
     assert!(reads[0] > 4.5 && reads[4] < 1.05, "{reads:?}");
     assert!(reads[2] <= 0.6 * reads[0], "{reads:?}");

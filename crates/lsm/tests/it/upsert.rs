@@ -53,6 +53,7 @@ fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
         [newer, older].concat()
     })
     .unwrap();
+
     for entries in [4, 1 << 20] {
         let config = config(entries, panics.clone());
         let mut table = session.new_table(&config).unwrap();
@@ -72,6 +73,7 @@ fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
             assert_eq!(table.get(b"key").unwrap(), found);
             assert_eq!(table.get(b"new").unwrap(), Lookup::NotFound);
         }
+
         table.save_snapshot(&name(&format!("saved-{entries}")), "test").unwrap();
     }
 }
@@ -108,6 +110,7 @@ fn case_6_upserts_combine_and_drop_the_blob() {
             table.insert(b"2", b"old").unwrap();
             table.delete(b"2").unwrap();
             table.upsert(b"2", b"v").unwrap();
+
             let check = |session: &Session, table: &Table| {
                 let value = |key: &[u8]| read(session, table, key);
                 assert_eq!(value(b"0"), Some((b"Goodbye Hello".to_vec(), None)));
@@ -118,6 +121,7 @@ fn case_6_upserts_combine_and_drop_the_blob() {
                 let expected: [&[u8]; 3] = [b"Goodbye Hello", b"v Hello", b"v"];
                 assert!(values.eq(expected));
             };
+
             check(&session, &table);
             let name = name(&format!("s{at}"));
             table.save_snapshot(&name, "").unwrap();
@@ -163,6 +167,7 @@ fn applied(state: State, update: Update<'_>, resolve: &MergeOperator) -> State {
 #[test]
 fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
     let resolve = words();
+
     let session = Place::simulated(1).open();
     let mut combinations = 0;
     for gap in [0, 1, 3, 40] {
@@ -170,6 +175,7 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
             let config = TableConfig { merge_schedule: schedule, ..config(3, resolve.clone()) };
             for number in 0..64_usize {
                 let operations = [number / 16, number / 4 % 4, number % 4].map(|at| OPERATIONS[at]);
+
                 let mut table = session.new_table(&config).unwrap();
                 let mut state: State = None;
                 for (step, operation) in operations.into_iter().enumerate() {
@@ -184,17 +190,20 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
                     assert_eq!(read(&session, &table, b"key"), state, "{operations:?} gap {gap}");
                     assert_eq!(read(&session, &copy, b"key"), state, "{operations:?} gap {gap}");
                 }
+
                 let first = table.cursor().unwrap().next().unwrap();
                 let first = first.filter(|record| record.key == b"key");
                 let first = first.map(|record| {
                     let blob = record.blob.map(|b| session.retrieve_blobs(&[b]).unwrap().remove(0));
                     (record.value.into_vec(), blob)
                 });
+
                 assert_eq!(first, state, "a cursor after {operations:?} gap {gap}");
                 combinations += 1;
             }
         }
     }
+
     assert_eq!(combinations, 4 * 2 * 64);
 }
 
@@ -242,12 +251,14 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
         let mut table = session.new_table(&config(4, words())).unwrap();
         table.upsert(b"k", b"a").unwrap();
         table.save_snapshot(&name("own"), "").unwrap();
+
         let refused = session.open_snapshot(&name("own"), "").unwrap_err();
         assert!(
             matches!(&refused, Error::ResolveNotCompatible { name, stored, given: None }
                 if name == "own" && stored == "words"),
             "{refused:?}"
         );
+
         let given = OpenOptions::default().resolve(MergeOperator::max());
         let refused = session.open_snapshot_with(&name("own"), "", &given).unwrap_err();
         assert!(
@@ -255,6 +266,7 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
                 if stored == "words" && given == "terrane.max"),
             "{refused:?}"
         );
+
         let given = OpenOptions::default().resolve(words());
         let mut opened = session.open_snapshot_with(&name("own"), "", &given).unwrap();
         opened.upsert(b"k", b"b").unwrap();
@@ -282,7 +294,9 @@ fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
             let found = table.get_many(&keys).unwrap();
             found.into_iter().map(|found| found.blob().cloned().unwrap()).collect()
         };
+
         assert_eq!(session.retrieve_blobs(&references(&table)).unwrap(), blobs);
+
         let mut gone = 0;
         let mut there = 0;
         for step in 0..300u32 {
@@ -298,15 +312,18 @@ fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
                     Err(error) => panic!("{error}"),
                 }
             }
+
             let first_bad = refs.iter().position(|reference| {
                 session.retrieve_blobs(std::slice::from_ref(reference)).is_err()
             });
+
             match (session.retrieve_blobs(&refs), first_bad) {
                 (Ok(read), None) => assert_eq!(read, blobs),
                 (Err(Error::BlobRefInvalid { index }), Some(first)) => assert_eq!(index, first),
                 (read, first) => panic!("{read:?}, first bad {first:?}"),
             }
         }
+
         assert!(gone > 0 && there > 0, "{gone} gone, {there} there: nothing was shown");
     }
 }
@@ -327,13 +344,16 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
             let records = cursor.take(100).unwrap();
             let of_cursor: Vec<_> =
                 records.into_iter().map(|record| record.blob.unwrap()).collect();
+
             for number in 0..updates {
                 table.insert(&[&[200], u32::to_le_bytes(number).as_slice()].concat(), b"").unwrap();
             }
+
             for refs in [&refs, &before, &of_cursor] {
                 assert_eq!(session.retrieve_blobs(refs).unwrap(), blobs, "after {updates} updates");
             }
             drop(copy);
+
             assert_eq!(
                 session.retrieve_blobs(&of_cursor).unwrap(),
                 blobs,
@@ -371,6 +391,7 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
         let index = IndexKind::Ordinary;
         let config = TableConfig { index, ..config(7, MergeOperator::newest()) };
         let mut table = session.new_table(&config).unwrap();
+
         let sizes = [0, 1, 60, 4079, 4080, 4081, 8160, 10_000, 300_000];
         let mut expected = BTreeMap::new();
         for number in 0..200usize {
@@ -386,6 +407,7 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
                 _ => expected.insert(key, (value, blob)),
             };
         }
+
         let check = |session: &terrane_lsm::Session, table: &Table| {
             for (key, (value, blob)) in &expected {
                 let read = read(session, table, key);
@@ -400,6 +422,7 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
             }
             assert_eq!(cursor.next().unwrap(), None);
         };
+
         check(&session, &table);
         table.save_snapshot(&name("blobs"), "").unwrap();
         check(&session, &session.open_snapshot(&name("blobs"), "").unwrap());

@@ -39,6 +39,7 @@ fn damaged_later() -> Arc<SimDisk> {
     disk.sync_dir(Path::new("/")).unwrap();
     let session =
         Session::open(disk_of(&disk), Path::new(DIR), &SessionOptions::with_salt(SALT)).unwrap();
+
     // Both kinds.
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Ribbon(7)];
     let config = TableConfig {
@@ -46,6 +47,7 @@ fn damaged_later() -> Arc<SimDisk> {
         filter: FilterPolicy::PerLevel(filters),
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&config).unwrap();
     for number in 0..1_550_u32 {
         let key = crc32c(&number.to_le_bytes()).to_le_bytes();
@@ -59,6 +61,7 @@ fn damaged_later() -> Arc<SimDisk> {
             table.save_snapshot(&SnapshotName::new("early").unwrap(), LABEL).unwrap();
         }
     }
+
     table.save_snapshot(&SnapshotName::new("late").unwrap(), LABEL).unwrap();
     drop(table);
     session.close().unwrap();
@@ -71,11 +74,13 @@ fn content(disk: &Arc<SimDisk>, name: &str) -> Option<Content> {
     let disk = disk.clone_disk();
     let session = Session::open(disk_of(&disk), Path::new(DIR), &SessionOptions::default()).ok()?;
     let table = session.open_snapshot(&SnapshotName::new(name).unwrap(), LABEL).ok()?;
+
     let mut cursor = table.cursor().ok()?;
     let mut content = Vec::new();
     while let Some(record) = cursor.next().ok()? {
         content.push((record.key, record.value.into_vec()));
     }
+
     // Filter and index as well.
     let keys: Vec<&[u8]> = content.iter().map(|(key, _)| key.as_slice()).collect();
     let found = table.get_many(&keys).ok()?;
@@ -136,6 +141,7 @@ fn a_sound_session_is_clean_and_all_of_it_is_counted() {
     let before = contents(&disk);
     assert!(before.values().all(Option::is_some));
     let sections = run_sections(&disk);
+
     let mut told = Vec::new();
     let report =
         verify(&disk_of(&disk), Path::new(DIR), &mut |done, total| told.push((done, total)))
@@ -146,10 +152,12 @@ fn a_sound_session_is_clean_and_all_of_it_is_counted() {
     assert_eq!(report.pages, pages);
     assert!(report.entries > 1_550);
     assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total));
+
     let kinds = sections.keys().map(|path| match inspect(&disk_of(&disk), path).unwrap() {
         Inspection::Run(run) => run.meta.has_ribbon(),
         _ => panic!("{} is a run", path.display()),
     });
+
     let ribbons = kinds.filter(|has_ribbon| *has_ribbon).count();
     assert!(ribbons > 0 && ribbons + 1 < sections.len(), "{ribbons} of {}", sections.len());
     let images = sections.values().filter(|section| section[1].is_none()).count();
@@ -177,6 +185,7 @@ fn filter_index_and_footer_are_rebuilt_and_data_pages_are_not() {
             assert_eq!((problem.repairable, problem.repaired), (section > 0, false), "{case}");
             let report = mend(&damaged);
             assert_eq!(report.is_clean(), section > 0, "{case}");
+
             if section > 0 {
                 assert_eq!(check(&damaged).problems, [], "{case}");
                 assert_eq!(contents(&damaged), before, "{case}");
@@ -212,6 +221,7 @@ fn every_damaged_page_of_a_run_is_listed() {
 fn no_bytes_make_a_check_panic_and_a_repair_loses_nothing() {
     let disk = damaged_later();
     let before = contents(&disk);
+
     let files: Vec<PathBuf> =
         disk.files().into_iter().filter(|path| !path.ends_with("lock")).collect();
     for_each_seed("no_bytes_make_a_check_panic_and_a_repair_loses_nothing", 150, |rng, _| {
@@ -286,9 +296,11 @@ fn a_crash_at_any_call_of_a_repair_does_no_harm() {
     let disk = damaged_later();
     let before = contents(&disk);
     let metadata = Path::new(DIR).join("metadata");
+
     for (path, sections) in run_sections(&disk).into_iter().take(2) {
         disk.flip_bit(&path, (sections[2].unwrap() * PAGE_SIZE as u64 + 40) * 8);
     }
+
     for lost_metadata in [false, true] {
         let damaged = disk.clone_disk();
         if lost_metadata {
@@ -297,29 +309,34 @@ fn a_crash_at_any_call_of_a_repair_does_no_harm() {
         } else {
             damaged.flip_bit(&metadata, 100);
         }
+
         let first = damaged.calls();
         let calls = {
             let whole = damaged.clone_disk();
             assert!(mend(&whole).is_clean());
             whole.calls() - first
         };
+
         for call in places(0..calls, 4, 1) {
             let survivals = [Survival::Nothing, Survival::Everything, Survival::Torn(call)];
             let survival = survivals[call as usize % survivals.len()];
             let crashed = damaged.clone_disk();
             crashed
                 .set_plan(FaultPlan { crash_at_call: Some(first + call), ..FaultPlan::default() });
+
             assert!(
                 repair(&disk_of(&crashed), Path::new(DIR), Loss::Refused, &mut |_, _| {}).is_err()
             );
             let after = crashed.after_crash(survival);
             let case = format!("call {call}, {survival:?}, metadata lost: {lost_metadata}");
+
             // Somebody opens it before it is repaired.
             let opened = Session::open(disk_of(&after), Path::new(DIR), &SessionOptions::default());
             if let Ok(session) = opened {
                 assert_eq!(session.salt(), SALT, "{case}: made anew over what is there");
                 session.close().unwrap();
             }
+
             assert!(mend(&after).is_clean(), "{case}");
             assert_eq!(contents(&after), before, "{case}");
         }
@@ -332,6 +349,7 @@ fn a_failing_disk_ends_a_repair_and_does_no_harm() {
     let before = contents(&disk);
     let (path, sections) = run_sections(&disk).into_iter().next().unwrap();
     disk.flip_bit(&path, (sections[3].unwrap() * PAGE_SIZE as u64 + 20) * 8);
+
     let first = disk.calls();
     for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::ShortWrite] {
         let mut struck = 0;
@@ -357,6 +375,7 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
     let disk = damaged_later();
     let (run, sections) = run_sections(&disk).into_iter().next().unwrap();
     let Inspection::Run(info) = inspect(&disk_of(&disk), &run).unwrap() else { panic!("a run") };
+
     let footer = sections[3].unwrap();
     let dir = Path::new(DIR);
     for path in [run, dir.join("metadata"), dir.join("snapshots/late.snapshot")] {
@@ -369,20 +388,24 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
             bytes[8] = 9;
             reseal_manifest(&mut bytes);
         }
+
         newer.write_raw(&path, &bytes);
         let report = mend(&newer);
         assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
         let problem = &report.problems[0];
         assert_eq!(problem.path, path);
+
         let reads = match path.extension().and_then(OsStr::to_str) {
             Some("snapshot") => 5,
             Some("run") => 2,
             _ => 1,
         };
+
         let rule = format!("format version 9; this program reads {reads}");
         assert_eq!(problem.rule, rule);
         assert!(!problem.repairable && !problem.repaired);
         assert_eq!(newer.read_raw(&path).unwrap(), bytes);
+
         let refused = inspect(&disk_of(&newer), &path);
         assert!(
             matches!(refused, Err(Error::UnknownVersion { found: 9, newest, .. }) if newest == reads)
@@ -406,6 +429,7 @@ fn snapshots_that_disagree_about_a_run_are_not_repaired_from() {
             }
         })
         .expect("the snapshots share a run");
+
     let Inspection::Run(info) = inspect(&disk_of(&disk), &run).unwrap() else { panic!("a run") };
     let snapshot = dir.join("snapshots/early.snapshot");
     let mut bytes = disk.read_raw(&snapshot).unwrap();
@@ -444,12 +468,14 @@ fn foreign_files_and_directories_are_told_from_damaged_ones() {
     disk.write_raw("/other/notes.txt", b"whatever there is");
     disk.write_raw("/other/pages", &[7; 3 * PAGE_SIZE]);
     disk.create_dir(Path::new("/empty")).unwrap();
+
     for path in ["/other", "/other/metadata", "/other/notes.txt", "/other/pages", "/empty"] {
         let refused = inspect(&disk_of(&disk), Path::new(path));
         assert!(matches!(refused, Err(Error::NotTerrane { .. })), "{path}: {refused:?}");
         let refused = verify(&disk_of(&disk), Path::new(path), &mut |_, _| {});
         assert!(matches!(refused, Err(Error::NotTerrane { .. })), "{path}: {refused:?}");
     }
+
     assert!(!disk.files().contains(&PathBuf::from("/other/lock")), "nothing is written");
     let run = run_sections(&disk).into_keys().next().unwrap();
     for path in

@@ -218,6 +218,7 @@ fn where_descriptors_run_out_closed_files_make_room() {
     let options = SessionOptions::with_salt(SALT).create_dir();
     disk.set_plan(FaultPlan { open_files_max: Some(4), ..FaultPlan::default() });
     let session = Session::open(place.disk(), &place.dir(), &options).unwrap();
+
     let mut versions = Versions::new(&session, &buffer_of(16));
     for block in 0..100 {
         versions.push();
@@ -225,11 +226,13 @@ fn where_descriptors_run_out_closed_files_make_room() {
             versions.newest().save_snapshot(&name(&format!("b{block}")), "").unwrap();
         }
     }
+
     (0..versions.tables.len()).step_by(9).for_each(|at| versions.check(at));
     let table = session.open_snapshot(&name("b27"), "").unwrap();
     assert_eq!(content(&table), model(28).into_iter().collect::<Vec<_>>());
     assert!(disk.open_files() <= 4);
     assert!(place.runs().len() > 20);
+
     // With none to spare it is an error, and nothing is lost.
     disk.set_plan(FaultPlan { open_files_max: Some(0), ..FaultPlan::default() });
     let keys: Vec<_> = (0..KEYS).map(key).collect();
@@ -247,7 +250,9 @@ fn progress_of_merges_is_shared() {
         let options = SessionOptions::with_salt(SALT).create_dir();
         Session::open(Arc::clone(disk) as _, "/session".as_ref(), &options).unwrap()
     };
+
     let pages = |disk: &CountedDisk| disk.counts().write_pages + disk.counts().read_pages;
+
     // Just after a flush began, with merges on all levels; and nearly a filling of the write
     // buffer.
     let prepared = |session: &Session| {
@@ -255,6 +260,7 @@ fn progress_of_merges_is_shared() {
         fill(&mut table, 0..42_001);
         table
     };
+
     let debt = |table: &Table| table.stats().merge_debt_pages;
     let disk = CountedDisk::new(SimDisk::new(1));
     let session = session_on(&disk);
@@ -272,16 +278,19 @@ fn progress_of_merges_is_shared() {
     let mut duplicates: Vec<_> = (0..100).map(|_| original.fork().unwrap()).collect();
     assert_eq!(debt(&original), debt_before);
     let before = pages(&disk);
+
     // One goes ahead, and the others find that done.
     fill(&mut duplicates[0], 50_000..50_500);
     let paid = debt_before - debt(&original);
     assert!(paid > done_by_one / 4, "{paid} of {done_by_one} pages");
     assert!(duplicates.iter().all(|table| debt(table) == debt_before - paid));
     let of_first_half = pages(&disk) - before;
+
     for table in &mut duplicates[1..] {
         fill(table, 50_000..50_500);
     }
     assert_eq!(pages(&disk) - before, of_first_half, "nothing is left to do for the others");
+
     for table in &mut duplicates {
         fill(table, 50_500..50_990);
     }
@@ -296,12 +305,14 @@ const CHILD_OPEN_FILES: &str = "TERRANE_TEST_OPEN_FILES";
 fn work_with_few_descriptors(options: &SessionOptions) {
     let place = Place::real();
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
+
     // Past the page cache, so that many reads are in flight.
     let disk_cache = DiskCache::None;
     let merge_thread = CompactionThread::Background;
     let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
     let mut versions = Versions::new(&session, &config);
     (0..100).for_each(|_| versions.push());
+
     // Each with runs of its own.
     let branch = |at: usize| {
         let mut table = versions.tables[at].fork().unwrap();
@@ -312,9 +323,11 @@ fn work_with_few_descriptors(options: &SessionOptions) {
         }
         (table, model)
     };
+
     let branches: Vec<_> = (0..100).map(branch).collect();
     let mut cursors: Vec<_> = branches.iter().map(|(table, _)| table.cursor().unwrap()).collect();
     assert!(place.runs().len() > 300, "{} files", place.runs().len());
+
     thread::scope(|scope| {
         for part in branches.chunks(branches.len() / 4) {
             scope.spawn(move || {
@@ -328,14 +341,17 @@ fn work_with_few_descriptors(options: &SessionOptions) {
             });
         }
     });
+
     for (cursor, (_, model)) in cursors.iter_mut().zip(&branches) {
         assert_eq!(cursor.take(usize::MAX).unwrap().len(), model.len());
     }
     read_ahead_in_many_cursors(&session, options);
+
     for (number, (table, _)) in branches.iter().enumerate().step_by(20) {
         table.save_snapshot(&name(&format!("branch-{number}")), "").unwrap();
     }
     session.close().unwrap();
+
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
     for (number, (_, model)) in branches.iter().enumerate().step_by(20) {
         let table = session.open_snapshot(&name(&format!("branch-{number}")), "").unwrap();
@@ -348,16 +364,19 @@ fn read_ahead_in_many_cursors(session: &Session, options: &SessionOptions) {
     const ENTRIES: u64 = 4_000;
     let mut table = session.new_table(&buffer_of(2_000)).unwrap();
     fill(&mut table, 0..ENTRIES);
+
     let mut cursors: Vec<_> = (0..300).map(|_| table.cursor().unwrap()).collect();
     for cursor in &mut cursors {
         assert_eq!(cursor.take(ENTRIES as usize / 2).unwrap().len() as u64, ENTRIES / 2);
     }
+
     if cfg!(target_os = "linux") {
         // Beside those: the lock, the rings of four threads that are no more, what every process
         // has.
         let count = std::fs::read_dir("/proc/self/fd").unwrap().count();
         assert!(count <= options.open_files_max + 16, "{count} descriptors");
     }
+
     for mut cursor in cursors {
         assert_eq!(cursor.take(usize::MAX).unwrap().len() as u64, ENTRIES / 2);
     }
@@ -366,6 +385,7 @@ fn read_ahead_in_many_cursors(session: &Session, options: &SessionOptions) {
 #[test]
 fn a_few_descriptors_are_enough() {
     const TEST: &str = "versions::a_few_descriptors_are_enough";
+
     // The test program runs this test again as a child, whose descriptors the shell has limited.
     if let Ok(open_files) = env::var(CHILD_OPEN_FILES) {
         let options = SessionOptions::with_salt(SALT).create_dir();
@@ -376,6 +396,7 @@ fn a_few_descriptors_are_enough() {
         println!("child: done");
         return;
     }
+
     for (limit, open_files) in [(256, "as they are"), (64, "24")] {
         let limited = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
         let output = Command::new("sh")

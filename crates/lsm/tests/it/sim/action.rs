@@ -294,6 +294,7 @@ impl Step {
         if self.mishap.is_some() {
             steps.push(Self { mishap: None, ..self.clone() });
         }
+
         let mut push = |action| steps.push(Self { action, ..self.clone() });
         match &self.action {
             Action::Update { table, seed, len } if *len > 1 => {
@@ -316,6 +317,7 @@ impl Step {
             Action::Kill => push(Action::CloseAndReopen),
             _ => {}
         }
+
         steps
     }
 }

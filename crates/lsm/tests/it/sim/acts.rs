@@ -198,12 +198,14 @@ impl World {
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         held.version = version;
         let (key, change) = &batch[0];
+
         match change {
             Change::Insert(value) => held.table.insert(key, value)?,
             Change::InsertWithBlob(value, blob) => held.table.insert_with_blob(key, value, blob)?,
             Change::Delete => held.table.delete(key)?,
             Change::Upsert(value) => held.table.upsert(key, value)?,
         }
+
         self.apply(id, batch);
         Ok(true)
     }
@@ -215,6 +217,7 @@ impl World {
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         let id = held.id;
         held.version = version;
+
         let deleted = if seed.is_multiple_of(3) {
             held.table.delete_prefix(&prefix)?;
             self.forest.prefix(id, &prefix).unwrap()
@@ -224,6 +227,7 @@ impl World {
             let [from, to] = [from, to].map(|bound| bound.as_ref().map(Vec::as_slice));
             self.forest.range(id, from, to).unwrap()
         };
+
         // Never forgotten: histories that fail are cut down to updates.
         for (key, _) in deleted {
             self.forest.update(id, &key, Change::Delete).unwrap();
@@ -293,6 +297,7 @@ impl World {
         let (config, _) = self.swarm.configs[config % self.swarm.configs.len()].clone();
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         held.version = version;
+
         let before = held.table.config().clone();
         // The resolve function stays as it is.
         let refused = if config.resolve == before.resolve { "memory_budget" } else { "resolve" };
@@ -305,6 +310,7 @@ impl World {
             }
             Err(error) => panic!("{error:?}"),
         }
+
         Ok(true)
     }
 
@@ -312,10 +318,12 @@ impl World {
         let held: Option<Vec<&Held>> =
             tables.iter().map(|&slot| self.tables[slot].as_ref()).collect();
         let Some(held) = held else { return Ok(false) };
+
         let bytes = |held: &&Held| {
             let content = self.forest.content(held.id).unwrap();
             content.values().map(|stored| stored.value.len()).sum::<usize>()
         };
+
         // Tables united with themselves again and again would grow for ever.
         if held.iter().map(bytes).sum::<usize>() > 2 * TABLE_BYTES_MAX {
             return Ok(false);
@@ -323,25 +331,30 @@ impl World {
         let inputs: Vec<&Table> = held.iter().map(|held| &held.table).collect();
         let ids: Vec<TableId> = held.iter().map(|held| held.id).collect();
         let config = held.last().map(|held| held.table.config().clone());
+
         let got = if is_immediate {
             self.session().union(&inputs)
         } else {
             self.session().incremental_union(&inputs)
         };
+
         match &got {
             Err(Error::UnionOfNothing) if tables.is_empty() => return Ok(true),
             Err(Error::UnionTooDeep { .. }) if self.unions >= 32 => return Ok(true),
             _ => assert!(!tables.is_empty(), "a union of nothing gave {got:?}"),
         }
+
         let Some((table, id)) = agree(got, || self.forest.union(&ids))? else { return Ok(true) };
         assert_eq!(Some(table.config()), config.as_ref());
         assert!(!is_immediate || tables.len() == 1 || table.remaining_union_debt() == 0);
         self.unions += 1;
+
         let version = match tables {
             // The union of one table is its duplicate.
             [slot] => self.tables[*slot].as_ref().unwrap().version,
             _ => self.new_version(),
         };
+
         self.put_table(to, table, id, version);
         Ok(true)
     }
@@ -352,6 +365,7 @@ impl World {
         let before = held.table.remaining_union_debt();
         assert!(before <= held.debt, "the debt rose from {} to {before}", held.debt);
         held.version = version;
+
         let unused = held.table.supply_union_credits(credits)?;
         let after = held.table.remaining_union_debt();
         let relations = [
@@ -360,10 +374,12 @@ impl World {
             unused == 0 || after == 0,
             after == 0 || after <= before.saturating_sub(credits),
         ];
+
         assert_eq!(
             relations, [true; 4],
             "debt {before}, paid {credits}: left {unused}, debt {after}"
         );
+
         held.debt = after;
         Ok(true)
     }
@@ -372,11 +388,13 @@ impl World {
         let version = self.new_version();
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         held.version = version;
+
         let mut last = (0, 0);
         held.table.compact(&mut |done, total| {
             assert!(last.0 <= done && done <= total, "{done} of {total} after {last:?}");
             last = (done, total);
         })?;
+
         assert_eq!(last.0, last.1);
         let stats = held.table.stats();
         let keys = self.forest.content(held.id).unwrap().len() as u64;
@@ -404,8 +422,10 @@ impl World {
             Some(held) => (&held.table, self.forest.content(held.id).unwrap()),
             None => (&duplicate, self.forest.content(writer.id).unwrap()),
         };
+
         let keys = self.swarm.any_keys(seed, len);
         let parts = (0..4).map(|part| self.batch(writer.id, seed + part, len / 4 + 1));
+
         let batches: Vec<_> = parts.collect();
         let mut done = 0;
         let (read, written) = thread::scope(|scope| {
@@ -417,10 +437,12 @@ impl World {
             });
             (reading.join().unwrap_or_else(|panic| panic::resume_unwind(panic)), written)
         });
+
         let compared = read.map(|(lookups, records)| {
             match_lookups(&lookups, &keys, content);
             match_records(&records, content.iter());
         });
+
         batches.into_iter().take(done).for_each(|batch| self.apply(writer.id, batch));
         written.and(compared).map(|()| true)
     }
@@ -456,6 +478,7 @@ impl World {
     /// The same to both.
     fn do_change_snapshots(&mut self, action: &Action) -> Result<bool> {
         let mut forest = self.forest.clone();
+
         let Some(expected) = self.change_snapshots(&mut forest, action) else { return Ok(false) };
         let session = self.session();
         let got = match action {
@@ -478,6 +501,7 @@ impl World {
             }
             other => unreachable!("{other:?} changes no snapshot"),
         };
+
         agree(got, || expected)?;
         self.forest = forest;
         self.compare_names();
@@ -487,11 +511,13 @@ impl World {
     fn open_snapshot(&mut self, at: Slot, of: Slot, to: Slot, seed: u64) -> Result<bool> {
         let text = SNAPSHOTS[at];
         let label = label(of);
+
         let stored = self.forest.snapshot_resolve(text).unwrap_or(MergeOperator::Newest);
         let mut options = self.swarm.open_options(seed);
         if !seed.is_multiple_of(4) {
             options = options.resolve(engine_resolve(stored));
         }
+
         let got = self.session().open_snapshot_with(&name(text), label, &options);
         if let Err(Error::ResolveNotCompatible { name, stored: asked, given: None }) = &got {
             assert_eq!(
@@ -501,6 +527,7 @@ impl World {
             assert_eq!(asked, stored.name());
             return Ok(true);
         }
+
         if let Some((table, id)) = agree(got, || self.forest.open_snapshot(text, label))? {
             let config = table.config();
             assert_eq!(config.resolve, engine_resolve(stored));
@@ -509,6 +536,7 @@ impl World {
             let version = self.new_version();
             self.put_table(to, table, id, version);
         }
+
         Ok(true)
     }
 
@@ -560,11 +588,13 @@ impl World {
     /// An export was interrupted: the snapshot is there, and whole, or it is not.
     pub(super) fn settle_export(&mut self, action: &Action) {
         let Action::Export { dir, .. } = action else { return };
+
         let mut legal = vec![self.forest.clone()];
         let mut after = self.forest.clone();
         if let Some(Ok(())) = self.change_snapshots(&mut after, action) {
             legal.push(after);
         }
+
         let exported = self.export_name(*dir);
         let options = SessionOptions::default();
         match Session::open(self.place.disk(), &self.export_dir(*dir), &options) {
@@ -588,6 +618,7 @@ impl World {
                 session.close().unwrap();
             }
         }
+
         self.forest.forget_exports(&exported);
         self.export_failures[*dir] += 1;
     }

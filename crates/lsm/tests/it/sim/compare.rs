@@ -99,6 +99,7 @@ pub(super) fn match_lookups(results: &[Lookup], keys: &[Vec<u8>], content: &Entr
         assert_eq!(result.is_found(), expected.is_some());
         blobs.add(result.blob(), expected.and_then(|stored| stored.blob.as_ref()), key);
     }
+
     blobs
 }
 
@@ -131,6 +132,7 @@ pub(super) fn match_records<'a>(
         );
         blobs.add(record.blob.as_ref(), stored.blob.as_ref(), key);
     }
+
     blobs
 }
 

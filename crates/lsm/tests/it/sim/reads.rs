@@ -49,12 +49,14 @@ impl World {
     pub(super) fn range(&mut self, slot: Slot, seed: u64, is_back: bool) -> Result<bool> {
         let Some(held) = &self.tables[slot] else { return Ok(false) };
         let (from, to) = self.swarm.bounds(seed);
+
         let mut expected = self.forest.range(held.id, borrowed(&from), borrowed(&to)).unwrap();
         let mut cursor = held.table.range::<Vec<u8>, _>((from, to))?;
         if is_back {
             expected.reverse();
             cursor.seek_to_end();
         }
+
         let mut records = Vec::new();
         for count in [1, 0, 7, 500, usize::MAX, 1] {
             records.extend(if is_back { cursor.take_back(count) } else { cursor.take(count) }?);
@@ -82,6 +84,7 @@ impl World {
         };
         let old_content = self.forest.content(older.id).unwrap();
         let new_content = self.forest.content(newer.id).unwrap();
+
         let mut keys = Vec::new();
         let mut old = Vec::new();
         let mut new = Vec::new();
@@ -96,6 +99,7 @@ impl World {
             old.push(change.old);
             new.push(change.new);
         }
+
         let all: BTreeSet<&Vec<u8>> = old_content.keys().chain(new_content.keys()).collect();
         let differ = all.into_iter().filter(|&key| old_content.get(key) != new_content.get(key));
         assert!(keys.iter().eq(differ), "{} keys that differ", keys.len());
@@ -146,6 +150,7 @@ impl World {
 
     fn move_both(&mut self, held: &mut HeldCursor, action: &Action) -> Result<Blobs> {
         let HeldCursor { cursor, id, .. } = held;
+
         let model = &mut self.forest;
         let key = |seed: u64| self.swarm.any_keys(seed, 1).remove(0);
         match action {
@@ -169,6 +174,7 @@ impl World {
             }
             _ => {}
         }
+
         let (records, expected): (Vec<Record>, Vec<Entry>) = match action {
             Action::Next { count, .. } => {
                 let mut records = Vec::new();
@@ -214,6 +220,7 @@ impl World {
                 (Vec::from_iter(record), Vec::from_iter(model.peek(*id).unwrap()))
             }
         };
+
         Ok(match_records(&records, pairs(&expected)))
     }
 }
@@ -245,6 +252,7 @@ impl World {
                 return Err(error);
             }
         };
+
         let expected = self.forest.take(held.id, count).unwrap();
         let blobs = match_records(&records, pairs(&expected));
         self.kept[to] = KeptRefs { refs: blobs.refs, blobs: blobs.expected, version };
@@ -276,6 +284,7 @@ impl World {
                 return Err(error);
             }
         };
+
         // The ones before it are valid.
         let blobs = self.session().retrieve_blobs(refs)?;
         assert!(blobs == kept.blobs[..refs.len()], "a kept blob is wrong");

@@ -68,6 +68,7 @@ impl Swarm {
         let is_deep = profile == Profile::Deep;
         let key_count = *rng.pick(if is_deep { &[200, 1_000, 2_000] } else { &[5, 20, 200] });
         let keys = Keys::new(*rng.pick(&Shape::ALL), key_count, rng);
+
         let value_lens = match rng.below(4) {
             0 => vec![0],
             1 => vec![0, 1, 8, 60],
@@ -75,14 +76,17 @@ impl Swarm {
             2 => vec![0, 60, 4040, 4041, 4042, 4096, 4097, 10_000],
             _ => vec![20, 60, 60, 60, 60, 60, 300, 8_200, 60_000],
         };
+
         let blob_lens = match rng.below(3) {
             0 => vec![0, 1, 100],
             1 => vec![100, 4_080, 4_096, 4_097, 9_000],
             _ => vec![0, 10, 1_500, 70_000],
         };
+
         let is_single_threaded = rng.chance(2, 3);
         let background_of_4 = if is_single_threaded { 0 } else { *rng.pick(&[0, 2, 4]) };
         let resolve = *rng.pick(&MergeOperator::ALL);
+
         let is_of_one_kind = rng.chance(3, 4);
         let config_count = 1 + rng.below(3);
         let configs: Vec<_> = (0..config_count)
@@ -91,10 +95,12 @@ impl Swarm {
                 (draw_config(resolve, background_of_4, rng), resolve)
             })
             .collect();
+
         let mut changes = [6, 2, 3, 3];
         for weight in &mut changes {
             *weight *= rng.below(3);
         }
+
         // Something has to come in.
         changes[rng.index(2)] += 1;
         let weights = KINDS.iter().map(|kind| {
@@ -102,8 +108,10 @@ impl Swarm {
             let is_possible = kind.name != "SideBySide" || !is_single_threaded;
             if is_possible { kind.weight * factor } else { 0 }
         });
+
         let weights = weights.collect();
         let kinds = fault_kinds();
+
         let faults = (0..=rng.below(4)).map(|_| *rng.pick(&kinds)).collect();
         Self {
             keys,
@@ -159,6 +167,7 @@ impl Swarm {
             }
             _ => {}
         }
+
         key
     }
 
@@ -192,23 +201,29 @@ impl Swarm {
         if rng.chance(1, 3) {
             options = options.disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]));
         }
+
         if rng.chance(1, 3) {
             options = options.merge_batch_pages(*rng.pick(&[1, 200]));
         }
+
         if rng.chance(1, 3) {
             options = options.queue_depth(*rng.pick(&[1, 64]));
         }
+
         if self.has_background && rng.chance(1, 3) {
             let threads = [CompactionThread::Caller, CompactionThread::Background];
             options = options.merge_thread(*rng.pick(&threads));
         }
+
         if rng.chance(1, 3) {
             options = options.verify(Verify::Full);
         }
+
         if rng.chance(1, 4) {
             options = options.memory_budget(MEMORY_BUDGET_MIN);
             options = options.memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss]));
         }
+
         options
     }
 
@@ -222,6 +237,7 @@ impl Swarm {
     ) -> Vec<(Vec<u8>, Change)> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let small = [0, 8, 60];
+
         let mut bytes = 0;
         let mut batch = Vec::with_capacity(len);
         for _ in 0..len {
@@ -230,6 +246,7 @@ impl Swarm {
                 is_full || bytes > BATCH_BYTES_MAX || resolve == MergeOperator::Concatenate;
             let value_lens = if is_small { &small[..] } else { &self.value_lens };
             let blob_lens = if is_small { &small[..] } else { &self.blob_lens };
+
             let value = value(rng.next_u64(), *rng.pick(value_lens));
             let blob = value_of_blob(rng.next_u64(), *rng.pick(blob_lens));
             let change = match pick_weighted(&self.changes, &mut rng) {
@@ -239,17 +256,20 @@ impl Swarm {
                 _ if is_full => Change::Insert(value),
                 _ => Change::Upsert(value),
             };
+
             if let Change::Insert(value)
             | Change::InsertWithBlob(value, _)
             | Change::Upsert(value) = &change
             {
                 bytes += value.len();
             }
+
             if let Change::InsertWithBlob(_, blob) = &change {
                 bytes += blob.len();
             }
             batch.push((key, change));
         }
+
         batch
     }
 }
@@ -278,6 +298,7 @@ fn draw_config(
     let bytes = *rng.pick(&[1, 100, 1_000, 5_000, 50_000]);
     let write_buffer =
         if rng.chance(1, 3) { WriteBuffer::Bytes(bytes) } else { WriteBuffer::Entries(entries) };
+
     let levels = (0..=rng.below(3)).map(|_| *rng.pick(&LEVEL_FILTERS)).collect();
     let filters = [
         FilterPolicy::TotalFpr(0.01),
@@ -286,6 +307,7 @@ fn draw_config(
         FilterPolicy::BitsPerEntry(2.0),
         FilterPolicy::PerLevel(levels),
     ];
+
     let config = TableConfig {
         resolve: engine_resolve(resolve),
         merge_policy: *rng.pick(&[
@@ -315,6 +337,7 @@ fn draw_config(
         memory_budget: None,
         memory_goal: MemoryGoal::default(),
     };
+
     if rng.chance(1, 8) {
         // The engine splits it, and so wants no sizes from the user.
         let TableConfig { write_buffer, filter, .. } = TableConfig::default();
@@ -326,6 +349,7 @@ fn draw_config(
         };
         return TableConfig { write_buffer, filter, memory_budget, memory_goal, ..config };
     }
+
     config
 }
 
@@ -516,9 +540,11 @@ impl Drawing<'_> {
             2 => self.rng.below(8),
             _ => self.rng.below(60),
         };
+
         if self.rng.chance(1, 8) {
             return Mishap::PowerCut { call, survival: self.survival() };
         }
+
         Mishap::Fault {
             kind: *self.rng.pick(&self.swarm.faults),
             call,

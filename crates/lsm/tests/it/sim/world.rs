@@ -132,6 +132,7 @@ pub(crate) enum End {
 impl World {
     pub(crate) fn new(is_real: bool, seed: u64, profile: Profile, rng: &mut ChaCha8Rng) -> Self {
         let place = if is_real { Place::real() } else { Place::simulated(seed) };
+
         let session = Some(place.open());
         let swarm = Swarm::draw(profile, rng);
         Self {
@@ -231,9 +232,11 @@ impl World {
         let result = self.act(action);
         let has_crashed = self.has_crashed();
         self.disarm();
+
         if result.as_ref().is_ok_and(|is_done| *is_done) || result.is_err() {
             *self.coverage.actions.entry(action.name()).or_default() += 1;
         }
+
         if let Some(Mishap::Fault { kind, .. }) = &mishap
             && self.struck() > struck
         {
@@ -241,10 +244,12 @@ impl World {
             *self.coverage.faults.entry(pair).or_default() += 1;
             self.errors_come_late |= FaultKind::SILENT.contains(kind);
         }
+
         if has_crashed {
             self.go_on_after_cut(action, mishap.as_ref(), before, result.is_ok());
             return;
         }
+
         match result {
             Ok(_) if mishap.is_some() && self.struck() > struck => self.compare_tables(),
             Ok(_) => {}
@@ -306,22 +311,27 @@ impl World {
             let legal = self.struck() > self.struck_at_open;
             assert!(legal, "{action:?} failed without a fault: {error:?}");
             self.check_error(&error, mishap);
+
             if self.is_poisoned() {
                 self.go_on_after_failed_sync(action, mishap);
                 return;
             }
+
             let after = self.after(action).filter(|after| {
                 let names = self.list_snapshots();
                 after.snapshot_names() == names && self.forest.snapshot_names() != names
             });
+
             let is_done = after.is_some();
             self.forest = after.unwrap_or_else(|| self.forest.clone());
             self.compare_names();
             self.compare_tables();
             self.settle_export(action);
+
             if is_done || matches!(mishap, Some(Mishap::Fault { retry: false, .. })) {
                 return;
             }
+
             match self.act(action) {
                 Ok(_) => return,
                 Err(again) => {
@@ -330,6 +340,7 @@ impl World {
                 }
             }
         }
+
         panic!("{action:?} still fails: {error:?}");
     }
 
@@ -352,14 +363,17 @@ impl World {
             let refused = held.table.save_snapshot(&name("other"), "");
             assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
         }
+
         let legal: Vec<Forest> =
             self.after(action).into_iter().chain([self.forest.clone()]).collect();
         let number = match mishap {
             Some(Mishap::Fault { call, .. }) => *call,
             _ => 0,
         };
+
         let ends = [End::Close, End::Kill, End::PowerCut(Survival::Everything)];
         self.restart(ends[number as usize % ends.len()], legal.clone());
+
         // What is seen now may still go with the power.
         let survivals = [Survival::Nothing, Survival::Torn(number)];
         self.restart(End::PowerCut(survivals[number as usize % 2]), legal);
@@ -372,6 +386,7 @@ impl World {
         if matches!(end, End::Close | End::CloseAndVerify) {
             self.close();
         }
+
         // A process that dies drops nothing, so the death comes before the handles go.
         if let Some(disk) = self.sim_disk() {
             let next = match end {
@@ -381,9 +396,11 @@ impl World {
             };
             self.go_to_disk(next);
         }
+
         self.cursors = Default::default();
         self.tables = Default::default();
         self.session = None;
+
         if end == End::CloseAndVerify {
             self.verify();
         }
@@ -396,9 +413,11 @@ impl World {
         self.forest = found.unwrap_or_else(|| panic!("{names:?} are not as saved"));
         self.forest.crash();
         self.compare_names();
+
         if names.is_empty() {
             assert_eq!(self.place.runs(), Vec::<PathBuf>::new());
         }
+
         if !matches!(end, End::Close) {
             self.compare_snapshots();
         }
@@ -423,10 +442,12 @@ impl World {
             Err(Error::Disk(_)) if has_faults => {}
             Err(error) => panic!("closing gave {error:?}"),
         }
+
         for held in self.tables.iter_mut().flatten() {
             assert!(matches!(held.table.get(b"k"), Err(Error::SessionClosed)));
             assert!(matches!(held.table.delete(b"k"), Err(Error::SessionClosed)));
         }
+
         for held in self.cursors.iter_mut().flatten() {
             // One that has failed tells of its failure.
             assert!(held.cursor.next().is_err());
@@ -439,6 +460,7 @@ impl World {
         let mishap = self.mishap.clone();
         let has_crashed = self.has_crashed();
         self.disarm();
+
         if let Some(Mishap::PowerCut { survival, .. }) = mishap
             && has_crashed
         {
@@ -452,6 +474,7 @@ impl World {
             self.check_error(error, mishap.as_ref());
             opened = self.place.try_open(crate::SALT);
         }
+
         opened.unwrap_or_else(|error| panic!("the session does not open: {error:?}"))
     }
 
@@ -513,11 +536,13 @@ impl World {
             let forest = self.forest.clone();
             self.restart(End::Close, vec![forest]);
         }
+
         for text in self.list_snapshots() {
             self.session().delete_snapshot(&name(&text)).unwrap();
         }
         self.cursors = Default::default();
         self.tables = Default::default();
+
         let nothing = Vec::<PathBuf>::new();
         // A background thread lets go of its merges in its own time.
         if !self.swarm.has_background {
@@ -526,6 +551,7 @@ impl World {
         self.close();
         self.session = None;
         assert_eq!(self.place.runs(), nothing);
+
         if let Some(disk) = self.sim_disk() {
             assert_eq!(disk.open_files(), 0);
         }
@@ -538,6 +564,7 @@ impl World {
         let (Some(Mishap::Fault { kind, .. }), false) = (mishap, self.errors_come_late) else {
             return;
         };
+
         let is_silent = FaultKind::SILENT.contains(kind);
         let is_expected = match error {
             Error::Disk(_) | Error::Poisoned { .. } => !is_silent,
@@ -546,6 +573,7 @@ impl World {
             Error::Corrupt { what, .. } if what.rule == "the file ends early" => true,
             _ => is_silent,
         };
+
         assert!(is_expected, "{kind:?} gave {error:?}");
     }
 
