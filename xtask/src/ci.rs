@@ -11,7 +11,7 @@ use crate::sweeps::Sweeps;
 use crate::tidy;
 use crate::workspace::{Workspace, package_name};
 
-/// Which steps to take.
+/// Scope of a run: the steps to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scope {
     /// Format, tidy and lints only.

@@ -2,8 +2,8 @@
 //!
 //! `terrane-counts` does fixed work on a table in memory; callgrind, which simulates the processor,
 //! counts what it executes in each of its regions, as a whole and below some functions of the
-//! engine. No clock is involved, so the figures are the same on a busy machine, and a change of a
-//! few per cent is seen. They do depend on the compiler, and a little on the system's library.
+//! engine. No clock is involved, so a busy machine gives the same figures, and a change of a few
+//! per cent shows. The figures depend on the compiler, and a little on the system's library.
 //!
 //! The baseline, `bench/counts.txt`, has one figure to a line, `name instructions`, after the
 //! compiler that they were found with; lines that begin with `#` say nothing.
@@ -36,9 +36,9 @@ struct Figure {
     name: &'static str,
     /// Place in [`REGIONS`].
     region: usize,
-    /// With all that it calls; the whole region if none is given.
+    /// Function that is counted with its callees; `None` counts the whole region.
     function: Option<&'static str>,
-    /// What the program prints, by this name, for the figure to be divided by.
+    /// Name of the printed number that divides the figure.
     per: &'static str,
 }
 
@@ -175,13 +175,13 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What the program says, as lines `name number`.
+/// Parses the output of the program: lines of `name number`.
 fn printed(text: &str) -> BTreeMap<&str, u64> {
     let lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.filter_map(|(name, number)| Some((name, number.parse().ok()?))).collect()
 }
 
-/// What was counted in one region.
+/// Counts of one region.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Region {
     instructions: u64,

@@ -4,7 +4,7 @@
 
 use crate::workspace::Workspace;
 
-/// What to do with the golden files.
+/// Use of the golden files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Run the tests as `cargo test` does.

@@ -1,9 +1,10 @@
-//! Rust source as a list of tokens: just enough of the language to tell code from comments and
-//! strings, which is where searching the text goes wrong.
+//! Rust source as a list of tokens: enough of the language to tell code from comments and strings,
+//! which a search of the text confuses.
 //!
-//! Every input gives some list of tokens; what is not Rust gives a useless one, never a panic.
+//! Every input gives some list of tokens. Input that is not Rust gives a useless list, never a
+//! panic.
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A name or keyword; raw names come without their `r#`.

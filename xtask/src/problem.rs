@@ -1,4 +1,4 @@
-//! What a check has to say: the rule, the place, what is wrong there and what to do about it.
+//! Problem that a check reports: the rule, the place, what is wrong there, and the remedy.
 
 use std::fmt;
 

@@ -11,14 +11,13 @@ use std::thread;
 
 use crate::workspace::Workspace;
 
-/// What to run.
+/// Tests to run, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
     kind: Kind,
-    /// Which of the endless series of histories: one for each number.
+    /// Number of a series of histories; each number has a series of its own.
     seed: u32,
-    /// Histories or scripts at the same time; unless given, one history, and a script for each
-    /// core.
+    /// Number of concurrent histories or scripts; by default one history, or one script per core.
     jobs: Option<usize>,
 }
 
@@ -28,14 +27,14 @@ enum Kind {
         minutes: u64,
         is_real: bool,
     },
-    /// A file with the lines that a failure has printed.
+    /// Replays a file with the lines that a failure has printed.
     Replay {
         file: PathBuf,
         is_real: bool,
     },
-    /// Until so many images that differ have been looked at.
+    /// Runs until this many distinct images have been checked.
     CrashImages(u64),
-    /// So many scripts of each workload.
+    /// Runs this many scripts of each workload.
     StoreFaults(u64),
 }
 

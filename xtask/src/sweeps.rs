@@ -1,14 +1,14 @@
-//! The whole of the sweeps of which `cargo test` runs a sample (`terrane_testkit::effort`).
+//! Whole sweeps, of which `cargo test` runs a sample (`terrane_testkit::effort`).
 //!
-//! No list names the sweeps: a test module that imports the effort is one. So a new sweep is run
-//! whole in CI from its first commit on.
+//! No list names the sweeps: a test module that imports the effort is a sweep. CI therefore runs a
+//! new sweep whole from its first commit on.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::workspace::{File, Workspace, package_name};
 
-/// What makes a test module a sweep.
+/// Import that makes a test module a sweep.
 const IMPORT: &str = "use terrane_testkit::effort::";
 
 /// The build of sweeps: optimised, with all assertions of the engines.

@@ -33,7 +33,7 @@ struct Row<'a> {
     path: &'a str,
 }
 
-/// What a constant is worth.
+/// Value of a constant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     Number(i128),
@@ -217,7 +217,7 @@ fn until<'c, 'a>(code: &'c [Token<'a>], mark: &str) -> &'c [Token<'a>] {
     &code[..at]
 }
 
-/// What the expression is worth, or which part of it this evaluator does not know.
+/// Evaluates an expression; the error is the part that this evaluator does not know.
 fn evaluate(
     code: &[Token<'_>],
     resolve: &dyn Fn(&str) -> Result<Value, String>,

@@ -1,8 +1,8 @@
-//! The habits of the code in figures, a row for each crate: a hint where to look, never a failure.
+//! Habits of the code in figures, a row for each crate: a hint where to look, never a failure.
 //!
-//! Counted are the sources of a crate without what only tests see: lines; blank lines inside
-//! functions longer than [`LONG_FUNCTION`] lines; `//` comments that are no docs, as a share of the
-//! lines of code; and assertions for each function.
+//! The report counts, over the sources of a crate without test-only code: lines; blank lines inside
+//! functions longer than [`LONG_FUNCTION`] lines; `//` comments that are not docs, as a share of
+//! the lines of code; and assertions for each function.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -2,8 +2,8 @@
 //! from modules above it in the list of the folder where the two part, by the module's own path and
 //! not through re-exports at the crate root.
 //!
-//! So the graph of each folder is acyclic, and its list is a table of contents. A module and its
-//! own submodules may use each other. What only tests see (`#[cfg(test)]`) is free.
+//! The graph of each folder is therefore acyclic, and its list is a table of contents. A module and
+//! its own submodules may use each other. Test-only code (`#[cfg(test)]`) is exempt.
 
 use std::collections::BTreeMap;
 

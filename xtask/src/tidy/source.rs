@@ -65,7 +65,7 @@ fn forbids_unsafe(tokens: &[Token<'_>]) -> bool {
     tokens.windows(wanted.len()).any(|window| window.iter().map(|token| token.text).eq(wanted))
 }
 
-/// What is wrong with the token at `at`, if it starts something that has no business here.
+/// Returns the leftover that starts at token `at`, if there is one, and its remedy.
 fn leftover(tokens: &[Token<'_>], at: usize) -> Option<(String, &'static str)> {
     let token = tokens[at];
     let is_mark = |index: usize, mark| tokens.get(index).is_some_and(|token| token.is_mark(mark));

@@ -1,5 +1,5 @@
-//! Rules on any file of the repository: its size (6), and nothing in it that belongs to one
-//! machine (7), which are paths of home folders and hosts that only some network knows.
+//! Rules on any file of the repository: its size (6), and no text that belongs to one machine (7):
+//! paths of home folders and hosts that only some networks know.
 
 use crate::problem::{Problem, Rule};
 use crate::workspace::File;

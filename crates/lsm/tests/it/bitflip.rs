@@ -1,4 +1,4 @@
-//! Every bit of every file of a small session, flipped; and coarser damage.
+//! Bit flips in every file of a small session, and coarser damage.
 //!
 //! Goal: damage gives exactly the right data or a typed error, never other data, never a panic; and
 //! something reports it, since checksums cover every byte. The session stays usable: other
@@ -35,10 +35,10 @@ use crate::script::{
 const PAGE_BYTES: usize = 4096;
 const PAGE_BITS: u64 = 8 * PAGE_BYTES as u64;
 
-/// Of the bits of a page only each so many are flipped for one seed.
+/// Distance between the bits of a page that one seed flips.
 const STRIDE: u64 = 7;
 
-/// Of these, each so many go through everything.
+/// One flipped bit in this many goes through every check, from the opening on.
 const SAMPLE: u64 = 101;
 
 /// Prints what was damaged when a check fails.
@@ -145,8 +145,8 @@ impl Specimen {
         assert!(!report.is_clean(), "verify did not notice");
     }
 
-    /// With a session that opens, work goes on: damaged snapshots are deleted, others are read, a
-    /// new one is saved.
+    /// Checks that a session which opens is usable: the damaged snapshots can be deleted, the
+    /// others read, and a new one saved.
     fn check_usable(&self, disk: &Arc<SimDisk>) {
         let Some(damaged) = self.read_all(disk) else { return };
         let session = open(disk).unwrap();
@@ -173,7 +173,7 @@ impl Specimen {
         }
     }
 
-    /// What the footer of a run says; the places of the fields stand in `docs/format/run.md`.
+    /// Reads the footer of a run; `docs/format/run.md` has the offsets of its fields.
     fn run(&self, path: &Path) -> RunFile {
         const PURPOSE: usize = 16 + 12;
         const DATA_PAGES: usize = 16 + 80;

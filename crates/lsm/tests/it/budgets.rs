@@ -258,7 +258,7 @@ fn spread_over(n: u64, count: u64) -> u64 {
 }
 
 #[test]
-fn case_16_an_update_does_its_share_of_merging_and_no_more() {
+fn an_update_does_its_share_of_compaction_and_no_more() {
     for merge_policy in
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
@@ -281,7 +281,7 @@ fn case_16_an_update_does_its_share_of_merging_and_no_more() {
 /// A million updates of one entry each, a sixth of them as a sample; the other policies and the
 /// one-shot schedule are above.
 #[test]
-fn case_16_no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
+fn no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
     let config = buffer_of(1_000);
     let (worst, _, levels) = worst_update(&config, by_effort(160_000, 1_000_000));
     assert!(levels >= by_effort(4, 5), "{levels} levels");

@@ -16,7 +16,7 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, content, key, name, value};
+use crate::{SessionDir, content, key, name, value};
 
 /// Weight of the entries that are sorted at once under the smallest budget.
 const SORTED_BYTES: u64 = MEMORY_BUDGET_MIN / 8;
@@ -44,8 +44,8 @@ fn a_loaded_table_is_what_updates_would_have_made() {
     let name = "a_loaded_table_is_what_updates_would_have_made";
     for_each_seed(name, 3, |rng, seed| {
         for (place, thread) in [
-            (Place::simulated(seed), CompactionThread::Caller),
-            (Place::real(), CompactionThread::Background),
+            (SessionDir::simulated(seed), CompactionThread::Caller),
+            (SessionDir::real(), CompactionThread::Background),
         ] {
             let session = place.open();
             let config = TableConfig { merge_thread: thread, ..config() };
@@ -96,8 +96,8 @@ fn a_loaded_table_is_what_updates_would_have_made() {
 
 #[test]
 fn every_entry_is_written_twice() {
-    let place = Place::simulated(1);
-    let Place::Simulated { disk } = &place else { panic!("simulated") };
+    let place = SessionDir::simulated(1);
+    let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
     let session = place.open();
     let memory_budget = Some(4 * MEMORY_BUDGET_MIN);
     let mut loader = session.bulk_load(&TableConfig { memory_budget, ..config() }).unwrap();
@@ -116,7 +116,7 @@ fn every_entry_is_written_twice() {
 /// More runs than are merged at once.
 #[test]
 fn many_runs_are_merged_in_groups() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut loader = session.bulk_load(&config()).unwrap();
 
@@ -151,7 +151,7 @@ fn many_runs_are_merged_in_groups() {
 
 #[test]
 fn a_load_that_is_given_up_leaves_nothing_behind() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut loader = session.bulk_load(&config()).unwrap();
         load(&mut loader, 0..3_000).unwrap();
@@ -170,7 +170,7 @@ fn a_load_that_is_given_up_leaves_nothing_behind() {
 #[test]
 fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
     let config = TableConfig { merge_thread: CompactionThread::Background, ..config() };
-    let place = Place::real();
+    let place = SessionDir::real();
 
     let session = place.open();
     let loaded = || {
@@ -214,7 +214,7 @@ fn an_empty_load_gives_an_empty_table_and_each_shape_takes_one() {
     for merge_policy in
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
-        let place = Place::simulated(2);
+        let place = SessionDir::simulated(2);
         let session = place.open();
         let config = TableConfig { merge_policy, ..config() };
         let empty = session.bulk_load(&config).unwrap().finish().unwrap();
@@ -230,8 +230,8 @@ fn an_empty_load_gives_an_empty_table_and_each_shape_takes_one() {
 
 #[test]
 fn a_full_disk_is_an_error_that_says_so() {
-    let place = Place::simulated(3);
-    let Place::Simulated { disk } = &place else { panic!("simulated") };
+    let place = SessionDir::simulated(3);
+    let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
     let session = place.open();
     let mut loader = session.bulk_load(&config()).unwrap();
     let capacity_bytes = Some(200_000);
@@ -247,10 +247,10 @@ fn a_full_disk_is_an_error_that_says_so() {
     table.save_snapshot(&name("loaded"), "").unwrap();
 }
 
-/// What does not fit in memory at once is written run by run.
+/// The loader writes a batch larger than its memory run by run.
 #[test]
 fn a_batch_of_any_size_is_sorted_in_parts() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut loader = session.bulk_load(&config()).unwrap();
         let entries: Vec<_> = (0..10_000).map(|n| (key(n), value(n, 60))).collect();
@@ -278,8 +278,8 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
 
     let mut at_call = 0;
     loop {
-        let place = Place::simulated(1);
-        let Place::Simulated { disk } = &place else { panic!("simulated") };
+        let place = SessionDir::simulated(1);
+        let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
         let session = place.open();
         let mut loader = session.bulk_load(&config()).unwrap();
         let first = disk.calls();
@@ -317,7 +317,7 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
 /// The budget is what it must be for a table of that size, as for one that is there.
 #[test]
 fn a_budget_that_a_loaded_table_has_outgrown_is_refused_by_name() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
 
     let mut loader = session.bulk_load(&config()).unwrap();
     // Keys that differ at their ends only, each on a page of its own.
@@ -337,8 +337,8 @@ fn a_budget_that_a_loaded_table_has_outgrown_is_refused_by_name() {
 /// A call that fails while lookups do merge work is no error of theirs.
 #[test]
 fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
-    let place = Place::simulated(5);
-    let Place::Simulated { disk } = &place else { panic!("simulated") };
+    let place = SessionDir::simulated(5);
+    let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
     let session = place.open();
     let mut table = session.new_table(&crate::buffer_of(1_000)).unwrap();
     crate::fill(&mut table, 0..30_000);

@@ -1,10 +1,10 @@
-//! Canonical exports: one content, one stream of bytes.
+//! Canonical exports: equal contents give one stream of bytes.
 //!
 //! Goal: equal contents give equal bytes and one digest, whatever the history, configuration, salt
 //! and disk; what is read back is what was written; nothing damaged is taken for an export, and
-//! damage is told with its place, without a panic and without memory for bytes that are not there.
-//! Method: random histories that end in the same content; the format written once more by hand;
-//! every byte changed, every length cut.
+//! damage is reported with its place, without a panic and without memory for bytes that are not
+//! there. Method: random histories that end in the same content; the format written once more by
+//! hand; every byte changed, every length cut.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::golden;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, SALT, buffer_of, fill, key, name, value};
+use crate::{SALT, SessionDir, buffer_of, fill, key, name, value};
 
 type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
@@ -102,7 +102,7 @@ fn equal_contents_give_equal_bytes_whatever_their_history() {
     for_each_seed("equal_contents_give_equal_bytes_whatever_their_history", 4, |rng, _| {
         let entries = content(rng);
         let expected = written(&entries);
-        for (salt, place) in (SALT..).zip(Place::both()) {
+        for (salt, place) in (SALT..).zip(SessionDir::both()) {
             let session = place.try_open(salt).unwrap();
             for config in [
                 buffer_of(1),
@@ -128,7 +128,7 @@ fn equal_contents_give_equal_bytes_whatever_their_history() {
 fn what_is_read_back_is_what_was_written() {
     for_each_seed("what_is_read_back_is_what_was_written", 4, |rng, _| {
         let bytes = written(&content(rng));
-        for place in Place::both() {
+        for place in SessionDir::both() {
             let session = place.open();
             for config in [buffer_of(2), TableConfig::default()] {
                 let (table, summary) = session.import_canonical(&bytes[..], &config).unwrap();
@@ -156,7 +156,7 @@ impl Read for Slow<'_> {
 /// More than a batch of entries, and of blobs.
 #[test]
 fn exports_may_be_larger_than_a_batch() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&buffer_of(500)).unwrap();
     fill(&mut table, 0..3_000);
@@ -185,7 +185,7 @@ fn import(session: &Session, bytes: &[u8]) -> Error {
 
 #[test]
 fn every_change_of_a_byte_is_noticed() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let whole = small();
     session.import_canonical(&whole[..], &buffer_of(2)).unwrap();
@@ -224,7 +224,7 @@ fn every_change_of_a_byte_is_noticed() {
 
 #[test]
 fn each_rule_is_told_with_its_place() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let entry = |key: &[u8], value_len: u32| {
         let key_len = u32::try_from(key.len()).unwrap().to_le_bytes();
@@ -287,7 +287,7 @@ impl Read for Full {
 
 #[test]
 fn a_stream_that_fails_is_told_of_as_it_is() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let (table, _) = session.import_canonical(&small()[..], &buffer_of(2)).unwrap();
 
@@ -310,7 +310,7 @@ fn a_stream_that_fails_is_told_of_as_it_is() {
 /// Another resolve function, another salt, deletions and all: the golden file stays.
 #[test]
 fn golden_canonical_export() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session =
         Session::open(place.disk(), &place.dir(), &SessionOptions::with_salt(SALT).create_dir())
             .unwrap();

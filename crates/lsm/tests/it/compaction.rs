@@ -1,8 +1,8 @@
-//! Compaction on demand: everything that a table holds becomes one run.
+//! Full compaction on demand: all entries of a table become one run.
 //!
-//! Goal: the content stays the same whatever else holds the table, what nobody needs is gone from
-//! the disk, others read and commit meanwhile, and a compaction that fails leaves nothing to be
-//! done for the updates that follow.
+//! Goal: the content stays the same whoever shares the runs, unneeded files leave the disk, other
+//! threads read and commit meanwhile, and a compaction that fails leaves no work to the updates
+//! that follow.
 //!
 //! Method: tables of a few levels, with everything that shares runs with them; a store whose merge
 //! waits at a gate while others go on; a fault at each call of a compaction. Histories with
@@ -22,7 +22,7 @@ use terrane_lsm::{
 };
 
 use crate::gate::GateDisk;
-use crate::{Place, SALT, buffer_of, clear, content, fill, key, name, value};
+use crate::{SALT, SessionDir, buffer_of, clear, content, fill, key, name, value};
 
 const DIR: &str = "/store";
 
@@ -56,7 +56,7 @@ fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
         for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
-            let place = Place::simulated(1);
+            let place = SessionDir::simulated(1);
             let session = place.open();
             let config = TableConfig { merge_policy, merge_schedule, ..buffer_of(50) };
             let mut table = session.new_table(&config).unwrap();
@@ -95,7 +95,7 @@ fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
 /// All that was deleted goes, and the level that the run is on is that of its size.
 #[test]
 fn a_table_that_was_emptied_takes_nothing_and_a_small_one_is_on_a_small_level() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&buffer_of(50)).unwrap();
     fill(&mut table, 0..20_000);
@@ -179,7 +179,7 @@ fn last_run(disk: &SimDisk) -> u64 {
     names.filter_map(|entry| entry.name.strip_suffix(".run")?.parse().ok()).max().unwrap()
 }
 
-/// It waits with the run of all that it is about to write.
+/// The gate holds the compaction at the run that it is about to write.
 #[test]
 fn others_read_and_commit_while_a_table_is_compacted() {
     let disk = SimDisk::new(1);
@@ -212,8 +212,8 @@ fn others_read_and_commit_while_a_table_is_compacted() {
     assert_eq!(content(&store.table(&main_table()).unwrap().view().unwrap()).len(), 5_900);
 }
 
-/// After a compaction that the disk had no room for, updates need no more room than without it:
-/// they do not go on with its merge.
+/// Updates after a compaction that failed for lack of space need no more space than without it:
+/// they do not continue its work.
 #[test]
 fn a_compaction_that_fails_leaves_no_work_behind() {
     let make = || {

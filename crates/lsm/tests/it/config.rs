@@ -1,5 +1,5 @@
-//! Options of a table: what is allowed, what each does, and that none of them, nor changing any of
-//! them on a live table, is ever seen in a result.
+//! Options of a table: allowed values, effects, and the invariant that no option, nor a change of
+//! one on a live table, alters a result.
 //!
 //! Method: each option's limits from both sides; filters and memory as the statistics show them;
 //! random changes of the configuration among random updates, against a sorted map.
@@ -14,7 +14,7 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, buffer_of, clear, content, fill, key, name, spread, value};
+use crate::{SessionDir, buffer_of, clear, content, fill, key, name, spread, value};
 
 fn with_filter(filter: FilterPolicy) -> TableConfig {
     TableConfig { filter, ..TableConfig::default() }
@@ -92,7 +92,7 @@ fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)>
 
 #[test]
 fn each_option_out_of_range_is_refused_with_its_value_and_what_is_allowed() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut live = session.new_table(&buffer_of(5)).unwrap();
     fill(&mut live, 0..20);
 
@@ -113,7 +113,7 @@ fn each_option_out_of_range_is_refused_with_its_value_and_what_is_allowed() {
 
 #[test]
 fn options_at_the_ends_of_their_ranges_work() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
 
     let base = TableConfig { merge_batch_pages: 1, queue_depth: 1, size_ratio: 2, ..buffer_of(1) };
     let per_level = |levels| TableConfig { filter: FilterPolicy::PerLevel(levels), ..base.clone() };
@@ -148,7 +148,7 @@ fn options_at_the_ends_of_their_ranges_work() {
 
 #[test]
 fn a_snapshot_keeps_every_option() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
 
         let per_level =
@@ -190,7 +190,7 @@ fn each_level_has_the_filters_that_the_list_gives_it() {
         ..buffer_of(500)
     };
 
-    let mut table = Place::simulated(1).open().new_table(&config).unwrap();
+    let mut table = SessionDir::simulated(1).open().new_table(&config).unwrap();
     fill(&mut table, 0..500 * 150);
     assert!(table.stats().levels.len() >= 4);
 
@@ -219,8 +219,9 @@ fn reads(table: &Table, entries: u64) -> (f64, f64) {
     (per_key(present), per_key((0..4_000).map(|n| key(1 << 40 | n)).collect()))
 }
 
-/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The
-/// sum is checked after every batch, and so at every stage of every merge; the reads at every size.
+/// The table grows from far below the budget to 15 bits of budget per entry. The test checks the
+/// memory after every batch, and so at every stage of every compaction, and the reads at every
+/// size.
 #[test]
 fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
     let budget = 256 << 10;
@@ -229,7 +230,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
     let stages =
         [(10_000, 1.01, 0.005), (40_000, 1.01, 0.01), (80_000, 1.05, 0.12), (140_000, 1.5, 1.2)];
     let config = with_budget(budget);
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
 
     let mut table = session.new_table(&config).unwrap();
     let mut next = 0;
@@ -271,7 +272,7 @@ fn overwriting_and_deleting_stay_within_the_budget() {
             CompactionPolicy::Tiering,
         ] {
             let config = TableConfig { merge_policy, index, ..with_budget(budget) };
-            let mut table = Place::simulated(1).open().new_table(&config).unwrap();
+            let mut table = SessionDir::simulated(1).open().new_table(&config).unwrap();
             for round in 0..60 {
                 // Few keys with ever longer values, and fresh ones.
                 for n in 0..20 {
@@ -288,7 +289,7 @@ fn overwriting_and_deleting_stay_within_the_budget() {
 
 #[test]
 fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let config = TableConfig { filter: FilterPolicy::BitsPerEntry(20.0), ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..100_000);
@@ -317,7 +318,7 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
 /// Keys that agree in their first 1,000 bytes by threes, so that separators are long.
 #[test]
 fn a_budget_that_the_indexes_leave_no_room_in_is_refused_by_name() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let config = TableConfig { index: IndexKind::Ordinary, ..buffer_of(50) };
 
     let mut table = session.new_table(&config).unwrap();
@@ -391,7 +392,7 @@ fn compare(table: &Table, model: &BTreeMap<u64, Vec<u8>>, population: u64) {
     assert!(content(table).into_iter().eq(expected), "a scan differs");
 }
 
-fn change_and_update(place: &Place, rng: &mut impl Draw) {
+fn change_and_update(place: &SessionDir, rng: &mut impl Draw) {
     let session = place.open();
     let population = *rng.pick(&[50, 400, 3_000]);
 
@@ -444,7 +445,7 @@ fn change_and_update(place: &Place, rng: &mut impl Draw) {
 fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
     let test = "changing_the_configuration_of_a_live_table_is_never_seen_in_a_result";
     for_each_seed(test, 16, |rng, seed| {
-        let place = if seed % 4 == 0 { Place::real() } else { Place::simulated(seed) };
+        let place = if seed % 4 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         change_and_update(&place, rng);
     });
 }
@@ -457,7 +458,7 @@ fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_th
     let tiering =
         TableConfig { merge_policy: CompactionPolicy::Tiering, size_ratio: 4, ..buffer_of(10) };
 
-    let mut table = Place::simulated(1).open().new_table(&tiering).unwrap();
+    let mut table = SessionDir::simulated(1).open().new_table(&tiering).unwrap();
     let mut expected = BTreeMap::new();
     for round in 0..200u64 {
         let batch: Vec<_> = (0..10).map(|n| (key(round * 7 % 30 + n), value(round, 20))).collect();
@@ -477,7 +478,7 @@ fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_th
 
 #[test]
 fn a_smaller_write_buffer_is_flushed_with_the_next_update_and_a_larger_one_later() {
-    let mut table = Place::simulated(1).open().new_table(&buffer_of(100)).unwrap();
+    let mut table = SessionDir::simulated(1).open().new_table(&buffer_of(100)).unwrap();
     fill(&mut table, 0..90);
     assert_eq!((table.stats().buffer_entries, table.stats().merge_debt_pages), (90, 0));
     table.set_config(&buffer_of(1_000)).unwrap();
@@ -494,7 +495,7 @@ fn a_smaller_write_buffer_is_flushed_with_the_next_update_and_a_larger_one_later
 
 #[test]
 fn another_resolve_function_is_refused() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let config = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..buffer_of(5) };
     let mut table = session.new_table(&config).unwrap();
     let error = table.set_config(&TableConfig::default()).unwrap_err();
@@ -507,7 +508,7 @@ fn another_resolve_function_is_refused() {
 #[test]
 fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
     let budget = 256 << 10;
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut left = session.new_table(&with_budget(budget)).unwrap();
     let mut right = session.new_table(&with_budget(budget)).unwrap();
     fill(&mut left, 0..40_000);
@@ -538,7 +539,7 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
 fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     use MemoryGoal::{Balanced, Hit, Miss};
     const ENTRIES: u64 = 150_000;
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
 
     let config = TableConfig {
         filter: FilterPolicy::BitsPerEntry(14.0),
@@ -595,10 +596,10 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     assert_eq!(large.stats().filter_bytes, small.stats().filter_bytes);
 }
 
-/// Once it is updated there must be room for write buffers and merges, at every moment.
+/// An update of the table must find room for memtables and compactions at every moment.
 #[test]
 fn a_table_opened_with_full_memory_makes_room_for_updates() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut table = session.new_table(&buffer_of(1_000)).unwrap();
     fill(&mut table, 0..120_000);
     table.save_snapshot(&name("full"), "").unwrap();
@@ -622,7 +623,7 @@ fn a_table_opened_with_full_memory_makes_room_for_updates() {
 /// underflowed: a panic in builds that check for it, while a lock was held.
 #[test]
 fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
 
     let levels = vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)];

@@ -1,4 +1,4 @@
-//! Power loss and sudden death at every call on the disk.
+//! Power loss and process death at every disk call.
 //!
 //! Goal: whatever survives a crash, the session opens again, and each snapshot is absent or whole:
 //! there if its saving had returned, gone if its deletion had, either if the call was under way;
@@ -31,7 +31,7 @@ use crate::script::{
 /// Crash images that one script must give at least: fewer mean that the script does too little.
 const IMAGES_MIN: u64 = 2_000;
 
-/// How a run ends.
+/// End of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Loss {
     Power(Survival),
@@ -107,8 +107,8 @@ fn list(disk: &Arc<SimDisk>, keys: &[Vec<u8>], legal: &[Snapshots]) -> Snapshots
     found.clone()
 }
 
-/// What a program does after a crash: opens the session, goes on from a snapshot, saves under the
-/// name that the crash may have hit, deletes what it went on from.
+/// Script of a program after a crash: opens the session, opens a snapshot, saves under the name
+/// that the crash may have hit, and deletes the snapshot that it opened.
 fn recovery(script: &Script, state: &Snapshots, hit: &'static str, seed: u64) -> Script {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let mut steps = vec![Step::Open];
@@ -145,7 +145,7 @@ fn check_image(disk: &Arc<SimDisk>, script: &Script, legal: &[Snapshots]) {
     assert_eq!(disk.open_files(), 0);
 }
 
-/// The same after going on with it.
+/// Checks the image after a recovery script.
 fn go_on(disk: &Arc<SimDisk>, script: &Script, legal: &[Snapshots], hit: &'static str) {
     let mut model = Model { snapshots: list(disk, &script.keys, legal), ..Model::default() };
     let recovery = recovery(script, &model.snapshots, hit, 1);

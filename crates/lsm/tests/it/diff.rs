@@ -1,4 +1,4 @@
-//! What changed between two versions of a table.
+//! Diffs of two versions of a table.
 //!
 //! Goal: the diff of any two tables of a session is the difference of what they hold, in both
 //! directions, whatever they share and however that came about; and versions that are near each
@@ -21,17 +21,17 @@ use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::draw_config;
-use crate::{Place, SALT, buffer_of, clear, fill, key, name, value};
+use crate::{SALT, SessionDir, buffer_of, clear, fill, key, name, value};
 
 /// Value and blob.
-type Held = (Vec<u8>, Option<Vec<u8>>);
+type StoredValue = (Vec<u8>, Option<Vec<u8>>);
 
 /// Key, what the older table has, what the newer one has.
-type Changed = (Vec<u8>, Option<Held>, Option<Held>);
+type Changed = (Vec<u8>, Option<StoredValue>, Option<StoredValue>);
 
-type Content = BTreeMap<Vec<u8>, Held>;
+type Content = BTreeMap<Vec<u8>, StoredValue>;
 
-fn held(session: &Session, lookup: &Lookup) -> Option<Held> {
+fn held(session: &Session, lookup: &Lookup) -> Option<StoredValue> {
     let blob = lookup
         .blob()
         .map(|blob| session.retrieve_blobs(std::slice::from_ref(blob)).unwrap().remove(0));
@@ -107,7 +107,7 @@ impl Version {
     }
 }
 
-/// What a union of two tables holds.
+/// Content of a union of two tables.
 fn united(left: &Content, right: &Content, resolve: &MergeOperator) -> Content {
     let mut all = right.clone();
     for (key, (newer, blob)) in left {
@@ -180,7 +180,9 @@ fn a_diff_is_the_difference_of_any_two_tables() {
         // Saving snapshots takes its time on the real disk.
         let is_real = number % 12 == 0;
         number += 1;
-        for place in [is_real.then(Place::real), Some(Place::simulated(seed))].into_iter().flatten()
+        for place in [is_real.then(SessionDir::real), Some(SessionDir::simulated(seed))]
+            .into_iter()
+            .flatten()
         {
             let session = place.open();
             let resolves = [
@@ -284,7 +286,8 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
     }
 }
 
-/// With the versions between them goes what could tell what has become of their runs.
+/// The diff costs whole runs once the versions between the two are gone: only those versions knew
+/// which runs a compaction had replaced.
 #[test]
 fn versions_far_from_each_other_cost_their_runs_and_the_keys_that_differ() {
     let (disk, _session, mut table) = simulated(&buffer_of(1_000));
@@ -300,7 +303,7 @@ fn versions_far_from_each_other_cost_their_runs_and_the_keys_that_differ() {
 
 #[test]
 fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
 
         let mut table = session.new_table(&buffer_of(2)).unwrap();
@@ -332,7 +335,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
         drop(diff);
         assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
 
-        let elsewhere = Place::simulated(2);
+        let elsewhere = SessionDir::simulated(2);
         let other = elsewhere.open();
         let table = session.new_table(&buffer_of(2));
         let foreign = other.new_table(&buffer_of(2));
@@ -350,7 +353,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
 /// compared.
 #[test]
 fn tables_with_different_functions_are_compared_by_what_they_hold() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let made = |resolve: MergeOperator| {
         let mut table = session.new_table(&TableConfig { resolve, ..buffer_of(3) }).unwrap();

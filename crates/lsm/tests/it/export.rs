@@ -21,13 +21,13 @@ use terrane_testkit::seeds::for_each_seed;
 use crate::gate::GateDisk;
 use crate::opening::change_page;
 use crate::union::{self, Entries};
-use crate::{Place, SALT, buffer_of, clear, content, exists, fill, key, name, value};
+use crate::{SALT, SessionDir, buffer_of, clear, content, exists, fill, key, name, value};
 
 const LABEL: &str = "ledger";
 
 type Content = Vec<(Vec<u8>, Vec<u8>)>;
 
-impl Place {
+impl SessionDir {
     /// A directory beside that of the session.
     fn beside(&self, name: &str) -> PathBuf {
         self.dir().parent().unwrap().join(name)
@@ -90,8 +90,8 @@ fn is_verified(disk: &Arc<dyn Disk>, dir: &Path) {
 }
 
 #[test]
-fn case_13_an_export_is_a_session_with_the_snapshot() {
-    for place in Place::both() {
+fn an_export_is_a_session_with_the_snapshot() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         for (at, config) in [
@@ -107,14 +107,14 @@ fn case_13_an_export_is_a_session_with_the_snapshot() {
             let (name, saved) = (name(&format!("a{at}")), content(&table));
             table.save_snapshot(&name, LABEL).unwrap();
             let mut last = (0, 0);
-            let mut told = 0;
+            let mut reports = 0;
             let report = session
                 .export_snapshot_to(
                     &name,
                     &SnapshotPlace::new(&copy, name.clone()),
                     &mut |done, total| {
                         assert!(last.0 < done && done <= total);
-                        (last, told) = ((done, total), told + 1);
+                        (last, reports) = ((done, total), reports + 1);
                     },
                 )
                 .unwrap();
@@ -124,7 +124,7 @@ fn case_13_an_export_is_a_session_with_the_snapshot() {
             assert_eq!((report.files_shared, report.bytes_shared), (0, 0));
             assert_eq!((report.bytes_copied, report.files_rebuilt), (last.0, 0));
             assert_eq!(last.0, last.1);
-            assert!(told > 1);
+            assert!(reports > 1);
 
             is_verified(&disk, &copy);
             let exported = open(&disk, &copy);
@@ -145,8 +145,8 @@ fn case_13_an_export_is_a_session_with_the_snapshot() {
 }
 
 #[test]
-fn case_13_copies_are_independent() {
-    for place in Place::both() {
+fn copies_are_independent() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let table = table(&session, &buffer_of(50));
@@ -181,8 +181,8 @@ fn case_13_copies_are_independent() {
 }
 
 #[test]
-fn case_13_a_second_export_brings_only_what_is_new() {
-    for place in Place::both() {
+fn a_second_export_brings_only_what_is_new() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let mut table = table(&session, &buffer_of(50));
@@ -237,8 +237,8 @@ fn case_13_a_second_export_brings_only_what_is_new() {
 /// A run that is missing or damaged where it was exported to, or another one than it seems, is
 /// brought again.
 #[test]
-fn case_13_an_export_does_not_rely_on_what_is_damaged() {
-    for place in Place::both() {
+fn an_export_does_not_rely_on_what_is_damaged() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let table = table(&session, &buffer_of(50));
@@ -283,9 +283,9 @@ fn case_13_an_export_does_not_rely_on_what_is_damaged() {
 /// Blobs, upserts that are not yet combined, and unions that are not yet paid for are copied like
 /// the rest.
 #[test]
-fn case_13_blobs_upserts_and_unions_come_along() {
-    for_each_seed("case_13_blobs_upserts_and_unions_come_along", 2, |rng, _| {
-        for place in Place::both() {
+fn blobs_upserts_and_unions_come_along() {
+    for_each_seed("blobs_upserts_and_unions_come_along", 2, |rng, _| {
+        for place in SessionDir::both() {
             let (disk, copy) = (place.disk(), place.beside("copy"));
             let session = place.open();
             let inputs: Vec<(Table, Entries)> = (0..3)
@@ -358,8 +358,8 @@ fn tree(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn case_13_each_impossible_export_is_refused_by_its_reason() {
-    for place in Place::both() {
+fn each_impossible_export_is_refused_by_its_reason() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let table = table(&session, &buffer_of(50));
@@ -436,8 +436,8 @@ fn case_13_each_impossible_export_is_refused_by_its_reason() {
 
 /// Damage is not copied: a backup that cannot be read is none.
 #[test]
-fn case_13_a_damaged_snapshot_is_not_exported() {
-    for place in Place::both() {
+fn a_damaged_snapshot_is_not_exported() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let table = table(&session, &buffer_of(50));
@@ -465,11 +465,11 @@ fn case_13_a_damaged_snapshot_is_not_exported() {
 }
 
 #[test]
-fn case_13_copies_go_from_disk_to_disk_and_back() {
+fn copies_go_from_disk_to_disk_and_back() {
     for (place, other) in [
-        (Place::real(), Place::simulated(3)),
-        (Place::simulated(4), Place::real()),
-        (Place::simulated(5), Place::simulated(6)),
+        (SessionDir::real(), SessionDir::simulated(3)),
+        (SessionDir::simulated(4), SessionDir::real()),
+        (SessionDir::simulated(5), SessionDir::simulated(6)),
     ] {
         let (there, copy) = (other.disk(), other.beside("copy"));
         let session = place.open();
@@ -494,10 +494,10 @@ fn case_13_copies_go_from_disk_to_disk_and_back() {
     }
 }
 
-/// With another salt, filters and indexes are made anew, for exports and for imports.
+/// Exports and imports rebuild filters and indexes for a session of another salt.
 #[test]
-fn case_13_copies_open_in_a_session_of_another_salt() {
-    for place in Place::both() {
+fn copies_open_in_a_session_of_another_salt() {
+    for place in SessionDir::both() {
         for config in [
             buffer_of(300),
             TableConfig { index: IndexKind::Compact, ..buffer_of(1_000) },
@@ -580,8 +580,8 @@ fn absent_reads(table: &Table) -> u64 {
 }
 
 #[test]
-fn case_13_each_impossible_import_is_refused_by_its_reason() {
-    for place in Place::both() {
+fn each_impossible_import_is_refused_by_its_reason() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let table = table(&session, &buffer_of(50));
@@ -631,7 +631,7 @@ fn case_13_each_impossible_import_is_refused_by_its_reason() {
 type Change<'a> = &'a dyn Fn(&mut [u8]);
 
 /// A session with the snapshot `a`, exported to `copy`, and a session to import it into.
-fn exported(place: &Place, salt: u64) -> (Content, PathBuf, Session) {
+fn exported(place: &SessionDir, salt: u64) -> (Content, PathBuf, Session) {
     let copy = place.beside("copy");
     let session = place.open();
     let table = table(&session, &buffer_of(200));
@@ -646,8 +646,8 @@ fn exported(place: &Place, salt: u64) -> (Content, PathBuf, Session) {
 }
 
 #[test]
-fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
-    for place in Place::both() {
+fn nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
+    for place in SessionDir::both() {
         for salt in [SALT, SALT + 1] {
             let (saved, copy, importing) = exported(&place, salt);
             let disk = place.disk();
@@ -740,8 +740,8 @@ fn remove_session(disk: &dyn Disk, dir: &Path) {
 /// The run of this session that was exported once is damaged now: importing it back must not rely
 /// on it.
 #[test]
-fn case_13_an_import_brings_back_what_was_damaged_since() {
-    for place in Place::both() {
+fn an_import_brings_back_what_was_damaged_since() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let session = place.open();
         let table = table(&session, &buffer_of(50));
@@ -770,7 +770,7 @@ fn case_13_an_import_brings_back_what_was_damaged_since() {
 }
 
 /// A session on a disk with a gate, with the snapshot `a`.
-fn gated(place: &Place) -> (Arc<GateDisk>, Session, Content) {
+fn gated(place: &SessionDir) -> (Arc<GateDisk>, Session, Content) {
     let gate = GateDisk::new(place.disk());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(Arc::clone(&gate) as _, &place.dir(), &options).unwrap();
@@ -782,7 +782,7 @@ fn gated(place: &Place) -> (Arc<GateDisk>, Session, Content) {
 
 #[test]
 fn work_goes_on_while_a_snapshot_is_exported_even_its_deletion() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let (gate, session, saved) = gated(&place);
         gate.close("open", copy.join("active/00000002.run"));
@@ -829,7 +829,7 @@ fn close_during<T: Send>(
 
 #[test]
 fn closing_gives_up_an_export_and_an_import_under_way() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let (disk, copy) = (place.disk(), place.beside("copy"));
         let (gate, session, _) = gated(&place);
         gate.close("open", copy.join("active/00000002.run"));

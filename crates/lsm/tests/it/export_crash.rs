@@ -38,24 +38,24 @@ const DIRS: [&str; 3] = [HOME, COPY, OTHER];
 
 /// A copy to be made.
 #[derive(Debug, Clone, Copy)]
-enum Copying {
-    /// From home, under the same name.
+enum CopyStep {
+    /// Copies a snapshot from [`HOME`] under the same name.
     Export(&'static str),
-    /// To a session, from [`COPY`], under another name.
+    /// Copies a snapshot from [`COPY`] to a session under another name.
     Import(&'static str, &'static str, &'static str),
 }
 
-const COPIES: [Copying; 4] = [
-    Copying::Export("a"),
-    Copying::Import(OTHER, "a", "salted"),
-    Copying::Export("b"),
-    Copying::Import(HOME, "b", "back"),
+const COPIES: [CopyStep; 4] = [
+    CopyStep::Export("a"),
+    CopyStep::Import(OTHER, "a", "salted"),
+    CopyStep::Export("b"),
+    CopyStep::Import(HOME, "b", "back"),
 ];
 
 /// The snapshots in each directory.
 type State = BTreeMap<&'static str, Snapshots>;
 
-impl Copying {
+impl CopyStep {
     /// Returns how many files were copied.
     fn run(self, disk: &Arc<SimDisk>) -> Result<u64> {
         match self {
@@ -191,8 +191,8 @@ fn go_on(disk: &Arc<SimDisk>, keys: &[Vec<u8>], mut state: State) {
 }
 
 #[test]
-fn case_13_exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call() {
-    let name = "case_13_exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call";
+fn exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call() {
+    let name = "exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call";
     for_each_seed(name, 1, |rng, seed| {
         let (base, keys, state) = prepare(rng, seed);
         let mut images = 0;
@@ -223,7 +223,7 @@ fn case_13_exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call() {
 }
 
 #[test]
-fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_nothing_half() {
+fn a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_nothing_half() {
     let kinds = [
         (FaultKind::Eio, Repeat::Once),
         (FaultKind::Eio, Repeat::Forever),

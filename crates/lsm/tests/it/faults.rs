@@ -1,7 +1,7 @@
-//! A fault at every call on the disk, one kind after another, once or from then on.
+//! Disk faults at every call, one kind after another, once or from then on.
 //!
-//! Goal: no fault makes the engine panic, lose what it holds, or keep silent. The call in progress
-//! says what happened; the tables are as before it; reads go on as far as the disk lets them;
+//! Goal: no fault makes the engine panic, lose data, or keep silent. The call in progress returns
+//! the error; the tables are as before it; reads go on as far as the disk lets them;
 //! without the fault the same call succeeds. After a failed sync nothing more is promised, and
 //! opening the session anew gives back the snapshots. Wrong bytes are found out, never returned. No
 //! handle leaks.
@@ -37,7 +37,7 @@ impl Drop for Note<'_> {
     }
 }
 
-/// What a run with a fault came to.
+/// Result of a run with a fault.
 #[derive(Debug, Default)]
 struct Outcome {
     /// Steps that failed.
@@ -156,8 +156,8 @@ fn restore(runner: &mut Runner<'_>, step: &Step, model: &Model) {
     update(&mut runner.tables[*table], &back).unwrap();
 }
 
-/// After a failed sync: no updates and no saving, reads as before, and everything saved is there
-/// when the session is opened again, with or without a loss of power.
+/// Checks a session after a failed sync: updates and saves are refused, reads go on, and every
+/// snapshot is there when the session is opened again, with or without a power loss.
 fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut model: Model) {
     let script_keys = runner.script().keys.clone();
     for (table, content) in runner.tables.iter_mut().zip(&model.tables) {
@@ -272,8 +272,8 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
 }
 
 #[test]
-fn case_18_every_failing_call_is_reported_and_changes_nothing() {
-    for_each_seed("case_18_every_failing_call_is_reported_and_changes_nothing", 1, |rng, seed| {
+fn every_failing_call_is_reported_and_changes_nothing() {
+    for_each_seed("every_failing_call_is_reported_and_changes_nothing", 1, |rng, seed| {
         let script = Script::draw(14, rng);
         for kind in FaultKind::ERRORS {
             for repeat in [Repeat::Once, Repeat::Forever] {

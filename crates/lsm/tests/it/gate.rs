@@ -1,5 +1,4 @@
-//! A disk on which one call waits until the test lets it go, for tests of what others can do
-//! meanwhile.
+//! Disk that holds one call until the test releases it, for tests of concurrent operations.
 //!
 //! No test sleeps: it waits until the call is reached, does what it wants, and opens the gate.
 
@@ -13,7 +12,7 @@ use terrane_io::{
     QueueKind, Result,
 };
 
-/// After this time something is wrong with the test.
+/// Time limit of a wait; reaching it means that the test is wrong.
 const WAIT_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
@@ -50,13 +49,13 @@ impl GateDisk {
 
     /// Waits until the call is made. It goes on when the result is dropped, also by a test that
     /// fails.
-    pub(crate) fn wait(&self) -> Held<'_> {
+    pub(crate) fn wait(&self) -> HeldCall<'_> {
         let state = self.gate.state.lock().unwrap();
         let reached = |state: &mut State| !matches!(state, State::Reached);
         let waited = self.gate.changed.wait_timeout_while(state, WAIT_MAX, reached).unwrap();
         assert!(!waited.1.timed_out(), "the call was never made");
         drop(waited);
-        Held(&self.gate)
+        HeldCall(&self.gate)
     }
 }
 
@@ -74,9 +73,9 @@ impl Gate {
 
 /// A call that waits.
 #[must_use]
-pub(crate) struct Held<'a>(&'a Gate);
+pub(crate) struct HeldCall<'a>(&'a Gate);
 
-impl Drop for Held<'_> {
+impl Drop for HeldCall<'_> {
     fn drop(&mut self) {
         *self.0.state.lock().unwrap() = State::Open;
         self.0.changed.notify_all();

@@ -1,7 +1,7 @@
-//! The bytes on disk: golden files of a session, and what is refused.
+//! Golden files of a session and a store, and the refusal of files of other versions.
 //!
-//! Goal: a change of any byte of any format does not pass unnoticed, and files of a released
-//! version are read for ever. Method: a small session with one snapshot in the middle of a merge is
+//! Goal: a test fails for a change of any byte of any format, and files of a released version stay
+//! readable for ever. Method: a small session with one snapshot in the middle of a merge is
 //! written to a simulated disk whose clock stands still; its files are the golden files. They are
 //! then planted on an empty disk and opened.
 
@@ -90,14 +90,14 @@ fn apply(table: &mut Table) {
 /// The keys from the first one on up to the second, deleted before the table is saved.
 const DELETED: [&[u8]; 2] = [b"account/0009", b"account/0012"];
 
-/// What the snapshot holds.
+/// Content of the snapshot.
 fn saved() -> Content {
     let mut content = applied();
     content.retain(|key, _| key.as_slice() < DELETED[0] || key.as_slice() >= DELETED[1]);
     content
 }
 
-/// What the updates leave.
+/// Content after all updates.
 fn applied() -> Content {
     let mut content = Content::new();
     for (key, value) in updates() {
@@ -293,7 +293,7 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
 
 const LEASE: &str = "lease.reader";
 
-/// What the store of the golden files has in `main`; `sums` has the sum of 3 and 4.
+/// Content of table `main` in the golden store. Table `sums` has the sum of 3 and 4.
 fn content_of_main() -> Content {
     let entries = [("blob", value(1, 10)), ("large", value(3, 9_000)), ("upserted", value(2, 10))];
     entries.map(|(key, value)| (key.as_bytes().to_vec(), value)).into()

@@ -1,13 +1,13 @@
-//! Stores that somebody or something has had its hands on: files missing, cut, shifted, empty,
-//! swapped, unreadable for good, forbidden, or turned into links and FIFOs.
+//! Stores with tampered files: missing, truncated, shifted, empty, swapped, unreadable, forbidden,
+//! or replaced by links and FIFOs.
 //!
-//! Goal: whatever stands in the place of whatever file, reading gives the right data or an error
-//! that names the file, a check reports it, a repair and a writer make nothing worse, and what is
-//! redundant is not missed.
+//! Goal: whatever takes the place of a file, reads give the right data or an error that names the
+//! file, a check reports it, a repair and a writer make nothing worse, and the loss of redundant
+//! files costs nothing.
 //!
-//! Method: each deed on each file of a store with tables in runs, blobs, a snapshot, a log and a
-//! lease, on the simulated disk, from a table of deeds. The real disk is for links, which lead
-//! nowhere on the simulated one.
+//! Method: each kind of damage on each file of a store with tables in runs, blobs, a snapshot, a
+//! log and a lease, on the simulated disk, from a table of kinds. The real disk is for links, which
+//! lead nowhere on the simulated one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,13 +66,13 @@ fn content(session: &Session, table: &Table) -> Result<Content> {
     Ok(content)
 }
 
-/// What the table holds, by a reader that writes nothing but its lease.
+/// Reads the table through a reader, which writes nothing but its lease.
 fn read(disk: &Arc<SimDisk>) -> Result<Content> {
     let reader = reader(disk)?;
     content(reader.session(), &*reader.table(&TableName::default())?)
 }
 
-/// What the table holds, by a writer, which commits besides.
+/// Reads the table through a writer, which commits twice as well.
 fn write(disk: &Arc<SimDisk>) -> Result<Content> {
     let store = open(disk)?;
     let table = store.table(&TableName::default())?;
@@ -113,9 +113,9 @@ fn specimen() -> (Arc<SimDisk>, Content) {
     (killed, expected)
 }
 
-/// What is done to a file.
+/// Damage done to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Damage {
     Remove,
     Empty,
     Cut,
@@ -128,19 +128,19 @@ pub(crate) enum Deed {
     BadSectors,
 }
 
-const DEEDS: [Deed; 9] = [
-    Deed::Remove,
-    Deed::Empty,
-    Deed::Cut,
-    Deed::Shift,
-    Deed::Swap,
-    Deed::Link,
-    Deed::Fifo,
-    Deed::Deny,
-    Deed::BadSectors,
+const DAMAGES: [Damage; 9] = [
+    Damage::Remove,
+    Damage::Empty,
+    Damage::Cut,
+    Damage::Shift,
+    Damage::Swap,
+    Damage::Link,
+    Damage::Fifo,
+    Damage::Deny,
+    Damage::BadSectors,
 ];
 
-/// What a file is for.
+/// Purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Manifest,
@@ -148,9 +148,9 @@ enum Role {
     Snapshot,
     Run,
     Log,
-    /// Nothing is read of it that matters.
+    /// The lock file, whose content does not matter.
     Lock,
-    /// Only a writer looks at it.
+    /// The reserve, which only a writer reads.
     Reserve,
 }
 
@@ -169,9 +169,9 @@ fn role(path: &Path) -> Role {
     }
 }
 
-impl Deed {
-    /// Does it; false if it changes nothing.
-    pub(crate) fn commit(self, disk: &Arc<SimDisk>, path: &Path) -> bool {
+impl Damage {
+    /// Damages a file. Returns false if the bytes stay the same.
+    pub(crate) fn apply(self, disk: &Arc<SimDisk>, path: &Path) -> bool {
         let bytes = disk.read_raw(path).unwrap();
         match self {
             Self::Remove => disk.remove(path).unwrap(),
@@ -220,13 +220,13 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
     let mut roles = BTreeMap::<String, u32>::new();
 
     for path in pristine.files() {
-        for deed in DEEDS {
+        for damage in DAMAGES {
             let disk = pristine.clone_disk();
-            if !deed.commit(&disk, &path) {
+            if !damage.apply(&disk, &path) {
                 continue;
             }
             let role = role(&path);
-            let place = format!("{deed:?} {}", path.display());
+            let place = format!("{damage:?} {}", path.display());
             *roles.entry(format!("{role:?}")).or_default() += 1;
 
             // Reading: on copies, since a reader writes its lease.
@@ -267,7 +267,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 }
                 Role::Snapshot => {
                     assert!(!is_missed, "{place}: {found:?}");
-                    assert!(is_named(&path) || deed == Deed::Remove, "{place}: {report:?}");
+                    assert!(is_named(&path) || damage == Damage::Remove, "{place}: {report:?}");
                 }
                 Role::Metadata => assert!(is_missed && is_named(&path), "{place}: {report:?}"),
                 // Runs of the snapshot only, and old segments, are not needed to read the table.
@@ -302,7 +302,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
     }
 
     for role in ["Manifest", "Metadata", "Snapshot", "Run", "Log", "Lock"] {
-        assert!(roles.get(role).is_some_and(|deeds| *deeds >= 8), "{role}: {roles:?}");
+        assert!(roles.get(role).is_some_and(|count| *count >= 8), "{role}: {roles:?}");
     }
 }
 
@@ -422,7 +422,8 @@ fn the_remains_of_a_crash_take_the_place_of_those_of_the_crash_before() {
     assert_eq!(read(&disk).unwrap(), expected);
 }
 
-/// One file of an impossible name among the snapshots kept every run from being removed, for ever.
+/// A file with an impossible name among the snapshots must not keep runs alive: one such file used
+/// to prevent the removal of every run.
 #[test]
 fn a_snapshot_of_an_impossible_name_is_reported_and_keeps_nothing() {
     let (disk, expected) = specimen();
@@ -459,7 +460,8 @@ fn a_receipt_keeps_no_store_open_and_knows_whether_its_commit_was_durable() {
     open(&disk).unwrap();
 }
 
-/// Nothing could be read from a medium that nobody can write, nor by a user who may not.
+/// A read-only medium and a user without write permission can still read a store. Both used to be
+/// refused.
 #[test]
 fn read_only_media_full_disks_and_stores_of_others_are_read_and_checked() {
     let (pristine, expected) = specimen();
@@ -576,9 +578,9 @@ fn blobs_that_are_cut_or_missing_are_found_when_a_snapshot_is_opened() {
     assert!(!blobs.is_empty());
     let mut found = 0;
     for path in &blobs {
-        for deed in [Deed::Remove, Deed::Cut, Deed::Empty] {
+        for damage in [Damage::Remove, Damage::Cut, Damage::Empty] {
             let disk = disk.clone_disk();
-            assert!(deed.commit(&disk, path));
+            assert!(damage.apply(&disk, path));
             let session =
                 Session::open_read_only(as_disk(&disk), Path::new(DIR), &SessionOptions::default());
             let opened = session.unwrap().open_snapshot(&name("kept"), "");

@@ -1,12 +1,12 @@
-//! A real process that commits to a real store is killed, again and again.
+//! SIGKILL of a real process that commits to a real store, repeated.
 //!
-//! Goal: nothing that it was told to be durable is lost, what is there is a prefix of its commits,
-//! and the next process goes on from there.
+//! Goal: no acknowledged commit is lost, the store holds a prefix of the commits, and the next
+//! process continues from there.
 //!
-//! Method: the test starts itself as the process that commits; it says on its standard output which
-//! commits are durable, and gets SIGKILL after as many of these lines as the seed says. Commit n
-//! follows from n alone, so the content of any store is known by the number of its last commit.
-//! `cargo xtask kill` does it for long.
+//! Method: the test starts itself as the committing process, which prints each durable commit, and
+//! kills it after a number of lines drawn from the seed. Commit n follows from n alone, so the
+//! number of the last commit determines the content of a store. `cargo xtask kill` runs this for
+//! long.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -27,7 +27,7 @@ use crate::script::updates;
 /// Names the store in the process that is killed.
 const CHILD_DIR: &str = "TERRANE_KILL_DIR";
 
-/// How often a process is killed; set by `cargo xtask kill`.
+/// Number of kills; `cargo xtask kill` sets it.
 const CYCLES: &str = "TERRANE_KILL_CYCLES";
 
 const TEST: &str = "kill::nothing_durable_is_lost_when_the_process_is_killed";
@@ -52,7 +52,7 @@ fn tables(store: &Store) -> [NamedTable; 2] {
     })
 }
 
-/// What commit `number` does to `main`; to `undo` it adds its number.
+/// Updates of `main` in commit `number`. The commit also adds its number to `undo`.
 fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let rng = &mut ChaCha8Rng::seed_from_u64(number);
     let len = 1 + rng.index(40);
@@ -144,11 +144,11 @@ fn nothing_durable_is_lost_when_the_process_is_killed() {
             let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
             let mut durable = known;
-            let mut told = lines.map_while(Result::ok);
+            let mut acknowledged = lines.map_while(Result::ok);
             let wanted = 1 + rng.index(60);
             let mut count = 0;
             while count < wanted {
-                let line = told.next().expect("the process commits until it is killed");
+                let line = acknowledged.next().expect("the process commits until it is killed");
                 if let Some(number) = line.strip_prefix("durable: ") {
                     durable = number.parse().unwrap();
                     count += 1;
@@ -157,7 +157,7 @@ fn nothing_durable_is_lost_when_the_process_is_killed() {
             child.kill().unwrap();
             child.wait().unwrap();
             // What it had said before it died counts, too.
-            for line in told {
+            for line in acknowledged {
                 if let Some(Ok(number)) = line.strip_prefix("durable: ").map(str::parse) {
                     durable = number;
                 }

@@ -1,8 +1,8 @@
-//! The ledger's own load: each batch spends old outputs and makes new ones.
+//! Ledger workload: each batch spends old outputs and creates new ones.
 //!
-//! Goal: what the reference's primary benchmark asks of the answers, at a size for tests: every
-//! lookup finds its entry, the serial and the pipelined way give the same bytes, upserts are as
-//! good as lookups and inserts, batches may be of any size. Method: keys follow from a number;
+//! Goal: the answers of the reference's primary benchmark, at a size for tests: every lookup finds
+//! its entry, the serial and the pipelined run give the same bytes, upserts equal lookups and
+//! inserts, and batches may have any size. Method: keys follow from a number;
 //! numbers are drawn by a multiplicative generator of full period modulo a prime, so that no key is
 //! spent twice.
 
@@ -13,7 +13,7 @@ use std::thread;
 use terrane_lsm::{IndexKind, Session, Table, TableConfig, Update, WriteBuffer};
 use terrane_testkit::effort::by_effort;
 
-use crate::{Place, key, value};
+use crate::{SessionDir, key, value};
 
 /// Lookups, deletions and insertions in a batch.
 const BATCH: u64 = 16;
@@ -87,16 +87,16 @@ fn serial(session: &Session, size: u64, batches: &[Batch]) -> Vec<Answers> {
         .collect()
 }
 
-/// What one thread hands to the other: the table before a batch, and the batch that made it so.
-type Handed = (Table, Option<Batch>);
+/// Message between the two threads: the table before a batch, and the batch that led to it.
+type Handover = (Table, Option<Batch>);
 
-/// Every other batch, from `first` on: each is looked up one table behind, and corrected by what
-/// the batch before it changed.
+/// Runs every other batch from `first` on. Each batch looks its keys up in the table before the
+/// previous batch and corrects the answers by the changes of that batch.
 fn every_other(
     batches: &[Batch],
     first: usize,
-    from_peer: &Receiver<Handed>,
-    to_peer: &Sender<Handed>,
+    from_peer: &Receiver<Handover>,
+    to_peer: &Sender<Handover>,
     mut stale: Option<Table>,
 ) -> Vec<(usize, Answers)> {
     let mut answered = Vec::new();
@@ -147,7 +147,7 @@ fn pipelined(session: &Session, size: u64, batches: &[Batch]) -> Vec<Answers> {
 }
 
 #[test]
-fn case_19_the_pipelined_way_gives_the_bytes_of_the_serial_way() {
+fn pipelined_and_serial_runs_give_the_same_bytes() {
     let size = by_effort(40_000, 160_000);
     let batches = batches(size, size / 16);
     let mut seen = BTreeSet::new();
@@ -156,7 +156,7 @@ fn case_19_the_pipelined_way_gives_the_bytes_of_the_serial_way() {
     let follows = |pair: &[Batch]| pair[1].spent.iter().any(|number| pair[0].made.contains(number));
     let overlaps = batches.windows(2).filter(|pair| follows(pair)).count();
     assert!(overlaps > 5, "{overlaps} batches look up what the one before made");
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
 
     let one_by_one = serial(&session, size, &batches);
     for (batch, answers) in batches.iter().zip(&one_by_one) {
@@ -165,15 +165,15 @@ fn case_19_the_pipelined_way_gives_the_bytes_of_the_serial_way() {
         }
     }
 
-    let session = Place::simulated(2).open();
+    let session = SessionDir::simulated(2).open();
     assert!(pipelined(&session, size, &batches) == one_by_one, "the answers differ");
 }
 
 #[test]
-fn case_20_the_ledgers_load_finds_every_entry_on_the_real_disk() {
+fn the_ledger_workload_finds_every_entry_on_the_real_disk() {
     let size = 10_000;
     let batches = batches(size, 1_000);
-    let place = Place::real();
+    let place = SessionDir::real();
     let session = place.open();
     let answers = serial(&session, size, &batches);
     let all = batches.iter().zip(&answers).all(|(batch, answers)| {
@@ -192,7 +192,7 @@ fn a_large_batch_of_updates_and_one_of_lookups_are_right() {
         [(IndexKind::Compact, most), (IndexKind::Ordinary, 65_537), (IndexKind::Auto, 4_097)]
     {
         let config = TableConfig { index, ..TableConfig::default() };
-        let session = Place::simulated(1).open();
+        let session = SessionDir::simulated(1).open();
         let mut table = session.new_table(&config).unwrap();
         let number = |at: u64| if at.is_multiple_of(4) { at / 2 } else { at };
         let numbers: Vec<u64> = (0..size).map(number).collect();

@@ -1,5 +1,5 @@
-//! Repairs that may lose something: what goes is what was damaged, all of it is named, and the rest
-//! is there.
+//! Repairs with accepted loss: only damaged data goes, the report names all of it, and the rest
+//! survives.
 //!
 //! Goal: after a repair with accepted loss the store opens, a check finds nothing, and it can be
 //! written; of each key outside the ranges that the report names the right value is there, and
@@ -24,7 +24,7 @@ use terrane_lsm::{
 use terrane_testkit::effort::by_effort;
 
 use crate::SALT;
-use crate::hostile::Deed;
+use crate::hostile::Damage;
 
 const DIR: &str = "/store";
 /// Commits of the history, of [`BATCH`] keys each.
@@ -76,18 +76,18 @@ fn content(session: &Session, table: &Table) -> Result<Content> {
 /// A store, and what is known of it.
 struct Specimen {
     disk: Arc<SimDisk>,
-    /// What the table held after each commit, the one before the first included.
+    /// Content of the table before the first commit and after each commit.
     states: Vec<Content>,
-    /// All that a key ever had.
+    /// All values that each key ever had.
     history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
-    /// The commits that the snapshot and the versions are of.
+    /// Commits of the snapshot and of the versions.
     snapshot: u64,
     versions: Vec<u64>,
 }
 
-/// What a store holds.
+/// Content of a store.
 #[derive(Debug, Clone, PartialEq)]
-struct Held {
+struct StoreContent {
     table: Content,
     snapshot: Option<Content>,
     versions: BTreeMap<u64, Content>,
@@ -169,7 +169,7 @@ fn specimen() -> Specimen {
 }
 
 /// Reads all that a store holds, and writes to it; every part of it is whole.
-fn held(disk: &Arc<SimDisk>) -> Result<Held> {
+fn held(disk: &Arc<SimDisk>) -> Result<StoreContent> {
     let store = open(disk)?;
     let table = store.table(&TableName::default())?;
     let found = content(store.session(), &*table.view()?)?;
@@ -194,7 +194,7 @@ fn held(disk: &Arc<SimDisk>) -> Result<Held> {
     let again = content(store.session(), &*store.table(&TableName::default())?.view()?)?;
     assert_eq!(again, found);
     store.close()?;
-    Ok(Held { table: found, snapshot, versions })
+    Ok(StoreContent { table: found, snapshot, versions })
 }
 
 fn is_in(gap: &KeyGap, key: &[u8]) -> bool {
@@ -294,15 +294,15 @@ impl Specimen {
     }
 }
 
-const DEEDS: [Deed; 8] = [
-    Deed::Remove,
-    Deed::Empty,
-    Deed::Cut,
-    Deed::Shift,
-    Deed::Swap,
-    Deed::Fifo,
-    Deed::Deny,
-    Deed::BadSectors,
+const DAMAGES: [Damage; 8] = [
+    Damage::Remove,
+    Damage::Empty,
+    Damage::Cut,
+    Damage::Shift,
+    Damage::Swap,
+    Damage::Fifo,
+    Damage::Deny,
+    Damage::BadSectors,
 ];
 
 #[test]
@@ -401,15 +401,15 @@ fn whatever_becomes_of_a_file_the_rest_is_there_after_a_repair() {
         }
 
         let is_run = path.starts_with("/store/active");
-        for deed in DEEDS {
+        for damage in DAMAGES {
             turn += 1;
             if is_run && turn % step != 0 {
                 continue;
             }
             let disk = specimen.disk.clone_disk();
             // What nothing needs is nobody's to repair.
-            if deed.commit(&disk, &path) && !check(&disk).problems.is_empty() {
-                let report = specimen.repair(&disk, &format!("{deed:?} {}", path.display()));
+            if damage.apply(&disk, &path) && !check(&disk).problems.is_empty() {
+                let report = specimen.repair(&disk, &format!("{damage:?} {}", path.display()));
                 lossy += u32::from(!report.lost.is_empty());
             }
         }

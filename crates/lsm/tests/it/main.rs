@@ -1,7 +1,7 @@
 //! Tests of the table engine through its public interface.
 //!
-//! What several of them need stands here: places to put a session (the real disk and the simulated
-//! one), keys and values that follow from a number, and the content of a table in order.
+//! Helpers for several test modules: directories for a session on the real and the simulated disk,
+//! keys and values that follow from a number, and the content of a table in key order.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -66,18 +66,18 @@ use terrane_lsm::{
 /// The salt of every session here, so that a failing run repeats to the byte.
 const SALT: u64 = 0x5EED;
 
-/// The fewest files that a session can be told to keep open. On the simulated disk most tests work
-/// with so few, so that files are closed and opened again all the time.
+/// Minimum of `open_files_max`. On the simulated disk most tests use this limit, so that the
+/// session closes and reopens files all the time.
 const FEW_OPEN_FILES: usize = 4;
 
-/// A disk with a directory for a session.
+/// Directory for a session, on the real or on a simulated disk.
 #[derive(Debug)]
-enum Place {
+enum SessionDir {
     Real { folder: TempDir, disk: Arc<RealDisk> },
     Simulated { disk: Arc<SimDisk> },
 }
 
-impl Place {
+impl SessionDir {
     fn real() -> Self {
         Self::Real { folder: tempfile::tempdir().unwrap(), disk: RealDisk::auto() }
     }
@@ -86,7 +86,7 @@ impl Place {
         Self::Simulated { disk: SimDisk::new(seed) }
     }
 
-    /// One of each kind: what holds on one disk must hold on the other.
+    /// Returns a directory of each kind: every property must hold on both disks.
     fn both() -> [Self; 2] {
         [Self::simulated(1), Self::real()]
     }
@@ -119,8 +119,8 @@ impl Place {
         self.try_open(SALT).unwrap()
     }
 
-    /// Goes on with what is left after the death of the process, which closes and drops nothing. On
-    /// the real disk this process cannot die, so there the caller just drops all handles.
+    /// Continues with the disk as the death of the process leaves it, with nothing closed or
+    /// dropped. On the real disk the caller drops all handles instead.
     fn kill(&mut self) {
         if let Self::Simulated { disk } = self {
             *disk = disk.process_kill();
@@ -144,7 +144,7 @@ impl Place {
     }
 }
 
-/// Small write buffers, both schedules: what reaches deep merges within a few hundred updates.
+/// Small memtables, both schedules: deep compactions start within a few hundred updates.
 fn small_configs() -> Vec<TableConfig> {
     let mut configs = Vec::new();
     for (entries, merge_schedule) in [
@@ -159,7 +159,7 @@ fn small_configs() -> Vec<TableConfig> {
     configs
 }
 
-/// The default but for the size of the write buffer.
+/// Default configuration with a memtable of `entries` entries.
 fn buffer_of(entries: u64) -> TableConfig {
     TableConfig { write_buffer: WriteBuffer::Entries(entries), ..TableConfig::default() }
 }

@@ -17,13 +17,13 @@ use terrane_lsm::{
     Table, TableConfig, Verify,
 };
 
-use crate::{Place, buffer_of, content, fill, key, name, value};
+use crate::{SessionDir, buffer_of, content, fill, key, name, value};
 
 const LABEL: &str = "ledger";
 
 #[test]
 fn parts_of_the_configuration_can_be_chosen_anew() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(30)).unwrap();
         fill(&mut table, 0..500);
@@ -73,7 +73,7 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
 #[test]
 fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
     const BUDGET: u64 = 256 << 10;
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let filter = FilterPolicy::BitsPerEntry(20.0);
     let stored = TableConfig { filter, ..buffer_of(500) };
     let mut table = session.new_table(&stored).unwrap();
@@ -104,14 +104,14 @@ fn with_ribbons(columns: u8, entries: u64) -> TableConfig {
     TableConfig { filter, ..buffer_of(entries) }
 }
 
-/// Of ribbons as many columns are read as there is room for, and given up when the table is
-/// updated: absent keys cost half as many reads for each, no key is lost, and no budget is
-/// exceeded.
+/// Opening reads as many ribbon columns as fit in the memory budget; an update of the table gives
+/// them up. Each column halves the reads of absent keys, no key is lost, and the memory stays
+/// within the budget.
 #[test]
 fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     const ENTRIES: u64 = 250_000;
     const ABSENT: u64 = 60_000;
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
 
     let session = place.open();
     let mut table = session
@@ -162,7 +162,7 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
 /// filter that had been solved are solved again.
 #[test]
 fn a_ribbon_of_a_resumed_merge_has_all_keys() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&with_ribbons(8, 15_000)).unwrap();
 
@@ -192,10 +192,10 @@ fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     session.open_snapshot_with(&name("b"), LABEL, &full).unwrap();
 }
 
-/// What the footer of a ribbon says is checked before it is believed, whatever its checksum.
+/// A ribbon footer with impossible fields is refused even if its checksum is right.
 #[test]
 fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&with_ribbons(3, 2_000)).unwrap();
     fill(&mut table, 0..9_000);
@@ -244,7 +244,7 @@ fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right
 #[test]
 fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
     const BUDGETS: [u64; 3] = [1 << 20, 16 << 20, MEMORY_BUDGET_MIN];
-    let place = Place::real();
+    let place = SessionDir::real();
     let session = place.open();
     let filter = FilterPolicy::BitsPerEntry(20.0);
     let mut table = session.new_table(&TableConfig { filter, ..buffer_of(2_000) }).unwrap();
@@ -283,7 +283,7 @@ type Contents = (Content, Content);
 
 /// A closed session with the snapshots `a`, of several runs and a large value, and `b`, of other
 /// runs.
-fn make(place: &Place) -> Contents {
+fn make(place: &SessionDir) -> Contents {
     let session = place.open();
     let save = |numbers: std::ops::Range<u64>, name_: &str| {
         let mut table = session.new_table(&buffer_of(2_000)).unwrap();
@@ -302,20 +302,20 @@ fn open_with(session: &Session, verify: Verify) -> Result<Table> {
     session.open_snapshot_with(&name("a"), LABEL, &OpenOptions::default().verify(verify))
 }
 
-fn read(place: &Place, path: &Path) -> Vec<u8> {
+fn read(place: &SessionDir, path: &Path) -> Vec<u8> {
     let file = place.disk().open(path, OpenMode::Read, Access::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_at(&mut bytes, 0).unwrap();
     bytes
 }
 
-fn write(place: &Place, path: &Path, bytes: &[u8]) {
+fn write(place: &SessionDir, path: &Path, bytes: &[u8]) {
     let file = place.disk().open(path, OpenMode::ReadWrite, Access::Buffered).unwrap();
     file.write_at(bytes, 0).unwrap();
 }
 
 /// The oldest and largest run of snapshot `a`.
-fn largest_run(place: &Place) -> PathBuf {
+fn largest_run(place: &SessionDir) -> PathBuf {
     let mut runs = place.runs();
     runs.retain(|path| !is_blobs(path));
     runs.into_iter().max_by_key(|path| read(place, path).len()).unwrap()
@@ -334,16 +334,16 @@ pub(crate) fn change_page(bytes: &mut [u8], page: usize, change: impl FnOnce(&mu
 
 #[test]
 fn a_full_check_passes_what_is_whole_and_reads_all_of_it() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let contents = make(&place);
         let session = place.open();
         let table = open_with(&session, Verify::Full).unwrap();
         assert_eq!(content(&table), contents.0);
     }
 
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     make(&place);
-    let Place::Simulated { disk } = &place else { return };
+    let SessionDir::Simulated { disk } = &place else { return };
 
     let session = place.open();
     let pages = |verify: Verify| {
@@ -362,11 +362,11 @@ fn a_full_check_passes_what_is_whole_and_reads_all_of_it() {
     assert!(3 * lazy < data_pages, "a lazy opening reads {lazy} pages of {data_pages}");
 }
 
-/// What a lazy opening does not look at: a full one names the file and the page, other snapshots
-/// are not concerned, nothing stays open, and the damaged one can be deleted.
+/// A full check reports a damaged page that a lazy opening does not read, with its file and page.
+/// Other snapshots stay usable, no handle stays open, and the damaged snapshot can be deleted.
 #[test]
 fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let contents = make(&place);
         let path = largest_run(&place);
         let mut bytes = read(&place, &path);
@@ -377,8 +377,8 @@ fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
         drop(open_with(&session, Verify::Lazy).unwrap());
 
         let open_files = || match &place {
-            Place::Simulated { disk } => disk.open_files(),
-            Place::Real { .. } => 0,
+            SessionDir::Simulated { disk } => disk.open_files(),
+            SessionDir::Real { .. } => 0,
         };
 
         let open_before = open_files();
@@ -402,7 +402,7 @@ fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
 /// The blobs are looked at too: every page, and that there are as many as there should be.
 #[test]
 fn a_full_check_finds_damaged_and_missing_blobs() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         make(&place);
         let path = place.runs().into_iter().find(|path| is_blobs(path)).unwrap();
         let whole = read(&place, &path);
@@ -447,7 +447,7 @@ fn is_blobs(path: &Path) -> bool {
 /// Pages that are whole, each for itself, but do not belong together.
 #[test]
 fn a_full_check_finds_what_no_checksum_tells() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         make(&place);
         let path = largest_run(&place);
 
@@ -487,7 +487,7 @@ fn a_full_check_finds_what_no_checksum_tells() {
 /// leaves these as they were.
 #[test]
 fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         make(&place);
         let path = largest_run(&place);
         let mut bytes = read(&place, &path);
@@ -526,7 +526,7 @@ fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
     }
 }
 
-/// Where the footer has its fields; see the format.
+/// Offsets of the footer fields; see the format.
 const FOOTER_ENTRIES: usize = 48;
 const FOOTER_KEY_BYTES: usize = 64;
 const FOOTER_VALUE_BYTES: usize = 72;
@@ -540,11 +540,11 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// What the footer says would be believed when memory is reserved, filters are asked and sums are
-/// made.
+/// Counts of a footer are checked before the engine allocates by them, probes filters or adds them
+/// up.
 #[test]
 fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     make(&place);
     let path = largest_run(&place);
     let whole = read(&place, &path);
@@ -591,7 +591,7 @@ fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
 /// A merge makes its index for the keys that its runs are said to have.
 #[test]
 fn keys_beyond_those_of_the_index_are_found_by_whoever_reads_them() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         make(&place);
         let path = largest_run(&place);
         let mut bytes = read(&place, &path);

@@ -1,5 +1,5 @@
-//! Pages in memory: what is left of a memory budget saves reads, and never one byte more than that
-//! is taken.
+//! Page cache: memory that is left of a memory budget caches pages and saves reads, and the cache
+//! never exceeds the budget by one byte.
 //!
 //! Method: tables opened with budgets of a part of their size, looked up at random in every way
 //! that there is; each value is compared. Then the same while tables and their duplicates are
@@ -14,12 +14,12 @@ use terrane_lsm::{
     MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, Session, Table, TableConfig,
 };
 
-use crate::{Place, buffer_of, clear, content, fill, key, name, spread, value};
+use crate::{SessionDir, buffer_of, clear, content, fill, key, name, spread, value};
 
 const ENTRIES: u64 = 60_000;
 
 /// A session with a snapshot of a table of 6 MB, in few runs.
-fn session(place: &Place) -> Session {
+fn session(place: &SessionDir) -> Session {
     let session = place.open();
     let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(2_000) };
     let mut table = session.new_table(&config).unwrap();
@@ -52,7 +52,7 @@ fn look_up(table: &Table, seed: u64, count: u64, entries: u64) {
 
 #[test]
 fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = session(&place);
         for budget in [MEMORY_BUDGET_MIN, 1 << 20, 3 << 20, 16 << 20] {
             let table = open(&session, budget, MemoryGoal::Hit);
@@ -92,7 +92,7 @@ fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
 
 #[test]
 fn without_a_budget_or_with_the_page_cache_of_the_system_there_is_no_cache() {
-    let session = session(&Place::simulated(1));
+    let session = session(&SessionDir::simulated(1));
     for options in [
         OpenOptions::default().disk_cache(DiskCache::None),
         OpenOptions::default().memory_budget(16 << 20),
@@ -114,7 +114,7 @@ fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
         (CompactionSchedule::Incremental, CompactionThread::Background),
         (CompactionSchedule::OneShot, CompactionThread::Caller),
     ] {
-        let session = Place::simulated(1).open();
+        let session = SessionDir::simulated(1).open();
         let config = TableConfig {
             merge_schedule,
             merge_thread,
@@ -166,9 +166,9 @@ fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
 /// A damaged page is found each time, and once the disk is mended so is what it holds.
 #[test]
 fn what_is_damaged_does_not_come_into_the_cache() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = session(&place);
-    let Place::Simulated { disk } = &place else { unreachable!() };
+    let SessionDir::Simulated { disk } = &place else { unreachable!() };
     let paths = place.runs();
     let whole: Vec<Vec<u8>> = paths.iter().map(|path| disk.read_raw(path).unwrap()).collect();
     let table = open(&session, 16 << 20, MemoryGoal::Balanced);

@@ -1,8 +1,8 @@
-//! Snapshots keep the progress of merges that are under way.
+//! Snapshots keep the progress of compactions that are under way.
 //!
-//! Goal: a table opened from a snapshot holds what was saved, goes on with its merges where they
-//! stood, and never has to do much at once; what a merge had written is never needed, so no damage
-//! to it is a loss; and no file that another snapshot relies on is ever written.
+//! Goal: a table opened from a snapshot holds the saved content, resumes its compactions, and never
+//! has much to do at once; the output of an unfinished compaction is redundant, so damage to it
+//! loses nothing; and the engine never writes to a file that another snapshot relies on.
 //!
 //! Method: tables with upserts, blobs and values of several pages, so small that they merge all the
 //! time, in lock-step with a map; sessions left in every way, on a disk that counts what it is
@@ -27,11 +27,11 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, SALT, buffer_of, fill, key, name, small_configs, value};
+use crate::{SALT, SessionDir, buffer_of, fill, key, name, small_configs, value};
 
 const DIR: &str = "/session";
 
-/// What a table holds: values, and blobs where there are some.
+/// Content of a table: the value of each key, and its blob if there is one.
 type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
 #[derive(Clone)]
@@ -142,7 +142,7 @@ fn open(disk: &Arc<SimDisk>) -> Result<Session> {
     Session::open(Arc::clone(disk) as _, Path::new(DIR), &options)
 }
 
-/// What a snapshot says of itself.
+/// Inspects the metadata of a snapshot.
 fn look_at(disk: &Arc<dyn Disk>, dir: &Path, name: &str) -> SnapshotInfo {
     let path = dir.join("snapshots").join(format!("{name}.snapshot"));
     match inspect(disk, &path).unwrap() {
@@ -237,9 +237,9 @@ fn what_a_merge_had_written_is_not_written_again() {
     println!("{writes} pages written, anew {writes_anew}; {reads} read, anew {reads_anew}");
 }
 
-/// How a session is left, and the table opened again.
+/// Way of leaving a session before the table is opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum SessionEnd {
     SameSession,
     Closed,
     Killed,
@@ -247,16 +247,21 @@ enum Way {
 }
 
 /// Leaves a session in some way and opens it again.
-fn leave(place: &mut Place, session: Session, way: Way, rng: &mut ChaCha8Rng) -> Session {
+fn leave(
+    place: &mut SessionDir,
+    session: Session,
+    way: SessionEnd,
+    rng: &mut ChaCha8Rng,
+) -> Session {
     match (way, &mut *place) {
-        (Way::SameSession, _) => return session,
-        (Way::PowerCut, Place::Simulated { disk }) => {
+        (SessionEnd::SameSession, _) => return session,
+        (SessionEnd::PowerCut, SessionDir::Simulated { disk }) => {
             let survivals =
                 [Survival::Nothing, Survival::Random(rng.below(1 << 40)), Survival::Everything];
             *disk = disk.after_crash(*rng.pick(&survivals));
         }
-        (Way::Killed, _) => place.kill(),
-        (Way::Closed | Way::PowerCut, _) => session.close().unwrap(),
+        (SessionEnd::Killed, _) => place.kill(),
+        (SessionEnd::Closed | SessionEnd::PowerCut, _) => session.close().unwrap(),
     }
     drop(session);
     place.open()
@@ -265,13 +270,13 @@ fn leave(place: &mut Place, session: Session, way: Way, rng: &mut ChaCha8Rng) ->
 /// Saved every few updates, left in every way, opened again: it holds what was saved, and the
 /// updates that follow do bounded work each. The table that goes on is the one that was opened.
 #[test]
-fn case_14_progress_of_merges_is_kept_however_a_session_ends() {
-    let test = "case_14_progress_of_merges_is_kept_however_a_session_ends";
+fn progress_of_compactions_is_kept_however_a_session_ends() {
+    let test = "progress_of_compactions_is_kept_however_a_session_ends";
     for_each_seed(test, 1, |rng, seed| {
         let mut kept = 0;
         let indexes = [IndexKind::Compact, IndexKind::Ordinary];
         for (mut place, indexes) in
-            [(Place::simulated(seed), &indexes[..]), (Place::real(), &indexes[..1])]
+            [(SessionDir::simulated(seed), &indexes[..]), (SessionDir::real(), &indexes[..1])]
         {
             for (config, index) in small_configs()
                 .into_iter()
@@ -280,8 +285,8 @@ fn case_14_progress_of_merges_is_kept_however_a_session_ends() {
                 let buffer = buffer_size(&config);
                 let rounds = match (&place, buffer) {
                     (_, 1000) => 2,
-                    (Place::Real { .. }, _) => 3,
-                    (Place::Simulated { .. }, _) => 14,
+                    (SessionDir::Real { .. }, _) => 3,
+                    (SessionDir::Simulated { .. }, _) => 14,
                 };
                 let config =
                     TableConfig { resolve: resolve(), index, merge_batch_pages: 1, ..config };
@@ -289,7 +294,12 @@ fn case_14_progress_of_merges_is_kept_however_a_session_ends() {
                 for round in 0..rounds {
                     let count = if buffer == 1000 { 4_600 } else { 1 + rng.index(12) };
                     mid_merge.fill(rng, count);
-                    let ways = [Way::Killed, Way::PowerCut, Way::Closed, Way::SameSession];
+                    let ways = [
+                        SessionEnd::Killed,
+                        SessionEnd::PowerCut,
+                        SessionEnd::Closed,
+                        SessionEnd::SameSession,
+                    ];
                     kept += mid_merge.save(&place);
                     mid_merge = mid_merge.leave(&mut place, ways[round % 4], rng);
                     let further = small_batch(rng, 10 * buffer);
@@ -345,7 +355,7 @@ impl MidMerge {
     }
 
     /// Returns the merges whose progress is kept.
-    fn save(&self, place: &Place) -> usize {
+    fn save(&self, place: &SessionDir) -> usize {
         if self.session.snapshot_exists(&name("mid")).unwrap() {
             self.session.delete_snapshot(&name("mid")).unwrap();
         }
@@ -353,9 +363,9 @@ impl MidMerge {
         outputs(&look_at(&place.disk(), &place.dir(), "mid")).len()
     }
 
-    fn leave(self, place: &mut Place, way: Way, rng: &mut ChaCha8Rng) -> Self {
+    fn leave(self, place: &mut SessionDir, way: SessionEnd, rng: &mut ChaCha8Rng) -> Self {
         let Self { session, table, entries } = self;
-        if way != Way::SameSession {
+        if way != SessionEnd::SameSession {
             drop(table);
         }
         let session = leave(place, session, way, rng);
@@ -365,10 +375,10 @@ impl MidMerge {
     }
 
     /// Updates another table opened from the same snapshot.
-    fn check_further(&self, place: &Place, further: &Batch, way: Way) {
+    fn check_further(&self, place: &SessionDir, further: &Batch, way: SessionEnd) {
         let mut table = self.session.open_snapshot(&name("mid"), "").unwrap();
         let mut entries = self.entries.clone();
-        if let Place::Simulated { disk } = place {
+        if let SessionDir::Simulated { disk } = place {
             for change in further {
                 let before = disk.counts();
                 update(&mut table, &vec![change.clone()]).unwrap();
@@ -398,7 +408,7 @@ struct Halfway {
     session: Session,
     table: Table,
     entries: Entries,
-    /// What snapshot `a` holds, and the file of its unfinished run.
+    /// Content of snapshot `a`, and the file of its unfinished run.
     saved: Entries,
     output: OutputInfo,
 }
@@ -677,7 +687,7 @@ enum Step {
     Close,
 }
 
-/// What a session is to hold.
+/// Expected content of a session.
 #[derive(Debug, Clone, Default)]
 struct Model {
     table: Entries,
@@ -804,8 +814,8 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Model], rng: &mut ChaCha8Rng) {
 /// Power loss and the death of the process at every call of saving unfinished merges and going on
 /// with them.
 #[test]
-fn case_13_progress_survives_a_crash_at_any_call() {
-    for_each_seed("case_13_progress_survives_a_crash_at_any_call", 1, |rng, seed| {
+fn progress_survives_a_crash_at_any_call() {
+    for_each_seed("progress_survives_a_crash_at_any_call", 1, |rng, seed| {
         let (base, model, steps) = script(rng, seed);
         let whole = base.clone_disk();
         let before = whole.calls();

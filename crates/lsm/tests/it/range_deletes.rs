@@ -1,7 +1,7 @@
-//! Deleted ranges: what tables hold against a model of few keys, and what they cost.
+//! Range deletes: content compared with a model of few keys, and I/O cost.
 //!
-//! Goal: a deleted range is gone in every way of reading, whatever is done to the table before and
-//! after, and newer entries of its keys are there. Method: random histories over a dense space of
+//! Goal: every kind of read finds a deleted range gone, whatever happens to the table before and
+//! after, and finds newer entries of its keys. Method: random histories over a dense space of
 //! 64 keys with tiny buffers, so that each range meets segments, flushes, merges under way, runs
 //! and unions; counted calls of the disk.
 
@@ -268,9 +268,9 @@ fn insert_all(table: &NamedTable, numbers: std::ops::Range<u64>, value: &[u8]) {
     }
 }
 
-/// To delete a range used to read all of its keys and to write a deletion for each, under the lock
-/// of the store. Whatever the range holds, nothing is read now, and what is written is one record,
-/// like that of one key.
+/// A range delete used to read all keys of the range and to write a tombstone for each, under the
+/// lock of the store. Whatever the range holds, it now reads nothing and writes one record, like a
+/// deletion of one key.
 #[test]
 fn deleting_a_range_costs_the_same_whatever_it_holds() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -335,10 +335,10 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     store.close().unwrap();
 }
 
-/// From a thousand ranges on, those of few keys are deleted key by key, and those of many are
-/// added: so masks are small, and no call reads more than a few thousand keys. A deleted range is
-/// one record whatever it holds, so other threads go on beside it. Readers of the same table see
-/// the range whole or gone, never a part; commits to other tables are not lost.
+/// Above a thousand range deletes, short ranges are deleted key by key and long ranges are added,
+/// so that masks stay small and no call reads more than a few thousand keys. A range delete is one
+/// record whatever it covers, so other threads proceed beside it. Readers of the same table see the
+/// range whole or gone, never a part; no commit to another table is lost.
 #[test]
 fn threads_read_and_commit_beside_deleted_ranges() {
     const RANGES: u64 = 20;

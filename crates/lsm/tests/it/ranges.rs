@@ -16,16 +16,16 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, buffer_of, fill, key, small_configs, value};
+use crate::{SessionDir, buffer_of, fill, key, small_configs, value};
 
 /// An entry: key, value, blob.
 type Entry = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 #[derive(Debug, Clone, Default)]
-struct Content(BTreeMap<Vec<u8>, Held>);
+struct Content(BTreeMap<Vec<u8>, StoredValue>);
 
 /// A value and its blob.
-type Held = (Vec<u8>, Option<Vec<u8>>);
+type StoredValue = (Vec<u8>, Option<Vec<u8>>);
 
 impl Content {
     fn apply(&mut self, key: &[u8], update: Update<'_>) {
@@ -120,7 +120,7 @@ impl Walk<'_> {
         assert_eq!(given, at.map(|at| self.expected[at].clone()).collect::<Vec<_>>());
     }
 
-    /// One movement of any kind.
+    /// Moves the cursor once, in a way drawn at random.
     fn step(&mut self, rng: &mut impl Draw, key: &[u8]) {
         let own = |record: Option<RecordRef<'_>>| record.map(|record| record.to_record());
         let at = self.at;
@@ -203,7 +203,7 @@ impl Walk<'_> {
 #[test]
 fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
     for_each_seed("a_cursor_moves_through_its_range_as_through_a_sorted_map", 12, |rng, seed| {
-        let place = if seed % 4 == 0 { Place::real() } else { Place::simulated(seed) };
+        let place = if seed % 4 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         let session = place.open();
         let mut table = session.new_table(&draw_config(rng)).unwrap();
         let mut content = Content::default();
@@ -224,12 +224,12 @@ fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
     });
 }
 
-/// So many entries that runs are read ahead, in both directions, and that a walk meets every way of
-/// going from page to page.
+/// A walk over enough entries that cursors prefetch in both directions and meet every transition
+/// between pages.
 #[test]
 fn a_cursor_moves_through_many_pages() {
     for_each_seed("a_cursor_moves_through_many_pages", 4, |rng, seed| {
-        let place = if seed % 2 == 0 { Place::real() } else { Place::simulated(seed) };
+        let place = if seed % 2 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         let session = place.open();
         let config =
             TableConfig { write_buffer: buffer_of(3_000).write_buffer, ..draw_config(rng) };
@@ -265,7 +265,7 @@ fn a_cursor_moves_through_many_pages() {
     });
 }
 
-/// What tables hold together, left to right: the reference's table 1.2.
+/// Content of a union of tables, left to right, by table 1.2 of the reference.
 fn united(inputs: &[&Content]) -> Content {
     let mut all = Content::default();
     for (key, (value, blob)) in inputs.iter().flat_map(|input| &input.0) {
@@ -283,7 +283,7 @@ fn united(inputs: &[&Content]) -> Content {
 #[test]
 fn a_cursor_moves_through_unions_at_every_level_of_debt() {
     for_each_seed("a_cursor_moves_through_unions_at_every_level_of_debt", 6, |rng, seed| {
-        let place = if seed % 4 == 0 { Place::real() } else { Place::simulated(seed) };
+        let place = if seed % 4 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         let session = place.open();
         let mut tables: Vec<(Table, Content)> = Vec::new();
         for _ in 0..4 {
@@ -323,7 +323,7 @@ fn a_cursor_moves_through_unions_at_every_level_of_debt() {
 #[test]
 fn a_prefix_gives_the_keys_that_begin_with_it() {
     for_each_seed("a_prefix_gives_the_keys_that_begin_with_it", 4, |rng, seed| {
-        let session = Place::simulated(seed).open();
+        let session = SessionDir::simulated(seed).open();
         let mut table = session.new_table(&draw_config(rng)).unwrap();
         let mut content = Content::default();
         grow(&mut table, &mut content, rng, 600);
@@ -356,8 +356,8 @@ fn numbered(number: u64) -> [u8; 8] {
 }
 
 #[test]
-fn case_8_ranges() {
-    for place in Place::both() {
+fn ranges_hold_the_keys_between_their_bounds() {
+    for place in SessionDir::both() {
         let session = place.open();
         for config in small_configs() {
             let mut table = session.new_table(&config).unwrap();
@@ -388,14 +388,14 @@ fn case_8_ranges() {
 
 /// Results around the chunk of the reference, each entry written twice and others deleted.
 #[test]
-fn case_8_ranges_of_500_501_and_1000_entries_equal_point_lookups() {
-    for place in Place::both() {
+fn ranges_of_500_501_and_1000_entries_equal_point_lookups() {
+    for place in SessionDir::both() {
         let session = place.open();
 
         // Small buffers make a file every few updates, which takes its time on the real disk.
         let configs = match place {
-            Place::Real { .. } => vec![buffer_of(1_000)],
-            Place::Simulated { .. } => small_configs(),
+            SessionDir::Real { .. } => vec![buffer_of(1_000)],
+            SessionDir::Simulated { .. } => small_configs(),
         };
 
         for config in configs {
@@ -426,8 +426,8 @@ fn case_8_ranges_of_500_501_and_1000_entries_equal_point_lookups() {
 }
 
 #[test]
-fn case_9_cursors() {
-    for place in Place::both() {
+fn cursors_read_on_from_any_position_and_miss_later_updates() {
+    for place in SessionDir::both() {
         let session = place.open();
         for config in small_configs() {
             let mut table = session.new_table(&config).unwrap();
@@ -480,7 +480,7 @@ fn case_9_cursors() {
 /// again.
 #[test]
 fn pages_of_a_table_follow_each_other() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut table = session.new_table(&buffer_of(100)).unwrap();
     fill(&mut table, 0..1_000);
 

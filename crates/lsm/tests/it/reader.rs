@@ -1,11 +1,12 @@
 //! Readers of a store that another handle, or another process, writes.
 //!
-//! Goal: a view is what some commit left, over all tables, and that commit is not older than the
-//! last one that was durable when the reader refreshed; what a reader uses is not removed; and the
-//! writer is never refused anything.
+//! Goal: a view is the state of all tables after one commit, not older than the last durable commit
+//! when the reader refreshed; no file that a reader uses is removed; and the writer is never
+//! refused.
 //!
-//! Method: on both disks readers and a writer take random turns, on small files that merges replace
-//! all the time, and each view, the ones kept too, is compared with the model of its commit. Then
+//! Method: on both disks readers and a writer take random turns, on small files that compactions
+//! replace all the time, and each view, kept views included, is compared with the model of its
+//! commit. Then
 //! real processes: a writer and readers that are killed at random, see [`processes`]. Commit n
 //! follows from n alone, as in [`crate::kill`].
 
@@ -30,7 +31,7 @@ use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::script::updates;
-use crate::{FEW_OPEN_FILES, Place, SALT};
+use crate::{FEW_OPEN_FILES, SALT, SessionDir};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -47,7 +48,7 @@ fn config() -> TableConfig {
     TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
 }
 
-fn reader(place: &Place) -> StoreReader {
+fn reader(place: &SessionDir) -> StoreReader {
     let options = ReaderOptions::default().open_files_max(FEW_OPEN_FILES);
     StoreReader::open(place.disk(), &place.dir(), &options).unwrap()
 }
@@ -92,7 +93,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
 #[test]
 fn views_are_what_a_commit_left_whatever_the_writer_does() {
     for_each_seed("reader", by_effort(1, 3), |rng, _| {
-        for place in Place::both() {
+        for place in SessionDir::both() {
             let durability = [Durability::Group, Durability::Each, Durability::SnapshotOnly];
             let durability = durability[rng.index(3)];
             let open = || Store::open(place.disk(), &place.dir(), &options(durability)).unwrap();
@@ -175,7 +176,7 @@ fn views_are_what_a_commit_left_whatever_the_writer_does() {
 /// A reader keeps what it uses over everything that a writer may do, its death included.
 #[test]
 fn a_writer_that_opens_the_store_keeps_what_readers_use() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let open = || Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
         let store = open();
         let mut model = Content::new();
@@ -186,7 +187,7 @@ fn a_writer_that_opens_the_store_keeps_what_readers_use() {
         let reader = reader(&place);
         let old = model.clone();
 
-        let runs = |place: &Place| {
+        let runs = |place: &SessionDir| {
             let active = place.disk().list(&place.dir().join("active")).unwrap();
             active.into_iter().map(|entry| entry.name).collect::<Vec<_>>()
         };
@@ -217,7 +218,7 @@ fn a_writer_that_opens_the_store_keeps_what_readers_use() {
 
 #[test]
 fn snapshots_are_read_beside_a_writer_that_deletes_them() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = Session::open(
             place.disk(),
             &place.dir(),
@@ -262,7 +263,7 @@ fn assert_send<T: Send + Sync>(_: &T) {}
 
 #[test]
 fn a_reader_changes_nothing() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let store = Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"k", b"v").unwrap();
@@ -294,7 +295,7 @@ fn a_reader_changes_nothing() {
 
 #[test]
 fn directories_that_cannot_be_read_are_refused() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let open = || {
             StoreReader::open(place.disk(), &place.dir(), &ReaderOptions::default()).unwrap_err()
         };
@@ -308,7 +309,7 @@ fn directories_that_cannot_be_read_are_refused() {
 /// One table that cannot be opened does not keep the others from being read.
 #[test]
 fn tables_are_refused_one_by_one() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let resolve = MergeOperator::new("own", |newer, older| [older, newer].concat()).unwrap();
     let with = options(Durability::Group).resolve(resolve.clone());
     let store = Store::open(place.disk(), &place.dir(), &with).unwrap();
@@ -338,8 +339,8 @@ fn tables_are_refused_one_by_one() {
 fn a_refresh_that_fails_leaves_the_view() {
     let mut call = 0;
     loop {
-        let place = Place::simulated(1);
-        let Place::Simulated { disk } = &place else { unreachable!() };
+        let place = SessionDir::simulated(1);
+        let SessionDir::Simulated { disk } = &place else { unreachable!() };
         let store = Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
         let mut model = Content::new();
         let rng = &mut ChaCha8Rng::seed_from_u64(call);
@@ -389,12 +390,12 @@ fn a_refresh_that_fails_leaves_the_view() {
 /// Names the store in a process of this test, and what the process is to do.
 const CHILD: [&str; 2] = ["TERRANE_READERS_DIR", "TERRANE_READERS_ROLE"];
 
-/// For how long the processes run; set by `cargo xtask readers`.
+/// Seconds that the processes run; `cargo xtask readers` sets it.
 const SECONDS: &str = "TERRANE_READERS_SECONDS";
 
 const TEST: &str = "reader::processes_agree_when_they_are_killed_at_random";
 
-/// Where the writer says which commit is durable: 8 bytes beside the store.
+/// File beside the store where the writer records its last durable commit, in 8 bytes.
 fn durable_path(dir: &Path) -> PathBuf {
     dir.with_extension("durable")
 }
@@ -404,7 +405,7 @@ fn goes_back(number: u64) -> bool {
     number > 1 && number % 70 == 1
 }
 
-/// What commit `number` does: the writer of [`crate::kill`], on fewer keys.
+/// Updates of commit `number`: those of the writer of [`crate::kill`], on fewer keys.
 fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let rng = &mut ChaCha8Rng::seed_from_u64(number);
     let len = 1 + rng.index(20);
@@ -521,10 +522,10 @@ struct Process {
     number: u64,
 }
 
-/// What a process says: its number, and whether it has ended.
-type Said = (u64, bool);
+/// Message from a process: its number, and whether it has ended.
+type ProcessEvent = (u64, bool);
 
-fn start(dir: &Path, role: &str, number: u64, said: &Sender<Said>) -> Process {
+fn start(dir: &Path, role: &str, number: u64, said: &Sender<ProcessEvent>) -> Process {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", TEST, "--nocapture"]);
     command.env(CHILD[0], dir).env(CHILD[1], role);

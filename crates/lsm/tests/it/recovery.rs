@@ -1,9 +1,8 @@
-//! Recovery of a store whose log is long beside its write buffers.
+//! Recovery of a store whose WAL is long compared with its memtables.
 //!
-//! Goal: opening applies the log in memory, whatever merges it would make due, so that it takes
-//! time in proportion to the log; nothing is different for readers; and the updates that follow
-//! bring the table back to its shape in shares, none of them doing at once what the recovery has
-//! left.
+//! Goal: opening applies the WAL in memory, without the compactions that fall due, and so takes
+//! time in proportion to the WAL; readers see no difference; and later updates bring the table back
+//! to its shape in shares, none of them doing the whole backlog at once.
 //!
 //! Method: a table with a small write buffer in lock-step with a map, killed with many fillings of
 //! that buffer in the log, opened on a disk that counts, on the real and the simulated disk.
@@ -20,7 +19,7 @@ use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, SALT, buffer_of, content, key, value};
+use crate::{SALT, SessionDir, buffer_of, content, key, value};
 
 /// Entries of the write buffer.
 const BUFFER: u64 = 100;
@@ -33,7 +32,7 @@ const LOGGED: usize = 3_000;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn open(place: &Place, disk: Arc<dyn Disk>) -> Store {
+fn open(place: &SessionDir, disk: Arc<dyn Disk>) -> Store {
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).durability(Durability::Buffered);
     Store::open(disk, &place.dir(), &options).unwrap()
@@ -79,7 +78,7 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
 }
 
 /// A store of several levels with merges under way, whose process has died with a long log.
-fn killed(mut place: Place, rng: &mut ChaCha8Rng) -> (Place, Model) {
+fn killed(mut place: SessionDir, rng: &mut ChaCha8Rng) -> (SessionDir, Model) {
     let mut model = Model::new();
     let store = open(&place, place.disk());
 
@@ -105,7 +104,7 @@ fn sorted(model: &Model) -> Vec<(Vec<u8>, Vec<u8>)> {
 #[test]
 fn a_long_log_is_applied_without_a_merge_and_later_updates_bring_the_table_into_shape() {
     for_each_seed("recovery_in_memory", 1, |rng, seed| {
-        for place in [Place::simulated(seed), Place::real()] {
+        for place in [SessionDir::simulated(seed), SessionDir::real()] {
             let (place, mut model) = killed(place, rng);
             let counted = CountedDisk::new(place.disk());
             let store = open(&place, Arc::clone(&counted) as Arc<dyn Disk>);

@@ -1,4 +1,4 @@
-//! What cursors ask of the disk, what they keep, and what faults do to them.
+//! Cursors: their reads, the files that they keep, and the effect of faults on them.
 //!
 //! Goal: a cursor reads nothing before it is asked to, each page once on its way, ahead of itself
 //! and never beyond its range; it keeps the files that it needs and no others; a fault comes out of
@@ -16,7 +16,7 @@ use terrane_lsm::{
     SessionOptions, Table, TableConfig, Update,
 };
 
-use crate::{Place, SALT, buffer_of, fill, key, value};
+use crate::{SALT, SessionDir, buffer_of, fill, key, value};
 
 /// A key whose order is that of its number.
 fn numbered(number: u64) -> Vec<u8> {
@@ -65,8 +65,8 @@ fn nothing_is_read_before_the_first_read() {
     assert!(disk.calls() > before);
 }
 
-/// From there on an entry costs its share of a page, until the pages around the position are used
-/// up.
+/// Positioning reads one page of each run. The next entries then cost only their share of a page,
+/// until the cursor leaves the pages around the position.
 #[test]
 fn positioning_costs_a_page_of_each_run() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
@@ -231,7 +231,7 @@ fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
 
 #[test]
 fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
 
         let table = in_order(&session, 1_000, 16);

@@ -21,13 +21,13 @@ use terrane_testkit::model::Content;
 
 use crate::FEW_OPEN_FILES;
 
-/// Where the session of a script is.
+/// Directory of the session of a script.
 pub(crate) const DIR: &str = "/ledger";
 
 /// The label of all snapshots.
 pub(crate) const LABEL: &str = "ledger";
 
-/// What the snapshots of a session hold, by name.
+/// Content of the snapshots of a session, by name.
 pub(crate) type Snapshots = BTreeMap<String, Content>;
 
 /// Changes of one call; `None` deletes.
@@ -62,7 +62,7 @@ pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
 }
 
-/// What tables and snapshots hold.
+/// Expected content of tables and snapshots.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Model {
     pub(crate) tables: Vec<Content>,
@@ -157,7 +157,7 @@ pub(crate) fn scan(table: &Table) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 /// Reads all of a table in every way.
 ///
 /// # Errors
-/// Those of the table.
+/// Errors of the table.
 ///
 /// # Panics
 /// If it holds anything but `content`.

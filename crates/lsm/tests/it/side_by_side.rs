@@ -1,9 +1,8 @@
-//! Operations on snapshots that overlap in time.
+//! Concurrent operations on snapshots.
 //!
-//! Goal: nobody waits for somebody else's saving, no name is ever seen that does not stand for a
-//! whole snapshot, and closing leaves each snapshot whole or absent. Method: one operation is held
-//! at a chosen call of the disk while others are tried; besides, threads that do all at once, on
-//! both disks.
+//! Goal: no operation waits for another's saving, every listed name stands for a whole snapshot,
+//! and closing leaves each snapshot whole or absent. Method: a gate holds one operation at a chosen
+//! disk call while the test tries others; besides, threads do everything at once, on both disks.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,12 +13,12 @@ use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::gate::GateDisk;
-use crate::{Place, SALT, buffer_of, content, fill, name};
+use crate::{SALT, SessionDir, buffer_of, content, fill, name};
 
 const LABEL: &str = "ledger";
 
 /// A session on a disk with a gate, with a table of 50 entries saved as `there`.
-fn session(place: &Place) -> (Arc<GateDisk>, Session, Table) {
+fn session(place: &SessionDir) -> (Arc<GateDisk>, Session, Table) {
     let gate = GateDisk::new(place.disk());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(Arc::clone(&gate) as _, &place.dir(), &options).unwrap();
@@ -41,7 +40,7 @@ fn is_taken<T>(result: Result<T>, name: &str) {
 
 #[test]
 fn nobody_waits_for_a_save_and_nobody_sees_its_snapshot_before_the_end() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let (gate, session, table) = session(&place);
         let saved = content(&table);
         let slow = name("slow");
@@ -76,7 +75,7 @@ fn nobody_waits_for_a_save_and_nobody_sees_its_snapshot_before_the_end() {
 
 #[test]
 fn closing_waits_for_a_save_which_is_whole_then() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let (gate, session, table) = session(&place);
         let saved = content(&table);
         gate.close("rename", place.dir().join("snapshots/slow.snapshot"));
@@ -110,7 +109,7 @@ fn closing_waits_for_a_save_which_is_whole_then() {
 
 #[test]
 fn a_snapshot_deleted_or_renamed_while_it_is_opened_opens_all_the_same() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         for is_deleted in [true, false] {
             let (gate, session, mut table) = session(&place);
             let saved = content(&table);
@@ -144,7 +143,7 @@ fn a_snapshot_deleted_or_renamed_while_it_is_opened_opens_all_the_same() {
 
 #[test]
 fn closing_gives_up_an_opening_that_is_under_way() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let (gate, session, table) = session(&place);
         drop(table);
         let run = place.runs().into_iter().min().unwrap();
@@ -170,7 +169,7 @@ fn closing_gives_up_an_opening_that_is_under_way() {
 #[test]
 fn all_operations_at_once_leave_whole_snapshots() {
     for_each_seed("all_operations_at_once_leave_whole_snapshots", 2, |_, seed| {
-        for place in Place::both() {
+        for place in SessionDir::both() {
             let (_, session, table) = session(&place);
             let saved = content(&table);
             thread::scope(|scope| {

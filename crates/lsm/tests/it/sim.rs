@@ -42,7 +42,7 @@ const ATTEMPTS_MAX: usize = 2_000;
 /// Time between two lines of progress of a long run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// What a history follows from.
+/// Parameters that determine a history.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     seed: u64,
@@ -114,7 +114,7 @@ impl Case {
         Broken { steps, failure: least }
     }
 
-    /// What is said of a history that fails.
+    /// Formats the report of a history that fails.
     fn report(self, broken: &Broken) -> String {
         let least = self.minimise(broken);
         let disk = if self.is_real { " (real disk)" } else { "" };
@@ -196,7 +196,7 @@ struct Soak<'a> {
 struct Totals {
     histories: u64,
     coverage: Coverage,
-    told: Duration,
+    reported: Duration,
 }
 
 impl<'a> Soak<'a> {
@@ -243,8 +243,8 @@ impl<'a> Soak<'a> {
         let mut totals = self.totals.lock().unwrap();
         totals.histories += 1;
         totals.coverage.add(coverage);
-        if self.start.elapsed() > totals.told + PROGRESS_EVERY {
-            totals.told = self.start.elapsed();
+        if self.start.elapsed() > totals.reported + PROGRESS_EVERY {
+            totals.reported = self.start.elapsed();
             self.tell(&totals);
         }
     }

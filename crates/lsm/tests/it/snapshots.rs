@@ -1,8 +1,9 @@
-//! The acceptance cases for sessions, duplicates and snapshots.
+//! Sessions, forks and snapshots.
 //!
-//! Goal: the cases of `lsm-tables` that concern what opens, closes, lasts and is shared; each test
-//! is named after its case. Method: each runs on the real and on the simulated disk and, where it
-//! matters, with write buffers of 1, 2, 3 and 1,000 entries and both schedules.
+//! Goal: the acceptance cases of `lsm-tables` on opening, closing, durability and sharing;
+//! `docs/requirements.md` names the test of each case. Method: each runs on the real and on the
+//! simulated disk and, where it matters, with write buffers of 1, 2, 3 and 1,000 entries and both
+//! schedules.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -21,12 +22,12 @@ use terrane_testkit::model::Content;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::{
-    Place, SALT, buffer_of, clear, content, exists, fill, key, name, small_configs, value,
+    SALT, SessionDir, buffer_of, clear, content, exists, fill, key, name, small_configs, value,
 };
 
 #[test]
-fn case_1_open_creates_and_the_stored_salt_wins() {
-    for place in Place::both() {
+fn open_creates_and_the_stored_salt_wins() {
+    for place in SessionDir::both() {
         let session = place.open();
         assert_eq!(session.salt(), SALT);
         let mut table = session.new_table(&buffer_of(1_000)).unwrap();
@@ -59,8 +60,8 @@ fn case_1_open_creates_and_the_stored_salt_wins() {
 }
 
 #[test]
-fn case_2_each_unusable_directory_is_refused_by_its_reason() {
-    for place in Place::both() {
+fn each_unusable_directory_is_refused_by_its_reason() {
+    for place in SessionDir::both() {
         let disk = place.disk();
         let dir = place.dir();
         let open = || Session::open(place.disk(), &dir, &SessionOptions::with_salt(SALT));
@@ -115,7 +116,7 @@ fn case_2_each_unusable_directory_is_refused_by_its_reason() {
 const CHILD_DIR: &str = "TERRANE_TEST_CHILD_DIR";
 
 #[test]
-fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
+fn the_lock_holds_between_processes_and_ends_with_them() {
     // The test program runs this test again as a child, which opens the session and never closes
     // it.
     if let Some(dir) = env::var_os(CHILD_DIR) {
@@ -130,12 +131,12 @@ fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
         return;
     }
 
-    let place = Place::real();
+    let place = SessionDir::real();
     let run_child = || {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args([
             "--exact",
-            "snapshots::case_2_the_lock_holds_between_processes_and_ends_with_them",
+            "snapshots::the_lock_holds_between_processes_and_ends_with_them",
             "--nocapture",
         ]);
         command.env(CHILD_DIR, place.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -169,8 +170,8 @@ fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
 }
 
 #[test]
-fn case_3_reopening_leaves_snapshots_and_nothing_else() {
-    for mut place in Place::both() {
+fn reopening_leaves_snapshots_and_nothing_else() {
+    for mut place in SessionDir::both() {
         for is_closed in [true, false] {
             let session = place.open();
             let mut table = session.new_table(&buffer_of(3)).unwrap();
@@ -205,8 +206,8 @@ fn case_3_reopening_leaves_snapshots_and_nothing_else() {
 }
 
 #[test]
-fn case_4_closing_ends_everything_and_is_idempotent() {
-    for place in Place::both() {
+fn closing_ends_everything_and_is_idempotent() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(2)).unwrap();
         fill(&mut table, 0..20);
@@ -282,11 +283,11 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
 }
 
 #[test]
-fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
-    for place in Place::both() {
+fn duplicates_diverge_and_files_go_with_their_last_holder() {
+    for place in SessionDir::both() {
         let session = place.open();
         for_each_seed(
-            "case_10_duplicates_diverge_and_files_go_with_their_last_holder",
+            "duplicates_diverge_and_files_go_with_their_last_holder",
             by_effort(1, 2),
             |rng, _| {
                 let mut model = Content::new();
@@ -341,8 +342,8 @@ fn advance(family: &mut [(Table, Content)], rng: &mut impl Draw, count: u64) {
 }
 
 #[test]
-fn case_12_snapshot_basics() {
-    for place in Place::both() {
+fn snapshots_are_saved_opened_listed_and_deleted() {
+    for place in SessionDir::both() {
         let session = place.open();
         for config in small_configs() {
             let mut table = session.new_table(&config).unwrap();
@@ -401,8 +402,8 @@ fn case_12_snapshot_basics() {
 }
 
 #[test]
-fn case_12_snapshots_can_be_renamed() {
-    for place in Place::both() {
+fn snapshots_can_be_renamed() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(3)).unwrap();
         fill(&mut table, 0..100);
@@ -449,8 +450,8 @@ fn case_12_snapshots_can_be_renamed() {
 }
 
 #[test]
-fn case_12_a_snapshot_says_what_it_is() {
-    for place in Place::both() {
+fn snapshot_info_describes_a_snapshot() {
+    for place in SessionDir::both() {
         let session = place.open();
         let config = buffer_of(50);
         let mut table = session.new_table(&config).unwrap();
@@ -480,7 +481,7 @@ fn case_12_a_snapshot_says_what_it_is() {
 }
 
 #[test]
-fn case_12_snapshot_names() {
+fn valid_snapshot_names_are_taken_and_others_refused() {
     let longest = "a".repeat(SNAPSHOT_NAME_LEN_MAX);
     assert_eq!(longest.len(), 64);
     for text in ["main", "temporary-123-test_", "a", "-", "com0", "com10", "console", &longest] {
@@ -515,8 +516,8 @@ fn case_12_snapshot_names() {
 }
 
 #[test]
-fn case_12_an_empty_table_can_be_saved() {
-    for place in Place::both() {
+fn an_empty_table_can_be_saved() {
+    for place in SessionDir::both() {
         let session = place.open();
         let table = session.new_table(&TableConfig::default()).unwrap();
         table.save_snapshot(&name("empty"), "ä label").unwrap();
@@ -532,11 +533,11 @@ fn case_12_an_empty_table_can_be_saved() {
 /// Snapshots in the middle of merges: what was saved comes back, and updates of a table opened from
 /// it go on through many further flushes.
 #[test]
-fn case_14_snapshots_in_mid_merge() {
-    for place in Place::both() {
+fn snapshots_in_mid_merge_open_and_take_updates() {
+    for place in SessionDir::both() {
         let session = place.open();
         for index in [IndexKind::Compact, IndexKind::Ordinary] {
-            let configs = if matches!(place, Place::Real { .. }) {
+            let configs = if matches!(place, SessionDir::Real { .. }) {
                 vec![buffer_of(3)]
             } else {
                 small_configs()
@@ -574,7 +575,7 @@ fn case_14_snapshots_in_mid_merge() {
 
 /// A foreign directory is refused and left as it is, to the last file.
 #[test]
-fn case_2_a_foreign_directory_is_not_touched() {
+fn a_foreign_directory_is_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("letters.txt"), "dear").unwrap();
     std::fs::create_dir(folder.path().join("photos")).unwrap();
@@ -591,7 +592,7 @@ fn case_2_a_foreign_directory_is_not_touched() {
 
 #[test]
 fn a_label_has_a_limit_and_one_at_the_limit_can_be_opened() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let table = session.new_table(&TableConfig::default()).unwrap();
         let longest = "x".repeat(LABEL_BYTES_MAX);
@@ -608,7 +609,7 @@ fn a_label_has_a_limit_and_one_at_the_limit_can_be_opened() {
 /// A snapshot's file that has grown beyond all bounds is a damaged snapshot, not a damaged session.
 #[test]
 fn a_snapshot_file_too_large_to_read_leaves_the_others_usable() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&TableConfig::default()).unwrap();
     table.insert(b"key", b"value").unwrap();

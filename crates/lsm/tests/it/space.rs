@@ -1,9 +1,9 @@
-//! Running out of space: the reserve, and what goes on with it.
+//! Out of disk space: the reserve, and the operations that it keeps going.
 //!
-//! Goal: a full disk refuses insertions with an error that says so, and nothing else; deletions,
-//! merges, checkpoints, snapshots and changes of tables go on; once there is room, insertions do,
-//! in the same session. Nothing that was committed is lost at any point, whatever fails or crashes
-//! on the way.
+//! Goal: a full disk refuses insertions, and only insertions, with an error that says so;
+//! deletions, compactions, checkpoints, snapshots and changes of tables go on; once there is room,
+//! insertions succeed in the same session. Nothing that was committed is lost at any point,
+//! whatever fails or crashes on the way.
 //!
 //! Method: a script fills a simulated disk of a fixed size until it is refused, and then makes room
 //! in every way that there is. It is run as it is, with a crash at call n, and with a fault at call
@@ -25,7 +25,7 @@ use terrane_lsm::{
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{FEW_OPEN_FILES, Place, SALT, key, name, value};
+use crate::{FEW_OPEN_FILES, SALT, SessionDir, key, name, value};
 
 const DIR: &str = "/store";
 const RESERVE: u64 = 1 << 20;
@@ -202,7 +202,7 @@ impl Runner {
     }
 }
 
-/// What the script came to on a disk without faults.
+/// Result of the script on a disk without faults.
 #[derive(Debug, Default)]
 struct Outcome {
     refused: Vec<Step>,
@@ -259,8 +259,8 @@ fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_roo
     }
 }
 
-/// After a crash on a disk that stays full: what was committed is there, deletions go on, and with
-/// room insertions do.
+/// Checks the image of a crash on a disk that stays full: committed data is there, deletions
+/// succeed, and insertions succeed once there is room.
 fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     disk.set_plan(full(CAPACITY));
     let store = open_with(disk, None).expect("a full disk opens");
@@ -514,14 +514,14 @@ fn a_reserve_larger_than_the_disk_is_refused_and_changes_nothing() {
 }
 
 /// Bytes of the file of the reserve, if it is there.
-fn reserve_len(place: &Place) -> Option<u64> {
+fn reserve_len(place: &SessionDir) -> Option<u64> {
     let file = place.disk().open(&place.dir().join("reserve"), OpenMode::Read, Access::Buffered);
     file.ok().map(|file| file.len().unwrap())
 }
 
 #[test]
 fn a_session_keeps_the_reserve_that_it_was_told_to_have() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let open = |reserve_bytes| {
             let options = session_options(reserve_bytes);
             let session = Session::open(place.disk(), &place.dir(), &options).unwrap();
@@ -573,7 +573,7 @@ fn verified(disk: &Arc<SimDisk>) -> verify::Report {
     verify::verify(&disk, Path::new(DIR), &mut |_, _| {}).unwrap()
 }
 
-/// What looks like a reserve and is not whole is none; one of another version is refused.
+/// A damaged reserve counts as none; opening refuses a reserve of another version.
 #[test]
 fn a_damaged_reserve_counts_as_none_and_an_unknown_one_is_refused() {
     let disk = SimDisk::new(1);

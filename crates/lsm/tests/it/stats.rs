@@ -11,7 +11,7 @@ use terrane_lsm::{
     Table, TableConfig, TableStats,
 };
 
-use crate::{Place, buffer_of, clear, content, fill, key, name};
+use crate::{SessionDir, buffer_of, clear, content, fill, key, name};
 
 fn with_filter(filter: FilterPolicy) -> TableConfig {
     TableConfig { filter, ..buffer_of(500) }
@@ -23,7 +23,7 @@ fn keys(numbers: impl Iterator<Item = u64>) -> Vec<[u8; 34]> {
 
 #[test]
 fn exact_counts_are_those_of_a_scan_and_entries_are_above_them() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(100)).unwrap();
         assert_eq!(table.count_exact().unwrap(), 0);
@@ -42,7 +42,7 @@ fn exact_counts_are_those_of_a_scan_and_entries_are_above_them() {
 
 #[test]
 fn lookups_are_counted_by_what_became_of_them() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut table = session.new_table(&buffer_of(1_000)).unwrap();
     fill(&mut table, 0..10_500);
     clear(&mut table, 10_400..10_450);
@@ -78,7 +78,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
         ..with_filter(filter)
     };
 
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..500 * 60);
     let shape = table.stats();
@@ -131,9 +131,9 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
 #[test]
 fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
     for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
-        let place = Place::simulated(1);
+        let place = SessionDir::simulated(1);
         let session = place.open();
-        let Place::Simulated { disk } = &place else { panic!("simulated") };
+        let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
         let before = disk.counts();
         let mut table =
             session.new_table(&TableConfig { merge_schedule, ..buffer_of(300) }).unwrap();
@@ -165,7 +165,7 @@ fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
 #[test]
 fn a_merge_that_tables_share_is_written_and_counted_once() {
     let written_by = |copies: u64| {
-        let session = Place::simulated(1).open();
+        let session = SessionDir::simulated(1).open();
         let mut table = session.new_table(&buffer_of(200)).unwrap();
         fill(&mut table, 0..200 * 40);
         let alone = session.stats().written_bytes;
@@ -186,7 +186,7 @@ fn a_merge_that_tables_share_is_written_and_counted_once() {
 
 #[test]
 fn a_session_counts_what_is_open_and_each_run_once() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let shape = |session: &Session| {
         let stats = session.stats();
         (stats.tables, stats.cursors, stats.runs, stats.entries, stats.bytes)
@@ -220,7 +220,7 @@ fn a_session_counts_what_is_open_and_each_run_once() {
 /// Filters that a memory budget has halved are counted as they are now.
 #[test]
 fn halved_filters_are_taken_off_the_sums_of_the_session() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let config = with_filter(FilterPolicy::BitsPerEntry(20.0));
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..100_000);
@@ -235,7 +235,7 @@ fn halved_filters_are_taken_off_the_sums_of_the_session() {
 #[test]
 fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
     let run = || {
-        let place = Place::simulated(7);
+        let place = SessionDir::simulated(7);
         let session = place.open();
         let mut table = session.new_table(&buffer_of(100)).unwrap();
         fill(&mut table, 0..5_000);
@@ -256,7 +256,7 @@ fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
 
 #[test]
 fn many_threads_count_into_the_same_sums() {
-    let place = Place::real();
+    let place = SessionDir::real();
     let session = place.open();
     let config = TableConfig { merge_thread: CompactionThread::Background, ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();

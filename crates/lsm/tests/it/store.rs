@@ -1,8 +1,8 @@
 //! Named tables, commits, checkpoints and recovery.
 //!
-//! Goal: what a store does, it does as documented; whatever several threads commit, and whatever a
-//! process does first with what a dead one has left, all commits up to some number that is not
-//! below the last durable one are there after a crash, each whole over all its tables. Crashes and
+//! Goal: a store behaves as documented. After a crash, whatever several threads committed and
+//! whatever the next process does first, the store holds all commits up to some number that is not
+//! below the last durable one, each whole over all its tables. Crashes and
 //! faults at every call of many workloads are in [`crate::store_sweep`] and
 //! [`crate::store_faults`].
 
@@ -25,7 +25,7 @@ use crate::store_script::{
     Content, History, Runner, Script, State, Step, batch, check_image, config, content, name, open,
     options, run, state,
 };
-use crate::{Place, SALT};
+use crate::{SALT, SessionDir};
 
 const SURVIVALS: [Survival; 6] = [
     Survival::Nothing,
@@ -74,7 +74,7 @@ fn commits_that_wait_together_share_an_fsync() {
 /// a commit is durable finds it.
 #[test]
 fn nobody_waits_for_a_sync_that_does_not_come() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = SessionOptions::with_salt(SALT).create_dir();
         let options = StoreOptions::default().session(session);
 
@@ -194,7 +194,7 @@ fn commit_until_crash(store: &Store, tables: &[NamedTable; 2], thread: u8) -> (V
 
 #[test]
 fn what_a_store_refuses_it_names_and_changes_nothing() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let dir = place.dir();
         let open = |options: &StoreOptions| Store::open(place.disk(), &dir, options);
         let store = open(&options(Durability::Group)).unwrap();
@@ -506,7 +506,7 @@ fn killed(seed: u64) -> (Arc<SimDisk>, History) {
     (disk.process_kill(), history)
 }
 
-/// What the next process does first: a commit, or something with a table.
+/// Candidates for the first step of the next process: a commit, or a change of a table.
 fn first_steps(rng: &mut ChaCha8Rng) -> [Step; 5] {
     [
         Step::Commit(vec![("main", batch(rng, 3))], Durability::Each),

@@ -1,4 +1,4 @@
-//! Damaged manifests and logs of stores, and how they are checked and repaired.
+//! Damaged manifests and WALs of stores: opening, checking and repairing them.
 //!
 //! Goal: damage of a copy of the manifest costs nothing; damage of the log gives exactly the right
 //! data or a typed error, never a part of a commit, never a panic; a check finds all of it that
@@ -32,10 +32,10 @@ const DIR: &str = "/store";
 const FIRST_RECORD: usize = 1536;
 const RECORD_HEADER: usize = 36;
 
-/// Where the mark of a segment stands.
+/// Bytes of the mark in a segment.
 const MARK: Range<usize> = 1024..1052;
 
-/// Of the bits of parts each so many are flipped.
+/// Distance between the flipped bytes of long values.
 const STRIDE: usize = 61;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -155,7 +155,7 @@ impl Specimen {
     }
 }
 
-/// Where the records of a segment are.
+/// Returns the byte ranges of the records of a segment.
 fn records(bytes: &[u8], number: u64) -> Vec<Range<usize>> {
     let mut records: Vec<Range<usize>> = Vec::new();
     loop {
@@ -289,9 +289,9 @@ fn every_bit_of_the_log_is_guarded() {
     assert_eq!(specimen.reopen(disk), Some(last));
 }
 
-/// One flipped bit in the last record of a log took an acknowledged commit for a torn end, without
-/// a word. Now the mark behind each sync tells. A loss of power can take the mark of the last sync
-/// of all, and no other.
+/// One flipped bit in the last WAL record used to turn an acknowledged commit into a torn end,
+/// silently. The mark behind each sync now tells the two apart. A power loss can take the mark of
+/// the very last sync, and no other mark.
 #[test]
 fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_sync() {
     let disk = SimDisk::new(1);
@@ -475,8 +475,8 @@ fn lost_metadata_of_a_store_that_is_only_a_log_are_not_replaced_by_others() {
     assert!(report.notes.iter().any(|note| note.contains("no salt")), "{:?}", report.notes);
 }
 
-/// Wherever the making of a table and its first commits are cut short, a check has nothing to say
-/// but of a copy of the manifest that was being overwritten, which is mended.
+/// A crash at any call of creating a table and of its first commits leaves a store that a check
+/// finds clean, except for a copy of the manifest that was being overwritten, which is repaired.
 #[test]
 fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
     let run = |disk: &Arc<SimDisk>| -> Result<()> {

@@ -1,10 +1,10 @@
-//! Stores with a fault at every call on the disk: every kind that makes a call fail, once and from
-//! then on.
+//! Stores with a fault at every disk call: every kind that makes a call fail, once and from then
+//! on.
 //!
-//! Goal: no fault makes a store panic or lose what is durable. The call in progress says what
-//! happened, and nothing was changed; reads go on, while the fault lasts as far as the disk lets
-//! them; without the fault the same call succeeds. After a failed sync the store refuses to write,
-//! and opening it anew brings back the last durable state at least.
+//! Goal: no fault makes a store panic or lose durable data. The call in progress returns the error
+//! and changes nothing; reads go on, while the fault lasts as far as the disk lets them; without
+//! the fault the same call succeeds. After a failed sync the store refuses to write, and opening it
+//! anew brings back the last durable state at least.
 //!
 //! Method: the workloads of [`crate::store_sweep`], with a fault at call n, for every n-th call of
 //! each script. `cargo xtask sim --store-faults N` takes every call of N scripts of each workload.
@@ -21,10 +21,12 @@ use terrane_testkit::seeds::{for_each_seed, seed_of};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::sim::number_in;
-use crate::store_script::{History, Runner, Script, Stand, Step, check_image, name, run, stand};
+use crate::store_script::{
+    History, Runner, Script, Step, StoreState, check_image, name, run, store_state,
+};
 use crate::store_sweep::{Note, WORKLOADS, Workload, calls};
 
-/// What came of faults.
+/// Counts of the effects of faults.
 #[derive(Debug, Default)]
 struct Outcome {
     runs: u64,
@@ -50,8 +52,8 @@ fn is_poisoned(store: &Store) -> bool {
     matches!(store.rename_table(&missing, &missing), Err(Error::Poisoned { .. }))
 }
 
-/// What a failed step must have left behind of the states from `base`, the one before it, on:
-/// nothing of itself, unless the store is poisoned. Returns whether it is not.
+/// Checks that a failed step left nothing behind, unless it poisoned the store. State `base` is the
+/// one before the step. Returns whether the store is still usable.
 fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize) -> bool {
     let Some(store) = &runner.store else {
         // It could not be opened.
@@ -61,7 +63,7 @@ fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize
     };
 
     let is_poisoned = is_poisoned(store);
-    let found = stand(store).expect("reads go on");
+    let found = store_state(store).expect("reads go on");
     let legal = match step {
         // It was done, and could not be made durable.
         Step::Commit(_, Durability::Each) => &history.states[base..],
@@ -82,9 +84,9 @@ fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize
 
 /// While the fault lasts: what is read is right, or the disk's error. Says whether all of
 /// it was read, if it is open.
-fn poke(runner: &Runner, legal: &[Stand]) -> bool {
+fn poke(runner: &Runner, legal: &[StoreState]) -> bool {
     let Some(store) = &runner.store else { return true };
-    match stand(store) {
+    match store_state(store) {
         Ok(found) => {
             assert!(legal.contains(&found), "{found:?} is none of {legal:?}");
             true
@@ -148,7 +150,7 @@ fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
 
     let store = runner.store.take().unwrap();
     disk.set_plan(FaultPlan::default());
-    assert_eq!(&stand(&store).unwrap(), history.last());
+    assert_eq!(&store_state(&store).unwrap(), history.last());
 
     if let Err(error) = store.close() {
         // A file that could not be removed when its last user was dropped.

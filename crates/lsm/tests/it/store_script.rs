@@ -1,10 +1,9 @@
-//! Scripts of what is done to a store, and what is legal after they were cut short.
+//! Scripts of steps on a store, and the states that are legal after a script is cut short.
 //!
 //! A [`Script`] is a sequence of steps that follows from a seed; a [`Runner`] does them to a store
-//! on a simulated disk, and a [`History`] keeps what the store must hold after each of them, and
-//! which of these states it has promised to survive. [`check_image`] opens what a crash has left
-//! and compares. The names of tables are those of the script, so that several workloads share all
-//! of it.
+//! on a simulated disk, and a [`History`] keeps the state of the store after each step, and the
+//! states that the store has promised to preserve. [`check_image`] opens the disk after a crash and
+//! compares. The script chooses the names of tables, so that several workloads share this module.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +20,7 @@ use terrane_testkit::draw::Draw;
 
 use crate::{FEW_OPEN_FILES, SALT};
 
-/// Where backups go.
+/// Directory of backups.
 const BACKUP: &str = "/backup";
 
 /// A table by key.
@@ -30,16 +29,16 @@ pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The tables of a store by name.
 pub(crate) type State = BTreeMap<String, Content>;
 
-/// What a store holds, and the number of its last commit.
+/// Content of a store, and the number of its last commit.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Stand {
+pub(crate) struct StoreState {
     pub(crate) commit: u64,
     pub(crate) tables: State,
-    /// What it retains, by number.
+    /// Retained versions, by number.
     pub(crate) versions: BTreeMap<u64, State>,
 }
 
-/// What is done to a key.
+/// Change of a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     Insert(Vec<u8>),
@@ -108,7 +107,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Of its tables. Upserts append.
+    /// Returns the configuration of the tables, whose merge operator appends.
     fn config(&self) -> TableConfig {
         let write_buffer = WriteBuffer::Entries(self.buffer);
         TableConfig {
@@ -139,40 +138,40 @@ pub(crate) fn open(disk: &Arc<SimDisk>, durability: Durability) -> Result<Store>
     Store::open(disk, Path::new("/store"), &options(durability))
 }
 
-/// What happened so far, and what must be left of it.
+/// States of a store so far, and the states that a crash must preserve.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// After each step that changed something; the last one may belong to a step under way.
-    pub(crate) states: Vec<Stand>,
+    /// State after each step that changed something; the last one may belong to a step under way.
+    pub(crate) states: Vec<StoreState>,
     /// The state that survives a loss of power at least.
     pub(crate) durable: usize,
     /// The state that survives the end of the process at least.
     pub(crate) logged: usize,
-    /// What was backed up; the last one may be under way.
-    pub(crate) backups: Vec<Stand>,
-    /// How many of them are done.
+    /// Backups; the last one may be under way.
+    pub(crate) backups: Vec<StoreState>,
+    /// Number of finished backups.
     pub(crate) backed_up: usize,
 }
 
 impl History {
     pub(crate) fn new() -> Self {
-        Self::from(vec![Stand::default()], 0)
+        Self::from(vec![StoreState::default()], 0)
     }
 
-    /// One that begins with these states, of which the last ones from `logged` on survive the end
-    /// of the process.
-    pub(crate) fn from(states: Vec<Stand>, logged: usize) -> Self {
+    /// Creates a history that begins with `states`. The states from `logged` on survive the end of
+    /// the process.
+    pub(crate) fn from(states: Vec<StoreState>, logged: usize) -> Self {
         Self { states, durable: 0, logged, backups: Vec::new(), backed_up: 0 }
     }
 
-    pub(crate) fn last(&self) -> &Stand {
+    pub(crate) fn last(&self) -> &StoreState {
         self.states.last().unwrap()
     }
 
     /// The state after a step, or none if it changes nothing.
-    pub(crate) fn after(&self, step: &Step) -> Option<Stand> {
-        let mut stand = self.last().clone();
-        let tables = &mut stand.tables;
+    pub(crate) fn after(&self, step: &Step) -> Option<StoreState> {
+        let mut next = self.last().clone();
+        let tables = &mut next.tables;
         match step {
             Step::Create(name) => {
                 assert!(tables.insert((*name).to_owned(), Content::new()).is_none());
@@ -189,15 +188,15 @@ impl History {
                         change.apply(content, key);
                     }
                 }
-                stand.commit += 1;
+                next.commit += 1;
             }
             Step::Retain => {
-                assert!(stand.versions.insert(stand.commit, tables.clone()).is_none());
+                assert!(next.versions.insert(next.commit, tables.clone()).is_none());
             }
-            Step::Release => drop(stand.versions.pop_first().unwrap()),
+            Step::Release => drop(next.versions.pop_first().unwrap()),
             Step::RollBack(version) => {
-                tables.clone_from(stand.versions.values().nth(*version).unwrap());
-                stand.commit += 1;
+                tables.clone_from(next.versions.values().nth(*version).unwrap());
+                next.commit += 1;
             }
             Step::Sync
             | Step::Wait(_)
@@ -207,7 +206,7 @@ impl History {
             | Step::BackUp => return None,
         }
 
-        Some(stand)
+        Some(next)
     }
 
     /// A step begins: what it may leave is legal from now on.
@@ -255,7 +254,7 @@ impl History {
     /// The store says that this commit, and so all before it, is durable.
     pub(crate) fn promised(&mut self, commit: u64) {
         // What was done to tables after it is judged by itself.
-        let first = self.states.iter().position(|stand| stand.commit == commit);
+        let first = self.states.iter().position(|state| state.commit == commit);
         self.durable = self.durable.max(first.unwrap_or(0));
     }
 }
@@ -264,7 +263,7 @@ pub(crate) struct Runner {
     disk: Arc<SimDisk>,
     script: Script,
     pub(crate) store: Option<Store>,
-    /// Of commits that nobody has waited for.
+    /// Tickets of commits that nobody has waited for.
     tickets: Vec<Ticket>,
 }
 
@@ -367,8 +366,8 @@ pub(crate) fn state(store: &Store) -> Result<State> {
     Ok(state)
 }
 
-/// The same with the number of its last commit.
-pub(crate) fn stand(store: &Store) -> Result<Stand> {
+/// Reads the content of a store with the number of its last commit.
+pub(crate) fn store_state(store: &Store) -> Result<StoreState> {
     let mut versions = BTreeMap::new();
     for info in store.versions()? {
         let version = store.version(info.number)?;
@@ -380,7 +379,7 @@ pub(crate) fn stand(store: &Store) -> Result<Stand> {
         }
         versions.insert(info.number, state);
     }
-    Ok(Stand { commit: store.last_commit(), tables: state(store)?, versions })
+    Ok(StoreState { commit: store.last_commit(), tables: state(store)?, versions })
 }
 
 pub(crate) fn batch(rng: &mut ChaCha8Rng, len: usize) -> Batch {
@@ -444,12 +443,12 @@ pub(crate) fn check_image(
 ) {
     let (disk, expected) = check_found(disk, durability, history, floor);
     let store = open(&disk, durability).unwrap();
-    assert_eq!(stand(&store).unwrap(), expected);
+    assert_eq!(store_state(&store).unwrap(), expected);
     store.checkpoint().unwrap();
     store.close().unwrap();
     // Without the log, as a plain session sees it: all files are where the manifest says.
     let store = open(&disk, Durability::SnapshotOnly).unwrap();
-    assert_eq!(stand(&store).unwrap(), expected);
+    assert_eq!(store_state(&store).unwrap(), expected);
     store.close().unwrap();
 }
 
@@ -460,19 +459,19 @@ pub(crate) fn check_found(
     durability: Durability,
     history: &History,
     floor: usize,
-) -> (Arc<SimDisk>, Stand) {
+) -> (Arc<SimDisk>, StoreState) {
     if history.backed_up > 0 {
         // On another disk, so that this one is as it was found.
         let disk = disk.clone_disk() as Arc<dyn Disk>;
         let place = Path::new(BACKUP);
         let backup = Store::open(disk, place, &options(durability)).expect("a backup opens");
-        let found = stand(&backup).unwrap();
+        let found = store_state(&backup).unwrap();
         let legal = &history.backups[history.backed_up - 1..];
         assert!(legal.contains(&found), "the backup {found:?} is none of {legal:?}");
     }
 
     let store = open(disk, durability).expect("a store opens after a crash");
-    let mut found = stand(&store).unwrap();
+    let mut found = store_state(&store).unwrap();
     let legal = &history.states[floor..];
     assert!(legal.contains(&found), "{found:?} is none of {legal:?}");
 

@@ -1,4 +1,4 @@
-//! Stores after a crash at every call on the disk: many workloads, many images.
+//! Stores after a crash at every disk call: many workloads, many images.
 //!
 //! Goal: after a loss of power, or the death of the process, at any call of any workload, a store
 //! opens with exactly the commits that were durable and then a prefix of the rest, each whole; and
@@ -7,11 +7,11 @@
 //! Method: each of the [`WORKLOADS`] draws a script from a seed. It is run with a crash at each of
 //! its calls, and of each of these disks several images are made: nothing, everything, prefixes and
 //! subsets of what was not synced, names in directories included, and what the death of the process
-//! leaves. Each image is opened, compared, gone on with, and on some the power goes once more
-//! meanwhile. Everything follows from the seed.
+//! leaves. The test opens each image, compares it and continues with it, on some images with a
+//! second power loss. Everything follows from the seed.
 //!
-//! `cargo xtask sim --crash-images N` goes on with further seeds until N images that all differ
-//! have been looked at.
+//! `cargo xtask sim --crash-images N` continues with further seeds until the test has checked N
+//! distinct images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -32,8 +32,8 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::crash::Loss;
 use crate::sim::number_in;
 use crate::store_script::{
-    Batch, Change, History, Runner, Script, Stand, Step, batch, check_found, check_image, go_on,
-    open, run, stand,
+    Batch, Change, History, Runner, Script, Step, StoreState, batch, check_found, check_image,
+    go_on, open, run, store_state,
 };
 
 /// The names of all tables.
@@ -42,7 +42,7 @@ const TABLES: [&str; 8] = ["a", "b", "c", "d", "main", "undo", "third", "fourth"
 /// Time between two lines of progress of a long run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// What is done to a store, drawn from a seed.
+/// Kind of script for a store, drawn from a seed.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) script: fn(&mut ChaCha8Rng) -> Script,
@@ -295,16 +295,16 @@ pub(crate) fn everything(rng: &mut ChaCha8Rng, durability: Durability) -> Script
     Script { durability, buffer: 8, steps }
 }
 
-/// What was looked at.
+/// Counts of crashes and of the images that were checked.
 #[derive(Debug, Default)]
-struct Looked {
+struct ImageCounts {
     crashes: u64,
     images: u64,
     /// A hash of each image.
     distinct: BTreeSet<u64>,
 }
 
-impl Looked {
+impl ImageCounts {
     fn add(&mut self, other: &Self) {
         self.crashes += other.crashes;
         self.images += other.images;
@@ -324,7 +324,7 @@ fn hash_of(disk: &SimDisk) -> u64 {
     hasher.digest()
 }
 
-/// Prints what failed, and what does it again.
+/// Prints the failing case and its replay command when a check panics.
 pub(crate) struct Note<'a> {
     pub(crate) seed: u64,
     pub(crate) workload: &'a str,
@@ -342,15 +342,14 @@ impl Drop for Note<'_> {
     }
 }
 
-/// Every so many calls, from one that the seed says on. A seed that is given by hand is to fail
-/// again: all.
+/// Returns every `every`-th call, from one that the seed chooses. A seed given by hand must fail
+/// again, so then it returns all calls.
 pub(crate) fn calls(seed: u64, every: u64, calls: u64) -> impl Iterator<Item = u64> {
     let every = if env::var_os("SEED").is_some_and(|seed| !seed.is_empty()) { 1 } else { every };
     (seed % every..calls).step_by(every as usize)
 }
 
-/// What may be left after a crash: the same few, and some prefixes, subsets, and subsets of
-/// sectors.
+/// Draws losses at a crash: a few fixed ones, and some prefixes, subsets, and subsets of sectors.
 fn losses(disk: &SimDisk, rng: &mut ChaCha8Rng) -> Vec<Loss> {
     let pending = disk.pending();
     let mut survivals = vec![Survival::Nothing];
@@ -373,7 +372,7 @@ struct Sweep {
     rng: ChaCha8Rng,
     /// Images with what was expected of them: not opened a second time.
     seen: BTreeSet<(u64, bool, usize, usize)>,
-    looked: Looked,
+    counts: ImageCounts,
 }
 
 impl Sweep {
@@ -381,12 +380,12 @@ impl Sweep {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let script = (workload.script)(&mut rng);
         let seen = BTreeSet::new();
-        let looked = Looked::default();
-        Self { seed, workload: workload.name, script, rng, seen, looked }
+        let counts = ImageCounts::default();
+        Self { seed, workload: workload.name, script, rng, seen, counts }
     }
 
     /// Crashes at every `every`-th call.
-    fn run(mut self, every: u64) -> Looked {
+    fn run(mut self, every: u64) -> ImageCounts {
         let whole = SimDisk::new(self.seed);
         run(&whole, &self.script);
 
@@ -396,7 +395,7 @@ impl Sweep {
             disk.set_plan(FaultPlan::crash_at(call));
             let history = run(&disk, &self.script);
             assert!(disk.has_crashed());
-            self.looked.crashes += 1;
+            self.counts.crashes += 1;
             let seen = hash_of(&disk);
 
             let now = (seen, disk.pending(), history.durable, history.logged, history.states.len());
@@ -424,14 +423,14 @@ impl Sweep {
             }
         }
 
-        self.looked
+        self.counts
     }
 
     /// Counts an image. Says whether it is another one than before, or more is expected of it.
     fn is_new(&mut self, image: &SimDisk, loss: Loss, history: &History) -> bool {
         let hash = hash_of(image);
-        self.looked.images += 1;
-        self.looked.distinct.insert(hash);
+        self.counts.images += 1;
+        self.counts.distinct.insert(hash);
         let is_process = matches!(loss, Loss::Process);
         self.seen.insert((hash, is_process, floor(loss, history), history.states.len()))
     }
@@ -440,10 +439,10 @@ impl Sweep {
     fn crash_again(&mut self, image: &Arc<SimDisk>, loss: Loss, history: &History) {
         let script = &self.script;
         let store = open(&image.clone_disk(), script.durability).unwrap();
-        let found = stand(&store).unwrap();
+        let found = store_state(&store).unwrap();
         drop(store);
 
-        let last = history.states.iter().rposition(|stand| *stand == found).unwrap();
+        let last = history.states.iter().rposition(|state| *state == found).unwrap();
         // What a dead process has left is seen, and need not be durable.
         let first = if matches!(loss, Loss::Process) { history.durable.min(last) } else { last };
 
@@ -462,7 +461,7 @@ impl Sweep {
         let call = self.rng.below(whole.calls());
         image.set_plan(FaultPlan::crash_at(call));
         let history = crash(image);
-        self.looked.crashes += 1;
+        self.counts.crashes += 1;
 
         let survival = Survival::Random(self.rng.below(u64::MAX));
         for loss in [Loss::Power(Survival::Nothing), Loss::Power(survival), Loss::Process] {
@@ -476,8 +475,8 @@ impl Sweep {
         }
     }
 
-    /// What the next process does first.
-    fn first_steps(&mut self, found: &Stand) -> Vec<Step> {
+    /// Draws the first steps of the next process.
+    fn first_steps(&mut self, found: &StoreState) -> Vec<Step> {
         let rng = &mut self.rng;
         let is_there = |name: &&str| found.tables.contains_key(*name);
         let (mut there, mut free): (Vec<_>, Vec<_>) = TABLES.into_iter().partition(is_there);
@@ -519,7 +518,7 @@ fn after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_
     match Soak::from_environment() {
         Some(soak) => soak.run(),
         None => for_each_seed("store_sweep", 1, |_, seed| {
-            let mut all = Looked::default();
+            let mut all = ImageCounts::default();
             for workload in &WORKLOADS {
                 all.add(&Sweep::new(workload, seed).run(by_effort(67, 23)));
             }
@@ -528,7 +527,7 @@ fn after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_
     }
 }
 
-/// Workload after workload until so many images that differ have been looked at.
+/// Runs workload after workload until this many distinct images have been checked.
 struct Soak {
     images: usize,
     /// The number of the first seed.
@@ -540,15 +539,15 @@ struct Soak {
     begun: Instant,
 }
 
-/// What was looked at by scripts of consecutive numbers: a run with more threads counts the same.
+/// Counts over scripts of consecutive numbers: a run with more threads counts the same.
 #[derive(Default)]
 struct Totals {
     /// Scripts that an earlier one is still missing for.
-    waiting: BTreeMap<u64, Looked>,
+    waiting: BTreeMap<u64, ImageCounts>,
     scripts: u64,
-    by_workload: [Looked; WORKLOADS.len()],
-    all: Looked,
-    told: Duration,
+    by_workload: [ImageCounts; WORKLOADS.len()],
+    all: ImageCounts,
+    reported: Duration,
 }
 
 impl Soak {
@@ -573,8 +572,8 @@ impl Soak {
         });
 
         let totals = self.totals.lock().unwrap();
-        for (workload, looked) in WORKLOADS.iter().zip(&totals.by_workload) {
-            let Looked { crashes, images, distinct } = looked;
+        for (workload, counts) in WORKLOADS.iter().zip(&totals.by_workload) {
+            let ImageCounts { crashes, images, distinct } = counts;
             let name = workload.name;
             eprintln!(
                 "{name:28} {crashes:7} crashes {images:8} images {:8} distinct",
@@ -597,33 +596,33 @@ impl Soak {
             let seed = seed_of("store_sweep", self.start + number / WORKLOADS.len() as u64);
             let workload = &WORKLOADS[(number % WORKLOADS.len() as u64) as usize];
             let failed = Failed(&self.has_failed);
-            let looked = Sweep::new(workload, seed).run(1);
+            let counts = Sweep::new(workload, seed).run(1);
             std::mem::forget(failed);
-            self.add(number, looked);
+            self.add(number, counts);
         }
     }
 
-    fn add(&self, number: u64, looked: Looked) {
+    fn add(&self, number: u64, counts: ImageCounts) {
         let mut totals = self.totals.lock().unwrap();
         let totals = &mut *totals;
-        totals.waiting.insert(number, looked);
+        totals.waiting.insert(number, counts);
 
         while totals.all.distinct.len() < self.images
-            && let Some(looked) = totals.waiting.remove(&totals.scripts)
+            && let Some(counts) = totals.waiting.remove(&totals.scripts)
         {
-            totals.by_workload[(totals.scripts % WORKLOADS.len() as u64) as usize].add(&looked);
-            totals.all.add(&looked);
+            totals.by_workload[(totals.scripts % WORKLOADS.len() as u64) as usize].add(&counts);
+            totals.all.add(&counts);
             totals.scripts += 1;
         }
 
-        if self.begun.elapsed() > totals.told + PROGRESS_EVERY {
-            totals.told = self.begun.elapsed();
+        if self.begun.elapsed() > totals.reported + PROGRESS_EVERY {
+            totals.reported = self.begun.elapsed();
             self.tell(totals);
         }
     }
 
     fn tell(&self, totals: &Totals) {
-        let Looked { crashes, images, distinct } = &totals.all;
+        let ImageCounts { crashes, images, distinct } = &totals.all;
         let seconds = self.begun.elapsed().as_secs_f64();
         eprintln!(
             "{seconds:5.0} s, series {}: {} scripts, {crashes} crashes, {images} images, {} distinct",

@@ -1,5 +1,5 @@
-//! What threads of a store do to each other: failures that several wait for, panics of resolve
-//! functions, closing.
+//! Interaction between the threads of a store: failures that several threads wait for, panics of
+//! merge operators, closing.
 //!
 //! Goal: a failed fsync is told to all who wait for it; a panic in a commit or in a checkpoint
 //! leaves no store that goes on with half of something, and none that stands still; when closing
@@ -80,10 +80,10 @@ fn a_failed_fsync_is_told_to_all_who_wait_for_it() {
     store.close().unwrap();
 }
 
-/// Appends, and panics where it is told to.
+/// Merge operator that appends, and panics where its flags say.
 #[derive(Debug, Default)]
-struct Mine {
-    /// Whether it panics.
+struct PanickingAppend {
+    /// Whether a call in any thread panics.
     in_any_thread: AtomicBool,
     in_checkpoints: AtomicBool,
     panics: AtomicU64,
@@ -91,7 +91,7 @@ struct Mine {
     checkpoint_calls: AtomicU64,
 }
 
-impl Mine {
+impl PanickingAppend {
     fn resolve(self: &Arc<Self>) -> MergeOperator {
         let mine = Arc::clone(self);
         let function = move |newer: &[u8], older: &[u8]| {
@@ -112,7 +112,7 @@ impl Mine {
 
 /// A store with two tables of such a resolve function.
 fn store_of(
-    mine: &Arc<Mine>,
+    mine: &Arc<PanickingAppend>,
     disk: &Arc<SimDisk>,
     options: StoreOptions,
 ) -> (Store, [NamedTable; 2]) {
@@ -124,7 +124,7 @@ fn store_of(
 
 #[test]
 fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
-    let mine = Arc::<Mine>::default();
+    let mine = Arc::<PanickingAppend>::default();
     let disk = SimDisk::new(1);
     let (store, [main, undo]) = store_of(&mine, &disk, options(Durability::Group));
 
@@ -168,7 +168,7 @@ fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
 
 #[test]
 fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
-    let mine = Arc::<Mine>::default();
+    let mine = Arc::<PanickingAppend>::default();
     let disk = SimDisk::new(1);
     let options = options(Durability::Buffered).checkpoint_thread(CheckpointThread::Background);
     let (store, [main, _]) = store_of(&mine, &disk, options.clone());

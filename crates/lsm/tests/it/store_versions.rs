@@ -1,9 +1,8 @@
 //! Retained versions, rollback and backups of a store.
 //!
-//! Goal: a version is what the tables were after its commit, whatever is done since, in this
-//! process, in the next and in others; going back makes the tables that again, all or nothing; a
-//! backup is the store as of one commit, with its versions and snapshots, and brings only what is
-//! not there.
+//! Goal: a version holds the tables as of its commit, whatever happens later, in this process and
+//! in others; a rollback restores the tables of a version, all or nothing; a backup is the store as
+//! of one commit, with its versions and snapshots, and copies only what is missing.
 //!
 //! Method: random steps against a model that keeps all states; then a crash and a fault at every
 //! call of retaining, going back, releasing and backing up, after which the state must be the one
@@ -27,7 +26,7 @@ use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::script::updates;
-use crate::{FEW_OPEN_FILES, Place, SALT};
+use crate::{FEW_OPEN_FILES, SALT, SessionDir};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -107,7 +106,7 @@ fn config() -> TableConfig {
     TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
 }
 
-/// What a diff says must be what the models say.
+/// Checks that a diff equals the difference of the models.
 fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
     let mut undone = content(new);
 
@@ -131,7 +130,7 @@ fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
 #[test]
 fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
     for_each_seed("versions of a store", by_effort(2, 4), |rng, _| {
-        for place in Place::both() {
+        for place in SessionDir::both() {
             let disk = place.disk();
             let dir = place.dir();
             let durability = [Durability::Group, Durability::SnapshotOnly][rng.index(2)];
@@ -234,7 +233,7 @@ fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
 
 #[test]
 fn names_of_versions_are_given_once() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let store = open_at(&place.disk(), &place.dir(), Durability::Group);
     let table = store.create_table(&name("main"), &config()).unwrap();
     table.insert(b"k", b"1").unwrap();
@@ -262,7 +261,7 @@ fn names_of_versions_are_given_once() {
 /// No commit in between, but tables were made and configured: no two versions share a number.
 #[test]
 fn versions_differ_in_number_where_tables_differ() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let store = open_at(&place.disk(), &place.dir(), Durability::Group);
     let main = store.create_table(&name("main"), &config()).unwrap();
     let first = store.retain(None).unwrap();
@@ -289,7 +288,7 @@ fn back_up(store: &Store, dir: &Path) -> Result<BackupReport> {
 #[test]
 fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
     for_each_seed("backup of a store", by_effort(1, 3), |rng, _| {
-        for place in Place::both() {
+        for place in SessionDir::both() {
             let disk = place.disk();
             let dir = place.dir();
             let there: PathBuf = dir.with_extension("backup");
@@ -381,7 +380,7 @@ fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
 /// pinned in the backup; of a table with everything that a table can have.
 #[test]
 fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let (disk, dir, there) = (place.disk(), place.dir(), Path::new("/backup"));
     let store = open_at(&disk, &dir, Durability::Group);
     let resolve = MergeOperator::concatenate();
@@ -434,7 +433,7 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
 
 #[test]
 fn other_directories_are_not_taken_for_a_backup() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let disk = place.disk();
     let dir = place.dir();
     let store = open_at(&disk, &dir, Durability::Group);
@@ -597,7 +596,7 @@ fn what_versions_need_stays_and_goes_with_them() {
     assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
 }
 
-/// What is done to a store with two retained versions.
+/// Operation on a store with two retained versions.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Retain,
@@ -609,7 +608,7 @@ enum Act {
 
 const ACTS: [Act; 5] = [Act::Retain, Act::Release, Act::RollBack, Act::BackUp, Act::BackUpByReader];
 
-/// One call of so many is tried with each seed; but all of those that make few.
+/// Distance between the calls that one seed tries; acts of few calls have all of them tried.
 const CALLS_SKIPPED: u64 = 13;
 
 impl Act {
@@ -618,7 +617,7 @@ impl Act {
     }
 }
 
-/// Where the backup is.
+/// Directory of the backup.
 const BACKUP: &str = "/backup";
 
 struct Scene {
@@ -675,7 +674,7 @@ impl Scene {
         }
     }
 
-    /// What the store itself shows after the act.
+    /// Checks the content of the open store after the act.
     fn check_here(&self, act: Act, is_done: bool) {
         let (oldest, first) = &self.states[0];
         let (commit, present) = &self.states[2];
@@ -688,7 +687,7 @@ impl Scene {
         assert_eq!(numbers.contains(oldest), !(is_done && matches!(act, Act::Release)));
     }
 
-    /// What is found on a disk must be what was there before the act or after it.
+    /// Checks that a disk holds the state before the act or the state after it.
     fn check(&self, disk: &Arc<dyn Disk>, act: Act, is_done: bool) {
         let store = open_at(disk, Path::new("/store"), Durability::Each);
         let found = state(&store);

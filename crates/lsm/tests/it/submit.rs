@@ -1,8 +1,8 @@
-//! Lookups that are submitted and taken later.
+//! Lookup batches: results submitted now and taken later.
 //!
-//! Goal: a batch gives what the table held when it was submitted, however many are under way,
-//! whatever is done to the table meanwhile, in whatever order and way they are taken; what one of
-//! them meets is told by that one.
+//! Goal: a batch answers from the table as of its submission, however many batches are in flight,
+//! whatever happens to the table meanwhile, and in whatever order and way the results are taken;
+//! an error belongs to the batch that met it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,7 +20,7 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{FEW_OPEN_FILES, Place, SALT};
+use crate::{FEW_OPEN_FILES, SALT, SessionDir};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -67,7 +67,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_batch_gives_what_the_table_held_when_it_was_submitted() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         for_each_seed("submit", 2, |rng, _| {
             let mut table = session.new_table(&config()).unwrap();
@@ -119,7 +119,7 @@ fn a_batch_gives_what_the_table_held_when_it_was_submitted() {
 
 #[test]
 fn several_threads_submit_on_one_table_and_others_take_the_results() {
-    let place = Place::real();
+    let place = SessionDir::real();
     let session = place.open();
 
     let mut table = session.new_table(&config()).unwrap();

@@ -1,4 +1,4 @@
-//! Named properties of tables: batches, limits, sharing, clearing away, threads, refusals.
+//! Named properties of tables: batches, limits, sharing, reclaiming, threads, refusals.
 //!
 //! Goal: each promise of the documentation of `Table` has a test of its own name here, at the sizes
 //! where it could break. Method: plain tables of known content, on the simulated disk unless the
@@ -13,18 +13,18 @@ use terrane_lsm::{
     TableConfig, Update,
 };
 
-use crate::{Place, SALT, buffer_of, clear, content, fill, key, name, small_configs, value};
+use crate::{SALT, SessionDir, buffer_of, clear, content, fill, key, name, small_configs, value};
 
-fn table_of(config: &TableConfig) -> (Place, Session, Table) {
-    let place = Place::simulated(1);
+fn table_of(config: &TableConfig) -> (SessionDir, Session, Table) {
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let table = session.new_table(config).unwrap();
     (place, session, table)
 }
 
 #[test]
-fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
-    for place in Place::both() {
+fn a_batch_is_the_same_as_its_updates_one_by_one() {
+    for place in SessionDir::both() {
         let session = place.open();
         let configs = small_configs().into_iter().map(|config| (config, 500));
         for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
@@ -162,7 +162,7 @@ fn values_of_every_size_survive_flush_merge_and_snapshot() {
     // Header, two ends and a kind of one entry with a key of 4 bytes.
     let fills_page = page - 16 - 4 - 1 - 4;
     let lens = [0, 1, fills_page - 1, fills_page, fills_page + 1, page, page + 1, 10_000, 5 << 20];
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         for disk_cache in [DiskCache::All, DiskCache::None] {
             let config = TableConfig { disk_cache, ..buffer_of(3) };
@@ -239,7 +239,7 @@ fn a_lookup_finds_the_newest_of_many_versions() {
 
 /// Deletions are dropped when they reach the last level, and with them all that they hide.
 #[test]
-fn case_17_deleted_entries_leave_the_disk() {
+fn deleted_entries_leave_the_disk() {
     for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
         let config = TableConfig { merge_schedule, ..buffer_of(2_000) };
         let (place, _session, mut table) = table_of(&config);
@@ -268,7 +268,7 @@ fn case_17_deleted_entries_leave_the_disk() {
 
 #[test]
 fn the_background_thread_changes_no_result() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         for schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
             let with = |merge_thread| {
@@ -300,8 +300,8 @@ fn the_background_thread_changes_no_result() {
 }
 
 #[test]
-fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
-    for place in Place::both() {
+fn many_threads_read_one_table_and_its_duplicate_is_updated() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(500)).unwrap();
         fill(&mut table, 0..10_000);
@@ -359,7 +359,7 @@ fn handles_cross_threads_as_documented() {
 
 #[test]
 fn a_session_dir_is_held_by_one_handle_at_a_time() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let clone = session.clone();
         let error = place.try_open(SALT).unwrap_err();
@@ -377,18 +377,18 @@ fn a_session_dir_is_held_by_one_handle_at_a_time() {
     }
 }
 
-fn bytes_of(place: &Place, path: &std::path::Path) -> Vec<u8> {
+fn bytes_of(place: &SessionDir, path: &std::path::Path) -> Vec<u8> {
     let file = place.disk().open(path, OpenMode::Read, Access::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_at(&mut bytes, 0).unwrap();
     bytes
 }
 
-/// What a merge that outlives its session writes must not land in the files of the next one, which
-/// begins to number them anew.
+/// A compaction that outlives its session must not write into the files of the next session, whose
+/// file numbers begin anew.
 #[test]
 fn a_merge_under_way_when_its_session_closes_writes_no_more() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
 
         // Closes the session in the middle of a merge, as another thread might.
@@ -487,7 +487,7 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
 
 #[test]
 fn a_range_of_any_size_is_deleted_whole() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(1_000)).unwrap();
         fill(&mut table, 0..12_000);
@@ -514,7 +514,7 @@ fn a_range_of_any_size_is_deleted_whole() {
 #[test]
 fn large_files_that_nobody_uses_are_gone_when_the_session_is() {
     for closes in [true, false] {
-        let place = Place::real();
+        let place = SessionDir::real();
         let session = place.open();
         let mut table = session.new_table(&buffer_of(60_000)).unwrap();
         fill(&mut table, 0..200_000);

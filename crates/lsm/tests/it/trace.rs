@@ -1,4 +1,4 @@
-//! Events: what a listener is told, and what the statistics of a session say of a leak.
+//! Trace events that a subscriber receives, and the statistics of a session on leaks.
 //!
 //! Goal: the sequence of events of a script is the one in `trace.txt`, to the last field. Method: a
 //! subscriber of our own writes one line for each event; everything is on a simulated disk and on
@@ -101,7 +101,7 @@ impl Subscriber for Nobody {
     fn exit(&self, _: &Id) {}
 }
 
-/// What `script` is heard to do.
+/// Runs `script` and returns the lines of its events.
 fn listen(script: impl FnOnce()) -> Vec<String> {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| set_global_default(Nobody).unwrap());

@@ -15,7 +15,7 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, key, name, value};
+use crate::{SessionDir, key, name, value};
 
 pub(crate) type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
@@ -114,9 +114,9 @@ pub(crate) fn assert_holds(session: &Session, table: &Table, model: &Entries, co
 
 /// Random tables: at every stage the union has the same content, and its inputs have theirs.
 #[test]
-fn case_15_a_union_holds_the_same_at_every_level_of_debt() {
-    for_each_seed("case_15_a_union_holds_the_same_at_every_level_of_debt", 8, |rng, seed| {
-        let place = Place::simulated(seed);
+fn a_union_holds_the_same_at_every_level_of_debt() {
+    for_each_seed("a_union_holds_the_same_at_every_level_of_debt", 8, |rng, seed| {
+        let place = SessionDir::simulated(seed);
         let session = place.open();
         let count = 1 + rng.index(4);
         let mut tables = Vec::new();
@@ -180,9 +180,9 @@ fn case_15_a_union_holds_the_same_at_every_level_of_debt() {
 }
 
 #[test]
-fn case_15_unions_of_unions_and_of_a_table_with_itself() {
-    for_each_seed("case_15_unions_of_unions_and_of_a_table_with_itself", 8, |rng, seed| {
-        let place = Place::simulated(seed);
+fn unions_of_unions_and_of_a_table_with_itself() {
+    for_each_seed("unions_of_unions_and_of_a_table_with_itself", 8, |rng, seed| {
+        let place = SessionDir::simulated(seed);
         let session = place.open();
         let mut tables = Vec::new();
         let mut models = Vec::new();
@@ -226,8 +226,8 @@ fn case_15_unions_of_unions_and_of_a_table_with_itself() {
 }
 
 #[test]
-fn case_15_the_rules_of_combination() {
-    for place in Place::both() {
+fn the_rules_of_combination() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut left = session.new_table(&config(2)).unwrap();
         let mut right = session.new_table(&config(3)).unwrap();
@@ -278,10 +278,10 @@ fn case_15_the_rules_of_combination() {
 }
 
 #[test]
-fn case_15_unions_that_are_refused_and_unions_of_nothing() {
-    let place = Place::simulated(1);
+fn unions_that_are_refused_and_unions_of_nothing() {
+    let place = SessionDir::simulated(1);
     let session = place.open();
-    let other = Place::simulated(2).open();
+    let other = SessionDir::simulated(2).open();
 
     let table = session.new_table(&config(4)).unwrap();
     let foreign = other.new_table(&config(4)).unwrap();
@@ -327,7 +327,7 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
 
 #[test]
 fn a_union_of_more_runs_than_a_snapshot_can_name_is_refused() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut table = session.new_table(&config(100)).unwrap();
     table.insert(b"k", b"v").unwrap();
@@ -352,7 +352,7 @@ fn a_union_of_more_runs_than_a_snapshot_can_name_is_refused() {
 /// Each union among the tables of a union tells up to which key it has got, and keys may be long.
 #[test]
 fn a_snapshot_that_could_not_be_read_is_not_saved() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let tables = [0, 1].map(|number| {
         let mut table = session.new_table(&config(1_000)).unwrap();
@@ -383,8 +383,8 @@ fn a_snapshot_that_could_not_be_read_is_not_saved() {
 }
 
 #[test]
-fn case_11_references_from_a_union_outlive_its_inputs() {
-    for place in Place::both() {
+fn references_from_a_union_outlive_its_inputs() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut left = session.new_table(&config(4)).unwrap();
 
@@ -412,8 +412,8 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
 /// The slices that a union has at one time are not there at another, and whoever pays may be
 /// anybody.
 #[test]
-fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
-    for place in Place::both() {
+fn references_outlive_the_slices_of_a_union_that_others_pay() {
+    for place in SessionDir::both() {
         let session = place.open();
         let keys: Vec<Vec<u8>> = (0..200u8).map(|n| vec![n]).collect();
 
@@ -462,7 +462,7 @@ fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
 
 #[test]
 fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut tables = Vec::new();
     for number in 0..3 {
         let mut table = session.new_table(&config(100)).unwrap();
@@ -489,8 +489,8 @@ fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
 }
 
 #[test]
-fn case_17_a_completed_union_gives_up_its_deletions() {
-    let place = Place::simulated(1);
+fn a_completed_union_gives_up_its_deletions() {
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let mut left = session.new_table(&config(500)).unwrap();
     crate::fill(&mut left, 0..5_000);
@@ -532,7 +532,7 @@ fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
 
 #[test]
 fn every_quarter_of_the_debt_paid_saves_reads() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let counted = CountedDisk::new(place.disk());
 
     let disk: std::sync::Arc<dyn Disk> = counted.clone();

@@ -15,7 +15,7 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, name, small_configs};
+use crate::{SessionDir, name, small_configs};
 
 /// new + " " + old, as the reference's cases have it.
 fn words() -> MergeOperator {
@@ -46,7 +46,7 @@ fn read(session: &Session, table: &Table, key: &[u8]) -> Option<(Vec<u8>, Option
 /// Half of a batch whose resolve function panicked could be read, and a snapshot made it durable.
 #[test]
 fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
-    let place = Place::simulated(1);
+    let place = SessionDir::simulated(1);
     let session = place.open();
     let panics = MergeOperator::new("panics", |newer, older| {
         assert!(newer != b"panic", "on purpose");
@@ -79,8 +79,8 @@ fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
 }
 
 #[test]
-fn case_5_overwrite_replaces_value_and_blob() {
-    for place in Place::both() {
+fn overwrite_replaces_value_and_blob() {
+    for place in SessionDir::both() {
         let session = place.open();
         for config in small_configs() {
             let mut table = session.new_table(&config).unwrap();
@@ -97,8 +97,8 @@ fn case_5_overwrite_replaces_value_and_blob() {
 }
 
 #[test]
-fn case_6_upserts_combine_and_drop_the_blob() {
-    for place in Place::both() {
+fn upserts_combine_and_drop_the_blob() {
+    for place in SessionDir::both() {
         for (at, config) in small_configs().into_iter().enumerate() {
             let session = place.open();
             let config = TableConfig { resolve: words(), ..config };
@@ -168,7 +168,7 @@ fn applied(state: State, update: Update<'_>, resolve: &MergeOperator) -> State {
 fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
     let resolve = words();
 
-    let session = Place::simulated(1).open();
+    let session = SessionDir::simulated(1).open();
     let mut combinations = 0;
     for gap in [0, 1, 3, 40] {
         for schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
@@ -210,7 +210,7 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
 #[test]
 fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
     for_each_seed("an_upsert_is_a_lookup_and_an_insert_in_all_configurations", 6, |rng, seed| {
-        let session = Place::simulated(seed).open();
+        let session = SessionDir::simulated(seed).open();
         for config in small_configs() {
             let resolve = rng.pick(&MergeOperator::all_ready_made()).clone();
             let config = TableConfig { resolve: resolve.clone(), merge_batch_pages: 1, ..config };
@@ -246,7 +246,7 @@ fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
 
 #[test]
 fn a_table_is_opened_with_its_own_resolve_function_only() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&config(4, words())).unwrap();
         table.upsert(b"k", b"a").unwrap();
@@ -286,8 +286,8 @@ fn with_blobs(session: &terrane_lsm::Session) -> (Table, Vec<Vec<u8>>, Vec<Vec<u
 }
 
 #[test]
-fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
-    for place in Place::both() {
+fn a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
+    for place in SessionDir::both() {
         let session = place.open();
         let (mut table, keys, blobs) = with_blobs(&session);
         let references = |table: &Table| -> Vec<_> {
@@ -329,8 +329,8 @@ fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
 }
 
 #[test]
-fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
-    for place in Place::both() {
+fn a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
+    for place in SessionDir::both() {
         let session = place.open();
         let (mut table, keys, blobs) = with_blobs(&session);
         for updates in [0, 1, 7, 1_001] {
@@ -367,7 +367,7 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
 /// a duplicate did not keep it when another table's updates completed the merge that it went into.
 #[test]
 fn a_duplicate_keeps_references_to_empty_blobs_valid() {
-    for place in Place::both() {
+    for place in SessionDir::both() {
         let session = place.open();
         let mut table = session.new_table(&config(1, MergeOperator::newest())).unwrap();
         table.insert_with_blob(b"key", b"value", b"").unwrap();
@@ -386,7 +386,7 @@ fn a_duplicate_keeps_references_to_empty_blobs_valid() {
 
 #[test]
 fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
-    for mut place in Place::both() {
+    for mut place in SessionDir::both() {
         let session = place.open();
         let index = IndexKind::Ordinary;
         let config = TableConfig { index, ..config(7, MergeOperator::newest()) };

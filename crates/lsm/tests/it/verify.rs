@@ -68,7 +68,7 @@ fn damaged_later() -> Arc<SimDisk> {
     disk
 }
 
-/// What a snapshot holds; `None` if it cannot be read in full.
+/// Reads the content of a snapshot; `None` if part of it cannot be read.
 fn content(disk: &Arc<SimDisk>, name: &str) -> Option<Content> {
     // Opening removes files: not from the disk that is looked at.
     let disk = disk.clone_disk();
@@ -120,7 +120,7 @@ fn run_sections(disk: &Arc<SimDisk>) -> BTreeMap<PathBuf, [Option<u64>; 4]> {
     .collect()
 }
 
-/// Writes the checksum of a page of a run anew, as an ill-meaning writer would.
+/// Writes the checksum of a page of a run anew, as a hostile writer would.
 fn reseal(bytes: &mut [u8], identity: u64, page: u32) {
     let at = page as usize * PAGE_SIZE;
     let seed = [&identity.to_le_bytes()[..], &page.to_le_bytes()].concat();
@@ -128,7 +128,7 @@ fn reseal(bytes: &mut [u8], identity: u64, page: u32) {
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The same for a metadata file.
+/// Writes the checksum of a metadata file anew.
 fn reseal_manifest(bytes: &mut [u8]) {
     let content = bytes.len() - 4;
     let crc = crc32c(&bytes[..content]);
@@ -142,16 +142,16 @@ fn a_sound_session_is_clean_and_all_of_it_is_counted() {
     assert!(before.values().all(Option::is_some));
     let sections = run_sections(&disk);
 
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     let report =
-        verify(&disk_of(&disk), Path::new(DIR), &mut |done, total| told.push((done, total)))
+        verify(&disk_of(&disk), Path::new(DIR), &mut |done, total| reports.push((done, total)))
             .unwrap();
     assert_eq!(report.problems, []);
     assert_eq!((report.snapshots, report.runs), (2, sections.len() as u64));
     let pages: u64 = sections.values().map(|section| section[3].unwrap() + 1).sum();
     assert_eq!(report.pages, pages);
     assert!(report.entries > 1_550);
-    assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total));
+    assert!(reports.is_sorted() && reports.last().is_some_and(|(done, total)| done == total));
 
     let kinds = sections.keys().map(|path| match inspect(&disk_of(&disk), path).unwrap() {
         Inspection::Run(run) => run.meta.has_ribbon(),

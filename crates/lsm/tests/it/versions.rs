@@ -1,5 +1,4 @@
-//! Versions of a ledger: duplicates by the thousand, one for each block, each of which can be
-//! extended.
+//! Versions of a ledger: thousands of forks, one per block, each of which can be extended.
 //!
 //! Goal: keeping the newest 2,160 versions costs little: few files are open whatever their number,
 //! each version holds what it held and grows apart from the others, the files of an old one go with
@@ -22,7 +21,7 @@ use terrane_lsm::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, SALT, buffer_of, content, fill, key, name, spread, value};
+use crate::{SALT, SessionDir, buffer_of, content, fill, key, name, spread, value};
 
 /// Versions that a ledger keeps: it can be rolled back by so many blocks.
 const VERSIONS: usize = 2_160;
@@ -54,7 +53,7 @@ fn apply(table: &mut Table, changes: &[Change]) -> Result<(), Error> {
     table.write_batch(&batch)
 }
 
-/// What a table holds after the first `blocks` blocks of the chain.
+/// Content of a table after the first `blocks` blocks of the chain.
 fn model(blocks: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut model = BTreeMap::new();
     (0..blocks).for_each(|block| note(&mut model, &changes(block, 0)));
@@ -114,7 +113,7 @@ impl Versions {
 fn each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them() {
     let test = "each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them";
     for_each_seed(test, 1, |rng, _seed| {
-        for place in Place::both() {
+        for place in SessionDir::both() {
             let session = place.open();
             let mut versions = Versions::new(&session, &buffer_of(64));
             (1..VERSIONS).for_each(|_| versions.push());
@@ -161,8 +160,8 @@ fn each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them() 
 fn few_files_are_open_whatever_the_number_of_versions() {
     const OPEN_MAX: usize = 16;
     for_each_seed("few_files_are_open_whatever_the_number_of_versions", 1, |rng, _seed| {
-        let place = Place::simulated(1);
-        let Place::Simulated { disk } = &place else { panic!("as asked for") };
+        let place = SessionDir::simulated(1);
+        let SessionDir::Simulated { disk } = &place else { panic!("as asked for") };
         let options = SessionOptions::with_salt(SALT).create_dir().open_files_max(OPEN_MAX);
         let session = Session::open(place.disk(), &place.dir(), &options).unwrap();
         // The lock beside them.
@@ -213,8 +212,8 @@ fn few_files_are_open_whatever_the_number_of_versions() {
 /// The system gives fewer descriptors than the session would like.
 #[test]
 fn where_descriptors_run_out_closed_files_make_room() {
-    let place = Place::simulated(1);
-    let Place::Simulated { disk } = &place else { panic!("as asked for") };
+    let place = SessionDir::simulated(1);
+    let SessionDir::Simulated { disk } = &place else { panic!("as asked for") };
     let options = SessionOptions::with_salt(SALT).create_dir();
     disk.set_plan(FaultPlan { open_files_max: Some(4), ..FaultPlan::default() });
     let session = Session::open(place.disk(), &place.dir(), &options).unwrap();
@@ -301,9 +300,9 @@ fn progress_of_merges_is_shared() {
 /// Set for the child; the number of files that its session is to keep open, or nothing.
 const CHILD_OPEN_FILES: &str = "TERRANE_TEST_OPEN_FILES";
 
-/// What takes more files than the process may open, with four threads beside this one.
+/// Work on more files than the process may open, with four threads beside this one.
 fn work_with_few_descriptors(options: &SessionOptions) {
-    let place = Place::real();
+    let place = SessionDir::real();
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
 
     // Past the page cache, so that many reads are in flight.

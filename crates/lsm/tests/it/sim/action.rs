@@ -1,14 +1,14 @@
-//! What a history is made of: actions as data, one line of text each.
+//! Actions of a history as data, one line of text each.
 //!
 //! An action names tables, cursors, kept references, snapshots and exports by slots, so that it
-//! means something, or nothing, after any other actions: histories can be cut and still be run.
-//! What is drawn at random within an action (keys, values, bounds) follows from its `seed`.
+//! is valid, or has no effect, after any other actions: the minimiser can cut histories and run the
+//! rest. Keys, values and bounds within an action follow from its `seed`.
 
 use serde::{Deserialize, Serialize};
 use terrane_io::FaultKind;
 use terrane_io::Survival;
 
-/// One of a few places for a handle or a name.
+/// Index of a slot for a handle or a name.
 pub(crate) type Slot = usize;
 
 pub(crate) const TABLES: usize = 6;
@@ -71,7 +71,7 @@ pub(crate) enum Action {
         table: Slot,
         seed: u64,
     },
-    /// The same from its end to its start.
+    /// A cursor over a range, read from its end to its start.
     RangeBack {
         table: Slot,
         seed: u64,
@@ -80,7 +80,7 @@ pub(crate) enum Action {
         table: Slot,
         seed: u64,
     },
-    /// What one table has changed against another, of any two.
+    /// The diff of any two tables.
     Diff {
         older: Slot,
         newer: Slot,
@@ -184,7 +184,7 @@ pub(crate) enum Action {
         name: Slot,
         label: Slot,
     },
-    /// With options that follow from the seed.
+    /// Opens a snapshot with options that follow from the seed.
     Open {
         name: Slot,
         label: Slot,
@@ -257,7 +257,7 @@ impl Action {
     }
 }
 
-/// What goes wrong during an action, on a simulated disk. Calls count from the beginning of the
+/// Fault or crash during an action, on a simulated disk. Calls count from the beginning of the
 /// action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mishap {

@@ -1,8 +1,8 @@
-//! What each action does to the engine and to the model, and the comparison of the answers.
+//! Execution of each action on the engine and on the model, and comparison of the answers.
 //!
-//! An action asks the engine first. An error that tells of the disk comes back at once, with the
-//! model as it was; any other answer must be the model's, which then changes too. So after each
-//! return, with an error or without, the model is what the engine must hold.
+//! An action runs on the engine first. A disk error returns at once and leaves the model unchanged.
+//! Any other answer must equal the model's, and the model changes too. After each return, with an
+//! error or without, the engine must hold the content of the model.
 
 use std::path::PathBuf;
 use std::{panic, thread};
@@ -18,7 +18,7 @@ use super::compare::{
     agree, canonical_entries, check_table, is_of_disk, match_lookups, match_records,
 };
 use super::swarm::{TABLE_BYTES_MAX, engine_resolve};
-use super::world::{End, Held, World, label};
+use super::world::{End, HeldTable, World, label};
 use crate::name;
 
 fn update_of(change: &Change) -> Update<'_> {
@@ -46,7 +46,7 @@ impl World {
     /// Does an action. Returns whether there was anything to do it to.
     ///
     /// # Errors
-    /// Those that tell of the disk.
+    /// Disk errors.
     pub(crate) fn act(&mut self, action: &Action) -> Result<bool> {
         match action {
             Action::NewTable { to, config } => self.new_table(*to, *config),
@@ -315,11 +315,11 @@ impl World {
     }
 
     fn union(&mut self, tables: &[Slot], to: Slot, is_immediate: bool) -> Result<bool> {
-        let held: Option<Vec<&Held>> =
+        let held: Option<Vec<&HeldTable>> =
             tables.iter().map(|&slot| self.tables[slot].as_ref()).collect();
         let Some(held) = held else { return Ok(false) };
 
-        let bytes = |held: &&Held| {
+        let bytes = |held: &&HeldTable| {
             let content = self.forest.content(held.id).unwrap();
             content.values().map(|stored| stored.value.len()).sum::<usize>()
         };
@@ -406,7 +406,8 @@ impl World {
         Ok(true)
     }
 
-    /// One thread reads a table, or a duplicate of the other, while this one updates the other.
+    /// Reads table `reader`, or a fork of `writer`, in one thread while this thread updates
+    /// `writer`.
     fn side_by_side(&mut self, reader: Slot, writer: Slot, seed: u64, len: usize) -> Result<bool> {
         let version = self.new_version();
         let Some(mut held) = self.tables[writer].take() else { return Ok(false) };
@@ -416,7 +417,13 @@ impl World {
         result
     }
 
-    fn read_beside(&mut self, at: Slot, writer: &mut Held, seed: u64, len: usize) -> Result<bool> {
+    fn read_beside(
+        &mut self,
+        at: Slot,
+        writer: &mut HeldTable,
+        seed: u64,
+        len: usize,
+    ) -> Result<bool> {
         let duplicate = writer.table.fork()?;
         let (reader, content) = match &self.tables[at] {
             Some(held) => (&held.table, self.forest.content(held.id).unwrap()),
@@ -475,7 +482,7 @@ impl World {
         })
     }
 
-    /// The same to both.
+    /// Changes the snapshots of the engine and of the model in the same way.
     fn do_change_snapshots(&mut self, action: &Action) -> Result<bool> {
         let mut forest = self.forest.clone();
 

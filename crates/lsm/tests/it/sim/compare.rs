@@ -1,9 +1,9 @@
-//! Comparison of what the engine answers with what the model says.
+//! Comparison of the engine's answers with the model's.
 
 use terrane_lsm::{BlobRef, Error, Lookup, Record, Result, Session, Table};
 use terrane_testkit::model::{Entries, Entry, Refused, Stored};
 
-/// Whether an error tells of a disk that fails or lies, or of what followed from that.
+/// Whether an error reports a failing or lying disk, or a consequence of one.
 pub(super) fn is_of_disk(error: &Error) -> bool {
     matches!(
         error,
@@ -15,7 +15,7 @@ pub(super) fn is_of_disk(error: &Error) -> bool {
     )
 }
 
-/// Whether an error is what the model refuses with.
+/// Whether an error of the engine is the model's refusal.
 fn is_refusal(error: &Error, refused: &Refused) -> bool {
     match (error, refused) {
         (Error::SnapshotExists { name }, Refused::SnapshotExists(expected))
@@ -32,10 +32,10 @@ fn is_refusal(error: &Error, refused: &Refused) -> bool {
     }
 }
 
-/// Both answers if both are given, nothing if both refuse.
+/// Returns both answers if engine and model answer, and `None` if both refuse.
 ///
 /// # Errors
-/// Those of the disk; the model is not asked then.
+/// Disk errors; the model is not asked then.
 pub(super) fn agree<T, U>(
     got: Result<T>,
     expected: impl FnOnce() -> std::result::Result<U, Refused>,
@@ -156,7 +156,7 @@ pub(super) fn canonical_entries(content: &Entries) -> Vec<u8> {
 /// Reads all of a table, by a scan and by lookups of `keys`.
 ///
 /// # Errors
-/// Those of the table.
+/// Errors of the table.
 ///
 /// # Panics
 /// If it holds anything but `content`.

@@ -1,4 +1,4 @@
-//! What reading actions do: lookups, ranges, cursors, blobs.
+//! Execution of reading actions: lookups, ranges, cursors, blobs.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

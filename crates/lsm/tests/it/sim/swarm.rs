@@ -1,4 +1,4 @@
-//! What one seed is about: the shape of keys, sizes, configurations, and which actions and faults
+//! Swarm of one seed: the shape of keys, sizes, configurations, and the actions and faults that
 //! occur.
 //!
 //! Each seed leaves some features out and prefers others, so that histories differ in kind and not
@@ -24,7 +24,7 @@ use super::action::{
 use super::world::World;
 use crate::value;
 
-/// How a history is shaped.
+/// Shape of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
     /// Hundreds of actions on thousands of entries, a fault now and then.
@@ -194,7 +194,7 @@ impl Swarm {
         key
     }
 
-    /// How a snapshot is opened; whether with its resolve function is for the caller to say.
+    /// Draws the options for opening a snapshot, without the merge operator, which the caller sets.
     pub(crate) fn open_options(&self, seed: u64) -> OpenOptions {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut options = OpenOptions::default();
@@ -508,7 +508,7 @@ pub(crate) const KINDS: [Kind; 53] = [
     disk("PowerCut", 1, |d| Action::PowerCut { survival: d.survival() }),
 ];
 
-/// What an action is drawn from.
+/// Inputs that an action is drawn from.
 pub(crate) struct Drawing<'a> {
     pub(crate) swarm: &'a Swarm,
     pub(crate) world: &'a World,
@@ -516,7 +516,7 @@ pub(crate) struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    /// One of the kinds that are wanted.
+    /// Draws an action of one of the wanted kinds.
     fn action(&mut self, is_wanted: impl Fn(&Kind) -> bool) -> Action {
         if self.world.open_tables().next().is_none() && self.rng.chance(7, 8) {
             let has_snapshots = !self.world.forest.snapshot_names().is_empty();

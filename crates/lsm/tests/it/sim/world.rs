@@ -1,10 +1,10 @@
-//! The engine and the model, side by side, and what must hold when something goes wrong.
+//! World of a history: the engine and the model side by side, and the invariants under faults.
 //!
-//! A step of a history does one action to both and compares the answers. If a fault strikes, the
-//! action has succeeded, or it has given an error and changed nothing: every table is then read and
-//! compared. After a failed sync the session refuses to promise anything; it is opened anew. After
-//! a loss of power or the death of the process there are the snapshots and nothing else; the one
-//! that the action was about is as before or as afterwards.
+//! A step of a history runs one action on both and compares the answers. If a fault strikes, the
+//! action has succeeded, or it has returned an error and changed nothing: the world then reads and
+//! compares every table. After a failed sync the session is poisoned and is opened anew. After a
+//! power loss or the death of the process only the snapshots are left; the snapshot of the action
+//! under way is as before the action or as after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ use super::action::{
 };
 use super::compare::{check_table, is_of_disk};
 use super::swarm::{Profile, Swarm};
-use crate::{Place, name};
+use crate::{SessionDir, name};
 
 /// Times that an action is done again after errors that come late.
 const LATE_ERRORS_MAX: u32 = 20;
 
 /// A table and its model.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldTable {
     pub(crate) table: Table,
     pub(crate) id: TableId,
     /// Equal for tables that have not been changed since one was the duplicate of the other.
@@ -54,7 +54,7 @@ pub(crate) struct KeptRefs {
     pub(crate) version: u64,
 }
 
-/// What histories have come to.
+/// Counts of the situations that histories reached.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Coverage {
     /// Actions by kind; those that found nothing to work on do not count.
@@ -90,10 +90,10 @@ impl Coverage {
 
 pub(crate) struct World {
     pub(crate) swarm: Swarm,
-    pub(crate) place: Place,
+    pub(crate) place: SessionDir,
     /// `None` only while it is being opened anew.
     pub(crate) session: Option<Session>,
-    pub(crate) tables: [Option<Held>; TABLES],
+    pub(crate) tables: [Option<HeldTable>; TABLES],
     pub(crate) cursors: [Option<HeldCursor>; CURSORS],
     pub(crate) kept: [KeptRefs; KEPT],
     pub(crate) forest: Forest,
@@ -107,9 +107,9 @@ pub(crate) struct World {
     /// Exports to each directory that failed.
     pub(crate) export_failures: [u64; EXPORTS],
     versions: u64,
-    /// Of the disks before the present one.
+    /// Hash of the traces of the disks before the present one.
     trace: u64,
-    /// What is going wrong in the action under way.
+    /// Fault or crash planned for the action under way.
     mishap: Option<Mishap>,
     /// Faults that struck on disks before the present one.
     struck_before: u64,
@@ -120,7 +120,7 @@ pub(crate) struct World {
     errors_come_late: bool,
 }
 
-/// How a session ends.
+/// End of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Close,
@@ -131,7 +131,7 @@ pub(crate) enum End {
 
 impl World {
     pub(crate) fn new(is_real: bool, seed: u64, profile: Profile, rng: &mut ChaCha8Rng) -> Self {
-        let place = if is_real { Place::real() } else { Place::simulated(seed) };
+        let place = if is_real { SessionDir::real() } else { SessionDir::simulated(seed) };
 
         let session = Some(place.open());
         let swarm = Swarm::draw(profile, rng);
@@ -163,8 +163,8 @@ impl World {
 
     fn sim_disk(&self) -> Option<Arc<SimDisk>> {
         match &self.place {
-            Place::Simulated { disk } => Some(Arc::clone(disk)),
-            Place::Real { .. } => None,
+            SessionDir::Simulated { disk } => Some(Arc::clone(disk)),
+            SessionDir::Real { .. } => None,
         }
     }
 
@@ -194,7 +194,7 @@ impl World {
     pub(crate) fn put_table(&mut self, to: Slot, table: Table, id: TableId, version: u64) {
         self.drop_table(to);
         let debt = table.remaining_union_debt();
-        self.tables[to] = Some(Held { table, id, version, debt });
+        self.tables[to] = Some(HeldTable { table, id, version, debt });
     }
 
     pub(crate) fn drop_table(&mut self, slot: Slot) {
@@ -276,7 +276,7 @@ impl World {
         self.mishap = None;
     }
 
-    /// What the snapshots would be after an action, if it changes them.
+    /// Returns the model with the snapshots after an action, if the action changes them.
     fn after(&self, action: &Action) -> Option<Forest> {
         let mut after = self.forest.clone();
         self.change_snapshots(&mut after, action)?.ok().map(|()| after)
@@ -353,7 +353,8 @@ impl World {
         }
     }
 
-    /// Nothing is promised any more; reads go on; a new session has what was saved.
+    /// Checks a poisoned session: it promises nothing more, reads go on, and a new session has
+    /// every snapshot.
     fn go_on_after_failed_sync(&mut self, action: &Action, mishap: Option<&Mishap>) {
         self.coverage.poisoned += 1;
         self.compare_tables();
@@ -427,7 +428,7 @@ impl World {
         let Some(next) = next else { return };
         self.struck_before = self.struck();
         self.trace = self.trace_hash();
-        self.place = Place::Simulated { disk: next };
+        self.place = SessionDir::Simulated { disk: next };
         if !self.has_crashed() {
             self.arm();
         }
