@@ -140,8 +140,8 @@ const INDEX_TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_i
 /// The test in which they read and write a context store.
 const CONTEXT_TEST: &str = "processes::readers_see_whole_commits_whoever_is_killed";
 
-/// Kills a process that commits to a store so many times, then one that writes an index, and one
-/// that writes a context store.
+/// Kills a process that commits to a store `cycles` times, then a process that writes an index, and
+/// one that writes a context store.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
     let cycles = [("TERRANE_KILL_CYCLES", cycles)];
@@ -150,8 +150,8 @@ pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     run_test(workspace, "terrane-context-tests", CONTEXT_TEST, &cycles)
 }
 
-/// Runs readers of a store beside its writer for so long, and kills them at random; then the same
-/// with an index and a context store.
+/// Runs readers of a store beside its writer for `seconds` seconds and kills them at random; then
+/// repeats this with an index and a context store.
 pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
     let test = "reader::processes_agree_when_they_are_killed_at_random";
     let seconds = ("TERRANE_READERS_SECONDS", seconds);

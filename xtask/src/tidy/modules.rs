@@ -142,8 +142,8 @@ fn imports<'a>(text: &'a str, own: &[&'a str]) -> Vec<Import<'a>> {
     found
 }
 
-/// Returns what `crate::` or `super::`s at `at` stand for, and the index behind them. `None` where
-/// neither stands, or where the `super`s do not leave the inline modules of the file.
+/// Resolves `crate::` or `super::`s at `at`, and returns the index behind them. `None` where
+/// there is neither, or where the `super`s do not leave the inline modules of the file.
 fn start_of_path<'a>(
     code: &[Token<'a>],
     at: usize,

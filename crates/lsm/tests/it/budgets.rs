@@ -224,8 +224,8 @@ fn opening_reads_filters_and_indexes_and_no_data() {
     assert_eq!(spent.write_pages, 0);
 }
 
-/// The most pages that one update reads and writes, and pages in all, over so many updates of one
-/// entry each.
+/// Returns the maximum of pages that one update reads and writes, the total of pages, and the
+/// number of levels, over `count` updates of one entry each.
 fn worst_update(config: &TableConfig, count: u64) -> (u64, u64, usize) {
     let disk = SimDisk::new(1);
     let counted = CountedDisk::new(Arc::clone(&disk) as _);

@@ -24,7 +24,7 @@ fn with_budget(bytes: u64) -> TableConfig {
     TableConfig { memory_budget: Some(bytes), ..TableConfig::default() }
 }
 
-/// The option, how its value is told, and what is allowed instead.
+/// Invalid configurations: the option, its value as the error prints it, and the allowed values.
 fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)> {
     use FilterPolicy::{BitsPerEntry, Fpr, PerLevel, TotalFpr};
     let default = TableConfig::default();

@@ -237,7 +237,7 @@ fn a_session_can_be_created_after_crashes_at_any_calls() {
     });
 }
 
-/// A crash within the recovery from a crash. Returns the images looked at.
+/// Crashes within the recovery from a crash. Returns the number of images checked.
 fn crash_again(
     crashed: &dyn Fn() -> Arc<SimDisk>,
     script: &Script,

@@ -427,7 +427,7 @@ fn set_version(bytes: &mut [u8], offset: usize, version: u32) {
     *crc = crc32c(content).to_le_bytes();
 }
 
-/// The header is all that there is to it.
+/// The golden file of a reserve is its header.
 #[test]
 fn golden_file_of_a_reserve_is_what_is_written_and_is_read() {
     let disk = write();

@@ -158,8 +158,8 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     assert!(before < 2e-4, "{before}");
 }
 
-/// A merge that was half done when its snapshot was saved is gone on with: the segments of its
-/// filter that had been solved are solved again.
+/// A table resumes a compaction that was half done when its snapshot was saved, and solves again
+/// the filter segments that had been solved.
 #[test]
 fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     let place = SessionDir::simulated(1);
@@ -237,10 +237,10 @@ fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right
     assert!(open_with(&place.open(), Verify::Full).is_ok());
 }
 
-/// Tables opened side by side share their runs and so the filters of these: whoever comes first
-/// reads as much as its budget has room for, and whoever comes next leaves it at that, or folds it.
-/// At first one went on from what it had seen before the other had read anything, and took the
-/// filters away again for good, or found them larger than its budget.
+/// Tables opened concurrently share their runs and the filters of the runs. The first table reads
+/// as much of a filter as fits in its budget; the next table keeps that part, or folds it. One
+/// table used to act on the state before the other had read anything, and dropped the filters for
+/// good, or found them larger than its budget.
 #[test]
 fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
     const BUDGETS: [u64; 3] = [1 << 20, 16 << 20, MEMORY_BUDGET_MIN];
@@ -399,7 +399,7 @@ fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
     }
 }
 
-/// The blobs are looked at too: every page, and that there are as many as there should be.
+/// A full check also reads every page of the blobs, and checks their number.
 #[test]
 fn a_full_check_finds_damaged_and_missing_blobs() {
     for place in SessionDir::both() {

@@ -857,11 +857,11 @@ fn faults_of_a_resumed_merge_are_reported_and_change_nothing() {
             // Every call fails once; every third one in each other way.
             let stride = if kind == FaultKind::Eio { 1 } else { 3 } * by_effort(7, 1);
             let mut struck = 0;
-            let mut at_call = number % stride;
+            let mut at_call: u64 = number % stride;
             loop {
                 let disk = base.clone_disk();
                 // Wrong bytes may wait in memory for the next step, after the fault.
-                let is_once = is_silent || at_call % 2 == 0;
+                let is_once = is_silent || at_call.is_multiple_of(2);
                 let repeat = if is_once { Repeat::Once } else { Repeat::Forever };
                 let fault = Fault { at_call: disk.calls() + at_call, kind, repeat };
                 let _note = Note(&fault);

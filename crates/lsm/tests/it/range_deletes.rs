@@ -657,8 +657,8 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     }
 }
 
-/// A range is an update among others: in a commit of two tables it comes after what stands before
-/// it, and before what follows, and a bound may be longer than a key.
+/// A range delete is ordered among the updates of a commit of two tables: it covers earlier updates
+/// and not later ones. A bound may be longer than a key.
 #[test]
 fn ranges_have_their_place_in_a_commit() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);

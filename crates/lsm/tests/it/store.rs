@@ -69,9 +69,9 @@ fn commits_that_wait_together_share_an_fsync() {
     store.close().unwrap();
 }
 
-/// Threads that wait for each other's commits: some end early, a checkpoint makes durable what they
-/// wait for, and at last the store is closed. Nobody may be left waiting, and whoever was told that
-/// a commit is durable finds it.
+/// Threads wait for each other's commits: some end early, a checkpoint makes the awaited commits
+/// durable, and at last the store is closed. No thread may be left waiting, and every commit that
+/// was acknowledged as durable must be there.
 #[test]
 fn nobody_waits_for_a_sync_that_does_not_come() {
     for place in SessionDir::both() {

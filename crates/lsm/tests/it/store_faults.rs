@@ -217,7 +217,7 @@ fn every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store() {
     });
 }
 
-/// Every call of so many scripts of each workload, with every kind.
+/// Strikes every call of `scripts` scripts of each workload, with every kind of fault.
 fn strike_all(scripts: u64) {
     let units: Vec<_> = (0..scripts)
         .flat_map(|number| WORKLOADS.iter().map(move |workload| (number, workload)))

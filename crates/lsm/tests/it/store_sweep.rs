@@ -84,8 +84,8 @@ fn single_commits(rng: &mut ChaCha8Rng) -> Script {
     Script { durability: Durability::Group, buffer: 1_000, steps }
 }
 
-/// Four that commit in any order and wait in any order, as one thread that stands for all of them:
-/// so a seed says which order.
+/// Script of four writers that commit and wait in any order. One thread plays all four, so that the
+/// seed determines the order.
 fn group_commits(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     let mut waiting = 0;

@@ -409,8 +409,7 @@ fn references_from_a_union_outlive_its_inputs() {
     }
 }
 
-/// The slices that a union has at one time are not there at another, and whoever pays may be
-/// anybody.
+/// The slices of a union change over time, and any holder may pay for them.
 #[test]
 fn references_outlive_the_slices_of_a_union_that_others_pay() {
     for place in SessionDir::both() {

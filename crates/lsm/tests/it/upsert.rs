@@ -162,8 +162,8 @@ fn applied(state: State, update: Update<'_>, resolve: &MergeOperator) -> State {
     }
 }
 
-/// All sequences of three operations on a key, with so many other updates between them that they
-/// stand in one segment, in several, in a flush, or in runs of several levels, merged or not.
+/// All sequences of three operations on a key, with enough other updates between them to place them
+/// in one memtable part, in several, in a flush, or in runs of several levels, compacted or not.
 #[test]
 fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
     let resolve = words();

@@ -23,7 +23,7 @@ use terrane_testkit::seeds::for_each_seed;
 
 use crate::{SALT, SessionDir, buffer_of, content, fill, key, name, spread, value};
 
-/// Versions that a ledger keeps: it can be rolled back by so many blocks.
+/// Versions that a ledger keeps: the number of blocks that it can be rolled back by.
 const VERSIONS: usize = 2_160;
 
 const UPDATES_PER_BLOCK: u64 = 8;
