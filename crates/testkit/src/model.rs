@@ -146,7 +146,7 @@ pub enum Refused {
     TableClosed,
     /// The cursor was closed, or lost in a crash.
     CursorClosed,
-    /// The tables of a union have different resolve functions.
+    /// The tables of a union have different merge operators.
     TableUnionNotCompatible,
     /// A snapshot of that name is there already.
     SnapshotExists(String),
@@ -228,7 +228,7 @@ impl Forest {
         Ok(&self.table(table)?.entries)
     }
 
-    /// The resolve function of a table.
+    /// The merge operator of a table.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -318,7 +318,7 @@ impl Forest {
         Ok(self.add_table(copy))
     }
 
-    /// A new table with the same content, but a resolve function of its own.
+    /// A new table with the same content, but a merge operator of its own.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -485,7 +485,7 @@ impl Forest {
         Ok(&self.snapshot(name)?.label)
     }
 
-    /// The resolve function of a snapshot's table.
+    /// The merge operator of a snapshot's table.
     ///
     /// # Errors
     /// [`Refused::SnapshotDoesNotExist`].

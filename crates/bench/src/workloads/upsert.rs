@@ -1,7 +1,7 @@
 //! `terrane bench upsert`: what an upsert costs beside an insert, and beside a lookup and an
 //! insert.
 //!
-//! 8-byte keys and values from a seeded generator, addition as resolve function, 250 operations a
+//! 8-byte keys and values from a seeded generator, addition as merge operator, 250 operations a
 //! batch, a write buffer of 1,000 entries, no page cache: as the report of `lsm-tree` has it. The
 //! same pairs are inserted into one table and upserted into another, by turns, several times a
 //! round, since a fill takes but a tenth of a second; then each key is upserted ten times, and a

@@ -188,7 +188,7 @@ pub(crate) struct Put {
     /// Longest line that is accepted; a longer one means a file of another kind
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
     line_max: u64,
-    /// Combines each value with the stored one, by the resolve function of the table
+    /// Combines each value with the stored one, by the merge operator of the table
     #[arg(long)]
     upsert: bool,
     /// Creates the table, and the store, if it is missing
@@ -552,7 +552,7 @@ impl Put {
 
     fn put_into(&self, index: &Index, entries: &[Record]) -> Result<u8, Failure> {
         if self.upsert || self.reserve.bytes().is_some() {
-            return Err(Failure::usage("a B+tree has no resolve function and no reserve"));
+            return Err(Failure::usage("a B+tree has no merge operator and no reserve"));
         }
         if let Some(record) = entries.iter().find(|record| record.blob.is_some()) {
             let key = literal::shown(&record.key);

@@ -170,7 +170,7 @@ pub struct NamedTableInfo {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// The name of its resolve function.
+    /// The name of its merge operator.
     pub resolve: String,
     /// Its configuration.
     pub config: TableConfig,

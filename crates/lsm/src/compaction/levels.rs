@@ -125,6 +125,10 @@ pub(crate) struct Level {
 
 /// Content of a table: memtable, flush under way, levels and union. Cheap to clone.
 #[derive(Debug, Clone, Default)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the levels below memtable and flush have no other name"
+)]
 pub(crate) struct Levels {
     pub(crate) buffer: Memtable,
     /// Part of the memtable's size that does not count as time: the updates of a replay.

@@ -177,7 +177,7 @@ pub(crate) struct UnionTableRef {
 pub(crate) struct SnapshotMeta {
     pub(crate) created_ns: u64,
     pub(crate) label: String,
-    /// Name of the resolve function.
+    /// Name of the merge operator.
     pub(crate) resolve: String,
     pub(crate) config: TableConfig,
     pub(crate) flushes: u64,
@@ -579,7 +579,7 @@ impl SnapshotMeta {
         };
 
         let Ok(resolve) = std::str::from_utf8(input.string()?) else {
-            return damaged("name of the resolve function is not UTF-8");
+            return damaged("name of the merge operator is not UTF-8");
         };
 
         let Some(config) = TableConfig::decode(&mut input)? else {

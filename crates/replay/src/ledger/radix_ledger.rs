@@ -27,8 +27,8 @@ use terrane::radix::{
     Transaction, Tree,
 };
 
+use super::blocks::Ledger;
 use super::history::{Error, NetChange, Result, Tip};
-use super::ledger::Ledger;
 use crate::engines::engine::{Cause, Cursor, EngineError, Entry, State};
 use crate::error::Class;
 use crate::hex;

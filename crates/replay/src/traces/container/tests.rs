@@ -10,8 +10,8 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
 use super::codes::{Encode, Output};
-use super::container::RowsWriter;
 use super::irmin::{Operation, Operations, Question, Recorder};
+use super::rows::RowsWriter;
 use super::*;
 use crate::engines::context::{CommitHash, StepsBuf};
 use crate::hex;
