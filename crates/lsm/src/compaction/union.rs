@@ -71,7 +71,7 @@ impl UnionTable {
             match piece {
                 Piece::Run(run) => sources.runs.push(Arc::clone(run)),
                 Piece::Compaction(compaction, mask) => {
-                    sources.add(compaction.view().under_mask(mask))
+                    sources.add(compaction.view().under_mask(mask));
                 }
             }
         }

@@ -28,7 +28,7 @@ use crate::run::run::Run;
 /// more of large ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
 
-/// ChunkReader that the readers of a merge have asked for ahead, beside one for each of them.
+/// Chunks that the readers of a merge have asked for ahead, beside one for each of them.
 const MERGE_CHUNKS_EXTRA: usize = 16;
 
 /// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
@@ -102,7 +102,7 @@ pub(crate) struct ChunkReader {
     rest: Range<u32>,
     /// Pages of the next chunk.
     chunk_pages: u32,
-    /// ChunkReader to have asked for.
+    /// Chunks to have asked for.
     ahead_max: usize,
 }
 
