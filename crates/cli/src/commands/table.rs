@@ -265,6 +265,7 @@ impl ListArgs {
             [] => "no tables".to_owned(),
             tables => ListedTable::text(tables),
         };
+
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
         output::checked("table list", *json, &listed, &text, failure.as_ref())
@@ -354,6 +355,7 @@ impl DropArgs {
                 true
             }
         };
+
         store.close()?;
         let report = Dropped { table: self.name.as_str(), dropped };
         let done = if dropped { "dropped" } else { "nothing to drop" };

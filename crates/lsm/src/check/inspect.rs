@@ -525,6 +525,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
 
     let active = dir.join(ACTIVE);
     let mut run_files = 0;
+
     let mut run_files_unreferenced = 0;
     let mut run_bytes = 0;
     for entry in disk.list(&active)? {

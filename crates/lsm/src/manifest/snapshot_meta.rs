@@ -276,11 +276,13 @@ fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
         1 => {}
         _ => return damaged("unknown tag of a merge's output"),
     }
+
     let number = input.u64()?;
     let identity = input.u64()?;
     let data_pages = input.u32()?;
     let blob_bytes = input.u64()?;
     let work = input.u64()?;
+
     let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
     if data_pages == 0 || u64::from(data_pages).max(blob_pages) > RUN_PAGES_MAX {
         return damaged("a merge's output of a size that no run reaches");

@@ -112,6 +112,7 @@ impl ChunkReader {
         debug_assert!(part.start <= part.end);
         let (chunk_pages, largest) = reading.chunk_pages();
         debug_assert!(0 < chunk_pages && chunk_pages <= largest);
+
         Self {
             run,
             order,
@@ -199,6 +200,7 @@ impl ChunkReader {
             }
 
             self.pages = pages;
+
             // Smaller ones, of readers on their way to this size, are not asked for again.
             if let Some(passed) = self.buffer.replace(arrived.buffer)
                 && passed.len() == self.reading.chunk_pages().1 as usize * PAGE_SIZE

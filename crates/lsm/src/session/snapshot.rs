@@ -661,6 +661,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
     let config = &meta.config;
     let salt = inner.salt();
     let context = CompactionEnv { set, config, salt, table: inner.id() };
+
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
         check_footer(run.path(), run.meta(), wanted)?;
@@ -819,6 +820,7 @@ fn restore_merge(
             }
         }
     }
+
     let compaction = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
     if inner.is_read_only() {
         // It merges nothing.
@@ -832,6 +834,7 @@ fn restore_merge(
             mask,
         }));
     }
+
     let pending = resume(compaction, merge.due, time)?;
     Ok(Incoming::Compaction(ScheduledCompaction { mask: merge.mask.clone(), ..pending }))
 }

@@ -647,12 +647,14 @@ impl Table {
                 }
                 CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
+
             let asked = match self.config.merge_thread {
                 CompactionThread::Caller => 0,
                 CompactionThread::Background => {
                     pending.compaction.requested.load(Ordering::Acquire)
                 }
             };
+
             let target = pending.compaction.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
         }
@@ -1333,6 +1335,7 @@ mod tests {
         const BATCH: u64 = 50 * 148;
 
         let session = session();
+
         // What is larger counts: the write buffer or the bound.
         for (write_buffer, most) in
             [(BufferSize::Entries(64), BOUND), (BufferSize::Bytes(200_000), 200_000)]
