@@ -13,7 +13,7 @@
 //! When a case panics, a guard prints the seed and the command that replays that case alone:
 //!
 //! ```text
-//! seed 0x1f2e3d4c5b6a7988 failed; replay: SEED=0x1f2e3d4c5b6a7988 cargo test -p terrane-lsm-tests halves_add_up
+//! seed 0x1f2e3d4c failed; replay: SEED=0x1f2e3d4c cargo test -p terrane-lsm-tests halves_add_up
 //! ```
 //!
 //! | variable          | meaning                                                             |

@@ -75,6 +75,7 @@ impl LmdbDatabase {
         let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
         rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| busy("another process has it open"))?;
+
         if read_heads(&data).map_err(system)? != heads {
             return Err(busy("another process has written meanwhile"));
         }

@@ -65,6 +65,7 @@ impl LmdbDatabase {
     pub fn open(path: impl AsRef<Path>, indexes: &[&str], options: &LmdbOptions) -> Result<Self> {
         options.check()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
+
         let path = path.as_ref();
         if options.directory {
             std::fs::create_dir_all(path).map_err(|error| back_end_error("mkdir", error))?;
@@ -127,6 +128,7 @@ impl LmdbDatabase {
         options.check()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
         let path = FILES.canonical(path.as_ref())?;
+
         let data = data_path(&path, options.directory);
         if !FILES.check(&data)? {
             let error = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -319,11 +321,13 @@ impl Database for LmdbDatabase {
             ("map_bytes_max", self.options.map_bytes_max.to_string()),
             ("bytes_written", "not told by LMDB".into()),
         ];
+
         // A closed database has no settings of its environment.
         let _ = self.with_open("settings", |open| {
             settings.extend(settings_of(&open.environment));
             Ok(())
         });
+
         settings
     }
 
@@ -337,6 +341,7 @@ impl Database for LmdbDatabase {
 
     fn disk_bytes(&self) -> Result<u64> {
         self.with_open("size", |_| Ok(()))?;
+
         let directory = self.options.directory;
         let mut bytes = 0;
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
@@ -373,6 +378,7 @@ impl Database for LmdbDatabase {
         let data = data.map_err(|error| back_end_error("compact", error))?;
         rustix::fs::flock(&data, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| busy("another process compacts it"))?;
+
         // A live snapshot has the old file mapped and would keep it.
         let readers = self.readers.count();
         if readers > 0 {

@@ -110,7 +110,7 @@ impl PanickingAppend {
     }
 }
 
-/// A store with two tables of such a resolve function.
+/// A store with two tables of such a merge operator.
 fn store_of(
     mine: &Arc<PanickingAppend>,
     disk: &Arc<SimDisk>,

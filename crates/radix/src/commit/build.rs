@@ -53,6 +53,7 @@ impl NewBranch {
     /// All children, ascending by token.
     pub(crate) fn children(&self) -> impl Iterator<Item = (u8, Child<'_>)> {
         let mut edits = self.edits.iter().copied().peekable();
+
         let base = self.base.as_ref().map(|(_, base)| &**base);
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -265,6 +266,7 @@ impl Builder<'_> {
     fn update(&mut self, old: &OldEdge, depth: usize, steps: &[Step]) -> Result<NewSubtree> {
         let extension = old.extension.as_bytes();
         let along = along(extension, depth, steps);
+
         let end = depth + along;
         if let [Step { prefix, action: Action::DeletePrefix, .. }] = steps
             && prefix.as_bytes().len() == end
@@ -274,6 +276,7 @@ impl Builder<'_> {
 
         let mut above = old.extension;
         above.truncate(along);
+
         // A change leaves the extension half way: the old edge is split there.
         if along < extension.len() {
             let rest = OldEdge {
@@ -345,6 +348,7 @@ impl Builder<'_> {
 
             let in_base = base.as_ref().and_then(|(_, base)| base.child(token));
             let is_there = in_base.is_some();
+
             let child = in_base.map(|edge| OldEdge::of(&edge.to_edge()));
             let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
             let sub = match child {

@@ -50,6 +50,7 @@ pub(crate) fn find_in_memory(
     address: &[u8],
 ) -> std::result::Result<Option<Vec<u8>>, NotInMemory> {
     let mut rest = address;
+
     let mut extension = edge.extension;
     let mut end = edge.end.clone();
     loop {
@@ -204,6 +205,7 @@ impl Nodes<'_> {
     fn load_many(&self, places: &[NodePlace]) -> Result<Vec<Loaded>> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
+
         let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
         let one_by_one = || places.iter().map(|place| self.load(place)).collect();
         let records = match self.records(missing.iter().map(|&at| places[at].node)) {
@@ -230,6 +232,7 @@ impl Nodes<'_> {
             .filter(|(_, (_, branch))| branch.is_none())
             .map(|(base, _)| *base)
             .collect();
+
         let base_records = match self.records(wanted.iter().copied()) {
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
             records => records?,
@@ -311,15 +314,18 @@ impl Nodes<'_> {
     /// `None` if nothing is below `prefix`.
     pub(crate) fn seek(&self, edge: &Edge, prefix: &Prefix) -> Result<Option<(Prefix, Edge)>> {
         let wanted = prefix.as_bytes();
+
         let mut edge = edge.clone();
         let mut path = Prefix::EMPTY;
         loop {
             let rest = &wanted[path.as_bytes().len()..];
             let extension = edge.extension.as_bytes();
+
             let along = common(extension, rest);
             if along == rest.len() {
                 return Ok(Some((path, edge)));
             }
+
             if along < extension.len() {
                 return Ok(None);
             }
@@ -371,6 +377,7 @@ fn spread(
             let edge = edge.to_edge();
             level.push(AddressGroup { edge, depth: depth + 1, range: at..at + count });
         }
+
         at += count;
     }
 }
