@@ -54,7 +54,7 @@ fn a_backup_is_renewed_read_and_restored() {
     assert!(refused.contains("committed to"), "{refused}");
     call(&store, &to).done();
     let inside = store.join("deep/backup");
-    let refusals = [(&store, "lies in it"), (&inside, "lies in it"), (&folder, "no backup")];
+    let refusals = [(&store, "lies in it"), (&inside, "lies in it"), (&folder, "not a backup")];
 
     for (to, said) in refusals.map(|(to, said)| (text(to), said)) {
         let refused = call(&store, &["backup", "--to", to]).failed(2);

@@ -163,7 +163,7 @@ fn what_is_not_terranes_is_refused_as_bad_input() {
     let file = folder.path().join("notes.txt");
     std::fs::write(&file, "buy milk, write tests").unwrap();
     let message = inspect(&file, &["--json"]).failed(2);
-    assert!(message.contains("no file or directory of Terrane"), "{message}");
+    assert!(message.contains("not a Terrane file or directory"), "{message}");
     assert!(message.contains("TerraRun") && message.contains("TerraSnp"), "{message}");
     let message = inspect(folder.path(), &["--json"]).failed(2);
     assert!(message.contains("a store") && message.contains("notes.txt"), "{message}");

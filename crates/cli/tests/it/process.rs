@@ -292,7 +292,7 @@ fn a_directory_or_a_store_of_another_kind_is_refused_and_left_alone() {
     let place = Place::new();
     place.write("store", b"a file");
     let message = place.replay("changes", &[text(&file)]).failed(2);
-    assert!(message.contains("no directory"), "{message}");
+    assert!(message.contains("not a directory"), "{message}");
 
     let place = Place::new();
     place.replay("bitcoin", &[text(&mainnet()), "--until", "10"]).done();

@@ -198,8 +198,8 @@ fn what_cannot_be_exported_or_imported_is_refused_with_the_reason() {
 
     for (arguments, words) in [
         (&["export", "none", "--to", text(&backup)][..], "`none` does not exist"),
-        (&["export", "late", "--to", text(photos)], "is no store"),
-        (&["export", "late", "--to", text(&foreign)], "is no store"),
+        (&["export", "late", "--to", text(photos)], "is not a store"),
+        (&["export", "late", "--to", text(&foreign)], "is not a store"),
         (&["export", "late", "--to", text(&backup)], "`late` exists already"),
         (&["import", "none", "--from", text(&backup)], "`none` does not exist"),
         (&["import", "late", "--from", text(&backup)], "`late` exists already"),

@@ -266,7 +266,7 @@ fn a_foreign_directory_is_refused_and_nothing_written() {
         command().arg("verify").arg(path).args(["--json", "--repair"]).output().unwrap().into()
     };
     let message = verify(folder.path()).failed(2);
-    assert!(message.contains("no file or directory of Terrane"), "{message}");
+    assert!(message.contains("not a Terrane file or directory"), "{message}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     verify(&folder.path().join("metadata")).failed(2);
     verify(&folder.path().join("missing")).failed(2);
