@@ -265,7 +265,8 @@ fn compare(baseline: &Counts, counts: &Counts) -> (String, bool) {
     let mut table = format!("{:<20} {:>9} {:>9}\n", "instructions of", "baseline", "now");
     let mut is_good = true;
     for name in names {
-        let (then, now) = (find(baseline, name), find(counts, name));
+        let then = find(baseline, name);
+        let now = find(counts, name);
         let verdict = match then.zip(now).map(|(then, now)| now / then) {
             None => "only in one of them: WORSE".to_owned(),
             Some(ratio) => {

@@ -140,7 +140,8 @@ impl<'a> Lexer<'a> {
 
     fn next_token(&mut self) -> Option<Token<'a>> {
         self.skip_blank();
-        let (start, line) = (self.at, self.line);
+        let start = self.at;
+        let line = self.line;
         let first = self.peek()?;
         let kind = if self.skip_quoted() {
             Kind::Text

@@ -42,7 +42,9 @@ enum Kind {
 impl Options {
     /// Reads the words of a command line; `None` if they mean nothing.
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
-        let (mut minutes, mut is_real, mut replay) = (None, false, None);
+        let mut minutes = None;
+        let mut is_real = false;
+        let mut replay = None;
         let (mut crash_images, mut store_faults, mut seed, mut jobs) = (None, None, None, None);
         let mut words = words.iter();
         while let Some(word) = words.next() {

@@ -116,6 +116,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
         let digits = name.strip_suffix(suffix);
         digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
     };
+
     let clear_dir = |dir: &Path, is_ours: &dyn Fn(&str) -> bool| -> IndexResult<()> {
         let entries = disk.list(dir)?;
         let is_removed = |entry: &Entry| entry.kind != EntryKind::Directory && is_ours(&entry.name);

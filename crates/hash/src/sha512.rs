@@ -610,6 +610,7 @@ fn rotate<S: Simd, V: SimdInt<S, Element = u64>>(word: V, bits: u32) -> V {
 #[inline(always)]
 fn compress<S: Simd, V: SimdInt<S, Element = u64>>(state: [V; 8], mut w: [V; 16]) -> [V; 8] {
     let mut working = state;
+
     // Written out 16 times: the compiler does not unroll so long a loop, and without that the words
     // do not stay in registers (measured: half as fast).
     macro_rules! sixteen_rounds {
@@ -633,6 +634,7 @@ fn compress<S: Simd, V: SimdInt<S, Element = u64>>(state: [V; 8], mut w: [V; 16]
             working = [first + sum0 + majority, a, b, c, d + first, e, f, g];
         })*};
     }
+
     sixteen_rounds!(0, false);
     for group in 1..5 {
         sixteen_rounds!(group, true);
@@ -705,6 +707,7 @@ mod tests {
             hex_text(&leaf),
             "8e17180ee8ff130e100c2c52b7925f4a7240ed71d32e4927f99e15b4d66f188e"
         );
+
         let nodes = [
             "e0bbe378b6b59d1daf5491f0304a9059765a6658f1b80f70e167eb8a67972e7b",
             "4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870",

@@ -80,11 +80,13 @@ impl<K: Key, V: Weigh> Cache<K, V> {
     /// object is larger than a shard.
     pub fn insert(&self, at: K, object: V) {
         let hash = at.hash();
+
         let weight = SLOT_BYTES + object.weight();
         let mut shard = self.shard(hash);
         if weight > self.budget || shard.table.find(hash, |slot| slot.at == at).is_some() {
             return;
         }
+
         while shard.bytes + weight > self.budget {
             shard.evict();
         }

@@ -41,6 +41,7 @@ mod tests {
             b"abcdefghi",
             b"\xFF",
         ];
+
         for (left, one) in keys.iter().enumerate() {
             for (right, other) in keys.iter().enumerate() {
                 assert_eq!(compare_keys(one, other), left.cmp(&right), "{one:?}, {other:?}");

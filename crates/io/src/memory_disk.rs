@@ -209,6 +209,7 @@ impl Node {
         self.find(from_dir)?.dir()?;
         self.find(to_dir)?.dir()?;
         let node = self.find(&from)?;
+
         if to.len() > from.len() && to.starts_with(&from) {
             return Err(Errno::INVAL);
         }
@@ -703,6 +704,7 @@ mod tests {
             (2 * BLOCK_BYTES, 1),
             (2 * BLOCK_BYTES - 1, 5),
         ];
+
         for (step, (offset, count)) in (1..).zip(steps) {
             let written = vec![step; count];
             bytes.write(offset, &written).unwrap();

@@ -351,6 +351,7 @@ impl State {
 
     fn commit(&mut self, changes: Vec<Changes>) -> Result<Receipt> {
         self.open("commit")?;
+
         // Checked before anything changes. A commit that does not grow the database always passes.
         if let Some(limit) = self.limit {
             let after = self.bytes_after(&changes);
@@ -478,11 +479,13 @@ impl Entries {
         else {
             return 0;
         };
+
         // A removal with nothing before it is dropped, so that the oldest version is a value.
         let mut bytes = cost(&waste.key, &versions.older.remove(index));
         let removals = versions.older.iter().take_while(|version| version.value.is_none()).count();
         bytes +=
             versions.older.drain(..removals).map(|version| cost(&waste.key, &version)).sum::<u64>();
+
         if versions.older.is_empty() && versions.newest.value.is_none() {
             bytes += cost(&waste.key, &versions.newest);
             self.versions.remove(&waste.key);
@@ -647,6 +650,7 @@ impl MemoryWriter<'_> {
         loop {
             let committed = state.step(table, &gap, way, state.present)?;
             let changes = self.changes.get(table);
+
             let changed =
                 changes.and_then(|own| find(own, &gap, way, |change| Some(change.clone())));
             let (key, value) = match (committed, changed) {

@@ -80,6 +80,7 @@ impl<K: Ord + Clone + Borrow<[u8]>> Removals<K> {
         let below = changes.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back();
         let above = changes.range::<[u8], _>((Bound::Excluded(key), Bound::Unbounded)).next();
         self.ranges.remove::<[u8]>(first.borrow());
+
         if let Some((below, _)) = below.filter(|(below, _)| first <= **below) {
             self.ranges.insert(first, below.clone());
         }

@@ -151,6 +151,7 @@ impl Head {
     /// The rule that the numbers of a head break, if they break one. The file has `pages` pages.
     fn broken_rule(&self, slot: u64, pages: u64) -> Option<&'static str> {
         let is_root = |tree: &Tree| tree.root == NO_PAGE || (HEADS..pages).contains(&tree.root);
+
         let end =
             self.page_last.checked_add(1).and_then(|count| count.checked_mul(self.page_bytes));
         if !is_root(&self.free) || !is_root(&self.main) {
@@ -257,6 +258,7 @@ pub fn check_file(data: &Path) -> io::Result<Vec<Finding>> {
             Err(_) if round < ROUNDS_MAX => continue,
             Err(finding) => return Ok(vec![finding]),
         };
+
         let head = *newest(&heads_before);
         let mut walk = Walk::new(&file, &head, pages);
         walk.run();
@@ -266,6 +268,7 @@ pub fn check_file(data: &Path) -> io::Result<Vec<Finding>> {
             Ok((heads_after, _)) => newest(&heads_after).transaction > head.transaction + 1,
             Err(_) => true,
         };
+
         if walk.findings.is_empty() || !is_overtaken || round == ROUNDS_MAX {
             return Ok(walk.findings);
         }
@@ -422,6 +425,7 @@ impl<'a> Walk<'a> {
             ("pages of long values", found.overflows, tree.overflows),
             ("entries", found.entries, tree.entries),
         ];
+
         for (what, found, told) in counts {
             if found != told {
                 self.note(
@@ -444,6 +448,7 @@ impl<'a> Walk<'a> {
         let page = step.page;
         let is_leaf = step.level == tree.levels;
         let upper = number(bytes, 14..16) as usize;
+
         let nodes = match Self::node_count(step, bytes, (tree, of)) {
             Ok(nodes) => nodes,
             Err(rule) => return self.note(page, rule),
@@ -458,12 +463,14 @@ impl<'a> Walk<'a> {
                 return self.note(page, format!("node {index} does not lie in the page"));
             };
             let key = &bytes[node.key.clone()];
+
             // LMDB ignores the first key of a branch: all keys below it are less than the second
             // key.
             let has_key = is_leaf || index > 0;
             if has_key && !Self::is_in_order(key, last, step, of) {
                 return self.note(page, format!("key {index} is out of order"));
             }
+
             if is_leaf {
                 found.entries += 1;
                 self.value(page, key, &node, (bytes, of), found);
@@ -475,6 +482,7 @@ impl<'a> Walk<'a> {
                 let level = step.level + 1;
                 below.push(WalkStep { page: node.child, level, from, to: step.to.clone() });
             }
+
             if has_key {
                 last = Some(key);
             }
@@ -504,12 +512,15 @@ impl<'a> Walk<'a> {
         let lower = number(bytes, 12..14) as usize;
         let upper = number(bytes, 14..16) as usize;
         let is_leaf = step.level == tree.levels;
+
         if number(bytes, 0..8) != step.page || number(bytes, 8..10) != 0 {
             return Err("the page has another number".into());
         }
+
         if tree.levels > LEVELS_MAX || kind != (if is_leaf { LEAF } else { BRANCH }) {
             return Err("the page is of another kind than its level of the tree has".into());
         }
+
         if lower < PAGE_HEADER_BYTES
             || !lower.is_multiple_of(2)
             || upper < lower
@@ -661,6 +672,7 @@ impl Node {
 
         let length = number(bytes, offset..offset + 4);
         let flags = number(bytes, offset + 4..offset + 6);
+
         let key = data..data + number(bytes, offset + 6..offset + 8) as usize;
         if bytes.len() < key.end {
             return None;

@@ -262,6 +262,7 @@ impl Environment {
 
         let write_map = options.write_map && !is_read_only;
         let tables_max = options.tables_max;
+
         let inner = Inner { env, gate: RwLock::new(()), write_map, tables_max };
         if inner.write_map {
             inner.allocate(options.map_bytes as u64)?;
@@ -714,7 +715,9 @@ impl Snapshot {
                 let _gate = self.inner.shared();
                 self.inner.env.open_database::<Bytes, Bytes>(&self.txn, Some(name))?
             };
+
             let Some(from) = from.map(EnvironmentTable) else { continue };
+
             let limit = PageLimit { entries: usize::MAX, bytes: COPIED_BYTES };
             let mut last: Option<Vec<u8>> = None;
             loop {

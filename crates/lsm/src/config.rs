@@ -334,6 +334,7 @@ impl TableConfig {
         if let Some(bytes) = self.memory_budget {
             self.validate_budget(bytes)?;
         }
+
         if let DiskCache::LevelsUpTo(level) = self.disk_cache {
             check("disk_cache", "levels up to ", level, 1, LEVELS_MAX as u32)?;
         }
@@ -349,9 +350,11 @@ impl TableConfig {
             let allowed = "the default, as memory_budget is given and rules it".to_owned();
             Err(Error::InvalidConfig { option, value, allowed })
         };
+
         if self.write_buffer != default.write_buffer {
             return beside("write_buffer", format!("{:?}", self.write_buffer));
         }
+
         if self.filter != default.filter {
             return beside("filter", format!("{:?}", self.filter));
         }
@@ -602,6 +605,7 @@ impl TableConfig {
         let memory_goal = MemoryGoal::from_tag(input.u8()?);
         let index = IndexKind::from_tag(input.u8()?);
         let disk_cache = DiskCache::decode(input)?;
+
         let merge_batch_pages = input.u32()?;
         let queue_depth = input.u32()?;
         let config = || {

@@ -235,9 +235,7 @@ pub enum Error {
         index: usize,
     },
     /// A text is not the name of a merge operator of one's own.
-    #[error(
-        "`{text}` cannot name a resolve function: 1 to 64 bytes, not beginning with `terrane.`"
-    )]
+    #[error("`{text}` cannot name a merge operator: 1 to 64 bytes, not beginning with `terrane.`")]
     InvalidResolveName {
         /// The text.
         text: String,

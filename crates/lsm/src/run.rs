@@ -1,4 +1,4 @@
-//! A run: an immutable sorted file with at most one entry for each key (RocksDB: SSTable).
+//! A run: an immutable sorted file with at most one entry for each key (`SSTable` in `RocksDB`).
 //!
 //! A run is one file of key pages, filter, index and footer, and a second file if it has blobs.
 //! This folder imports `block`, `filter`, `files`, `entry` and what stands below; it knows no

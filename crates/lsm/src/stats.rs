@@ -79,6 +79,7 @@ impl Counters {
         add(&self.memory_hits, tally.memory_hits);
         add(&self.lookup_reads, tally.reads);
         add(&self.cache_hits, tally.cache_hits);
+
         let mut filters = lock(&self.filters);
         if filters.len() < tally.filters.len() {
             filters.resize_with(tally.filters.len(), FilterStats::default);

@@ -167,6 +167,7 @@ impl Replay<'_> {
         if let Some(height) = self.options.rollback_to {
             self.rollback(height.into())?;
         }
+
         if paths.is_empty() {
             return Ok(());
         }
@@ -187,6 +188,7 @@ impl Replay<'_> {
 
         self.check_stop()?;
         headers.connect(&genesis_block(self.options.network).block_hash());
+
         let best = headers.best();
         let faulty = judge_headers(&workless, &headers, best, self.options.until, &files);
         let Some(best) = best else {
@@ -200,6 +202,7 @@ impl Replay<'_> {
         let outcome = self.follow(&headers, &own, best, &mut files);
         self.applying = applying.elapsed();
         outcome?;
+
         for warning in faulty.warnings {
             self.monitor.warn(&warning);
         }
@@ -261,6 +264,7 @@ impl Replay<'_> {
                 unconnected += 1;
                 continue;
             };
+
             // Below the oldest kept block, a block of the store looks like a stale block.
             let below_kept = self.history.oldest().is_some_and(|oldest| u64::from(height) < oldest);
             let Some(location) = location.filter(|_| !below_kept) else { continue };
@@ -272,6 +276,7 @@ impl Replay<'_> {
                 }
                 Err(error) => return Err(error),
             };
+
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
                 let path = files.path(location.file);
                 let offset = location.offset;
@@ -298,6 +303,7 @@ impl Replay<'_> {
         let target = headers.ancestor(best, self.options.until.unwrap_or(u32::MAX));
         let tip = self.history.tip().map(|tip| Note::parse(&tip.note)).transpose()?;
         let Some(end) = headers.placed(target) else { return Ok(()) };
+
         if tip.as_ref().is_some_and(|tip| end.work <= tip.work) {
             return Ok(());
         }
@@ -432,6 +438,7 @@ impl Replay<'_> {
                 }
                 Err(error) => return Err(error),
             };
+
             let path = files.path(location.file);
             let offset = location.offset;
             let fault = Box::new(fault);
@@ -445,6 +452,7 @@ impl Replay<'_> {
     /// Reads the whole table for the digest, the hash and the sums of the report.
     fn report(self, resumed_from: Option<u64>, started: Instant) -> Result<Report, Error> {
         let mut digest = StateDigest::default();
+
         let mut hash = SetHash::default();
         let mut cursor = self.history.state().scan(&[])?;
         while let Some(entry) = cursor.next()? {
@@ -517,6 +525,7 @@ fn judge_headers(
         let path = files.path(found.location.file);
         let offset = found.location.offset;
         let error = Error::ProofOfWork { path, offset, hash: found.hash };
+
         let parent = headers.find(&found.header.prev_blockhash);
         let missed = match parent.and_then(|parent| Some((parent, headers.placed(parent)?))) {
             None => true,
@@ -526,6 +535,7 @@ fn judge_headers(
                     && until.is_none_or(|until| placed.height < until)
             }
         };
+
         if missed && judged.error.is_none() {
             judged.error = Some(error);
         } else {

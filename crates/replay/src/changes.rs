@@ -246,12 +246,14 @@ impl Replay<'_> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(source) => return Err(unreadable(lines.number, source)),
             };
+
             if number == 1 {
                 if line == Some(FIRST_LINE) {
                     continue;
                 }
                 return Err(Error::Malformed { place: place(1), what: Malformed::FirstLine });
             }
+
             let record = match line {
                 Some([b'#', comment @ ..]) => match check_comment(comment) {
                     Ok(()) => continue,
@@ -260,6 +262,7 @@ impl Replay<'_> {
                 Some(line) => Record::parse(line),
                 None => break,
             };
+
             let place = place(number);
             match record.and_then(|record| self.check_sizes(record)) {
                 Ok(record) => self.follow(record, place)?,
@@ -291,6 +294,7 @@ impl Replay<'_> {
         }
         let key_max = self.history.key_bytes_max();
         let value_max = self.history.value_bytes_max();
+
         if key.len() > key_max {
             return Err(Malformed::KeySize { size: key.len(), max: key_max });
         }
@@ -351,11 +355,13 @@ impl Replay<'_> {
     /// Ends the open block: reads over it, or applies it and checks its expectations.
     fn end(&mut self, expected: &Expected, place: &LinePlace) -> Result<(), Error> {
         let Some(block) = self.block.take() else { return Ok(()) };
+
         // While the input is behind the store, its blocks are hashed until the identity of the
         // store appears.
         if self.skip.as_ref().is_some_and(|skip| !skip.begun) {
             self.find_beginning(&block)?;
         }
+
         if let Some(skip) = &mut self.skip {
             let id = block.chain_id(&skip.id());
             skip.chain.push((block.number, id));
@@ -376,6 +382,7 @@ impl Replay<'_> {
         let puts = block.puts;
         let deletes = block.deletes;
         let gets = block.gets;
+
         let changes = match block.settle(self.history.state())? {
             Ok(changes) => changes,
             Err(Disagreement { line, check, expected, found }) => {
@@ -475,6 +482,7 @@ impl Replay<'_> {
         if self.skip.is_some() {
             return Ok(());
         }
+
         let mut found = Expected { count: Some(self.count()?), ..Expected::default() };
         if expected.digest.is_some() {
             found.digest = Some(self.state_digest()?);
@@ -488,6 +496,7 @@ impl Replay<'_> {
         if let (Some(expected), Some(found)) = (&expected.digest, &found.digest) {
             self.compare(place, "digest", expected, found)?;
         }
+
         if expected.roots.is_empty() {
             return Ok(());
         }

@@ -21,7 +21,7 @@
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod checkpoints;
 pub mod history;
-mod ledger;
+mod blocks;
 pub mod radix_ledger;
 
-pub use ledger::Ledger;
+pub use blocks::Ledger;

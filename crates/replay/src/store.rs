@@ -34,9 +34,11 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
     let foreign = |found| {
         Err(Error::NotTerrane { path: dir.to_owned(), expected: "the directory of a store", found })
     };
+
     if disk.kind(dir)?.is_some_and(|kind| kind != EntryKind::Directory) {
         return foreign("something that is not a directory".to_owned());
     }
+
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent)?;
     }

@@ -250,6 +250,7 @@ impl<'a> Address<'a> {
         if is_tls && !cfg!(feature = "redis-tls") {
             return Err(not_built(scheme, "redis-tls"));
         }
+
         if !back_end.is_built() {
             return Err(not_built(scheme, back_end.name()));
         }

@@ -163,6 +163,7 @@ pub fn damage_of_files(back_end: BackEnd, database: &Path) -> Result<Vec<String>
             Some(page) => format!("page {page}: {}", finding.rule),
             None => finding.rule.clone(),
         };
+
         return Ok(findings.iter().map(line).collect());
     }
 

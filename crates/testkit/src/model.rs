@@ -146,7 +146,7 @@ pub enum Refused {
     TableClosed,
     /// The cursor was closed, or lost in a crash.
     CursorClosed,
-    /// The tables of a union have different resolve functions.
+    /// The tables of a union have different merge operators.
     TableUnionNotCompatible,
     /// A snapshot of that name is there already.
     SnapshotExists(String),
@@ -228,7 +228,7 @@ impl Forest {
         Ok(&self.table(table)?.entries)
     }
 
-    /// The resolve function of a table.
+    /// The merge operator of a table.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -318,7 +318,7 @@ impl Forest {
         Ok(self.add_table(copy))
     }
 
-    /// A new table with the same content, but a resolve function of its own.
+    /// A new table with the same content, but a merge operator of its own.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -342,6 +342,7 @@ impl Forest {
     pub fn union(&mut self, tables: &[TableId]) -> Result<TableId, Refused> {
         let inputs: Vec<&Table> =
             tables.iter().map(|&table| self.table(table)).collect::<Result<_, _>>()?;
+
         let resolve = inputs.last().expect("a union of nothing").resolve;
         if inputs.iter().any(|input| input.resolve != resolve) {
             return Err(Refused::TableUnionNotCompatible);
@@ -485,7 +486,7 @@ impl Forest {
         Ok(&self.snapshot(name)?.label)
     }
 
-    /// The resolve function of a snapshot's table.
+    /// The merge operator of a snapshot's table.
     ///
     /// # Errors
     /// [`Refused::SnapshotDoesNotExist`].
@@ -792,6 +793,7 @@ mod tests {
         insert(&mut forest, middle, b"gone", b"M");
         forest.update(middle, b"gone", Change::Delete).unwrap();
         insert(&mut forest, left, b"gone", b"L");
+
         let union = forest.union(&[left, middle, right]).unwrap();
         let found = |key: &[u8]| {
             let stored = forest.get(union, key).unwrap().unwrap();
@@ -818,6 +820,7 @@ mod tests {
         forest.crash();
         assert_eq!(forest.content(table), Err(Refused::TableClosed));
         assert_eq!(forest.snapshot_names(), ["one"]);
+
         assert_eq!(
             forest.open_snapshot("one", "other"),
             Err(Refused::SnapshotNotCompatible {
@@ -826,6 +829,7 @@ mod tests {
                 actual: "ledger".to_owned()
             })
         );
+
         let opened = forest.open_snapshot("one", "ledger").unwrap();
         assert_eq!(forest.resolve(opened), Ok(MergeOperator::Max));
         forest.delete_snapshot("one").unwrap();
@@ -909,6 +913,7 @@ mod tests {
         for key in [b"".as_slice(), b"a", b"aa", b"b"] {
             insert(&mut forest, table, key, b"x");
         }
+
         let keys = |from, to| -> Vec<Vec<u8>> {
             forest.range(table, from, to).unwrap().into_iter().map(|(key, _)| key).collect()
         };

@@ -96,6 +96,7 @@ pub fn minimise<T: Clone>(
     loop {
         let before = steps.len();
         let mut has_changed = false;
+
         let mut stretch = before.div_ceil(2);
         while stretch > 0 {
             let mut at = 0;
@@ -110,6 +111,7 @@ pub fn minimise<T: Clone>(
             }
             stretch = if stretch == 1 { 0 } else { stretch.div_ceil(2) };
         }
+
         for at in 0..steps.len() {
             // A simpler step may have simpler ones in turn.
             let mut choices = simpler(&steps[at]).into_iter();
@@ -127,6 +129,7 @@ pub fn minimise<T: Clone>(
                 }
             }
         }
+
         if steps.len() == before && !has_changed {
             return steps;
         }
@@ -145,6 +148,7 @@ mod tests {
         assert!(failure.place.contains("trial.rs"), "{failure}");
         let nested = attempt(|| attempt(|| panic!("inner")).unwrap_err().message);
         assert_eq!(nested, Ok("inner".to_owned()));
+
         let thread = attempt(|| {
             let payload = std::thread::spawn(|| {
                 let quiet = attempt(|| panic!("elsewhere"));
@@ -152,6 +156,7 @@ mod tests {
             });
             panic::resume_unwind(payload.join().unwrap_err());
         });
+
         assert_eq!(thread.unwrap_err().message, "elsewhere");
     }
 
@@ -163,10 +168,12 @@ mod tests {
                 assert!(attempt(|| panic!("later")).is_err());
             }
         }
+
         let failure = attempt(|| {
             let _late = Late;
             panic!("first");
         });
+
         let failure = failure.unwrap_err();
         assert_eq!(failure.message, "first");
         assert!(failure.place.contains("trial.rs"), "{failure}");

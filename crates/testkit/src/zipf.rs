@@ -101,11 +101,13 @@ mod tests {
         const SAMPLES: u32 = 200_000;
         for exponent in [0.0, 0.5, 0.99, 1.0, 1.01, 2.0] {
             let zipf = Zipf::new(20, exponent);
+
             let mut rng = ChaCha8Rng::seed_from_u64(17);
             let mut counts = [0u32; 20];
             for _ in 0..SAMPLES {
                 counts[usize::try_from(zipf.sample(&mut rng)).unwrap()] += 1;
             }
+
             let weights: Vec<f64> = (1..=20).map(|rank| f64::from(rank).powf(-exponent)).collect();
             let total: f64 = weights.iter().sum();
             for (count, weight) in counts.iter().zip(weights) {

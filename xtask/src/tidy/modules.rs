@@ -82,7 +82,8 @@ fn problems_of_file(file: &File, own: &[&str], lists: &Lists<'_>) -> Vec<Problem
         .into_iter()
         .filter_map(|import| {
             let (what, remedy) = breach(own, &import.path, lists)?;
-            let (path, line) = (file.path.clone(), import.line);
+            let path = file.path.clone();
+            let line = import.line;
             Some(Problem { path, line, rule: Rule::ModuleOrder, what, remedy })
         })
         .collect()
@@ -91,7 +92,8 @@ fn problems_of_file(file: &File, own: &[&str], lists: &Lists<'_>) -> Vec<Problem
 /// Returns what is wrong with an import of `other` by the module `own`, and what to do.
 fn breach(own: &[&str], other: &[&str], lists: &Lists<'_>) -> Option<(String, &'static str)> {
     let shared = own.iter().zip(other).take_while(|(left, right)| left == right).count();
-    let (own_name, other_name) = (own.get(shared)?, other.get(shared)?);
+    let own_name = own.get(shared)?;
+    let other_name = other.get(shared)?;
     let list = lists.get(&own[..shared])?;
     let position = |name: &str| list.iter().position(|module| *module == name);
 

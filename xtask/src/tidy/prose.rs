@@ -18,7 +18,8 @@ pub(super) fn problems(file: &File) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut report = |what, remedy| {
-            let (path, line) = (file.path.clone(), index + 1);
+            let path = file.path.clone();
+            let line = index + 1;
             problems.push(Problem { path, line, rule: Rule::Prose, what, remedy });
         };
 

@@ -64,6 +64,7 @@ impl BtreeDatabase {
         let failed = |failure| error(call, failure);
         let index = Index::open_or_create(disk, dir, &config).map_err(failed)?;
         let tables = open_tables(&index, indexes)?;
+
         // Pieces ascend by the number of their value, so the last key has the greatest number.
         let mut last = index.range_back([PIECES]..).map_err(failed)?;
         let next_value = match last.next().map_err(failed)? {
@@ -119,6 +120,7 @@ impl Engine for Btree {
             }
 
             let keys: Vec<Vec<u8>> = changes.keys().map(|key| row::key(*number, key)).collect();
+
             // Keys that the writer has read need no lookup here. The row of the table is read with
             // the others, in one batch.
             let known = |key: &Vec<u8>| known.get(key).copied().and_then(Before::of_value);
@@ -149,6 +151,7 @@ impl Engine for Btree {
 
         let (put, gone) = rows.piece_keys();
         let (updates, was_there) = rows.updates(&put, &gone);
+
         let position = self.index.commit_known(&updates, was_there).map_err(failed)?;
         if self.is_synced_each {
             self.index.sync_to(position).map_err(failed)?;

@@ -98,6 +98,7 @@ impl BtreeSnapshot {
             .iter()
             .flat_map(|(_, split)| (0..split.pieces()).map(|number| split.piece_key(number)))
             .collect();
+
         let mut values = Vec::with_capacity(splits.len());
         let mut rest = splits.iter();
 
@@ -109,6 +110,7 @@ impl BtreeSnapshot {
                 let next = || rest.next().map(|(key, split)| (*key, *split, Vec::new()));
                 let Some((key, split, mut bytes)) = value.take().or_else(next) else { continue };
                 let missing = split.bytes as usize - bytes.len();
+
                 let piece = piece.filter(|piece| piece.len() == missing.min(PIECE_BYTES));
                 let Some(piece) = piece else {
                     let what = format!("piece {at:02x?} of row {key:02x?}");
@@ -190,6 +192,7 @@ impl TableCursor<'_> {
         let source = &self.rooted.source;
         let low = vec![number];
         let high = vec![number + 1];
+
         let at = |key: &[u8]| row::key(number, key);
         let behind = |key: &[u8]| [at(key), vec![0]].concat();
         let at = match &self.gap {

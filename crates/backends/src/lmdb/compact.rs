@@ -72,6 +72,7 @@ pub(super) fn replace(data: &Path, locks: &Path, copy: &Path, heads: &[u8]) -> R
     let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
     rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| busy("another process has it open"))?;
+
     if read_heads(data).map_err(system)? != heads {
         return Err(busy("another process has written meanwhile"));
     }

@@ -59,6 +59,7 @@ impl LmdbDatabase {
     pub fn open(path: impl AsRef<Path>, indexes: &[&str], options: &LmdbOptions) -> Result<Self> {
         options.check()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
+
         let path = path.as_ref();
         if options.directory {
             std::fs::create_dir_all(path).map_err(|error| back_end_error("mkdir", error))?;
@@ -116,6 +117,7 @@ impl LmdbDatabase {
         options.check()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
         let path = FILES.canonical(path.as_ref())?;
+
         let data = data_path(&path, options.directory);
         if !FILES.check(&data)? {
             let error = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -285,11 +287,13 @@ impl Database for LmdbDatabase {
             ("map_bytes_max", self.inner.options.map_bytes_max.to_string()),
             ("bytes_written", "not told by LMDB".into()),
         ];
+
         // A closed database has no settings of its environment.
         let _ = self.with_open("settings", |open| {
             settings.extend(settings_of(&open.environment));
             Ok(())
         });
+
         settings
     }
 
@@ -299,6 +303,7 @@ impl Database for LmdbDatabase {
 
     fn disk_bytes(&self) -> Result<u64> {
         self.with_open("size", |_| Ok(()))?;
+
         let directory = self.inner.options.directory;
         let mut bytes = 0;
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
@@ -335,6 +340,7 @@ impl Database for LmdbDatabase {
         let file = File::open(&data).map_err(|error| back_end_error("compact", error))?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| busy("another process compacts it"))?;
+
         // A live snapshot has the old file mapped and would keep it.
         let readers = self.inner.readers.count();
         if readers > 0 {

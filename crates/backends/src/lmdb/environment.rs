@@ -38,6 +38,7 @@ pub(super) fn open_to_read(
     access: EnvironmentAccess,
 ) -> Result<Open> {
     let environment = environment(path, options, access)?;
+
     let names = table_names(indexes);
     let found = environment.tables(&names).map_err(|failure| error_of("open tables", failure))?;
     let tables: Result<Vec<EnvironmentTable>> = names
@@ -106,6 +107,7 @@ pub(super) fn settings_of(environment: &Environment) -> Vec<(&'static str, Strin
         ("used_bytes", environment.used_bytes().to_string()),
         ("readers_max", environment.readers_max().to_string()),
     ];
+
     if let Ok(flags) = environment.flags() {
         let sync = if flags.contains(EnvFlags::NO_SYNC) {
             "none"

@@ -82,6 +82,7 @@ impl LmdbOptions {
         let refuse = |option: &str, why: String| {
             Err(Error::Unsupported { back_end: NAME, option: option.into(), why })
         };
+
         if self.map_bytes_max < 2 * MAP_BYTES_MIN || usize::try_from(self.map_bytes_max).is_err() {
             return refuse(
                 "map_bytes_max",
@@ -92,12 +93,15 @@ impl LmdbOptions {
         if self.map_bytes.is_some_and(|bytes| bytes > self.map_bytes_max) {
             return refuse("map_bytes", format!("more than map_bytes_max, {}", self.map_bytes_max));
         }
+
         if self.growth == LmdbGrowth::Step(0) {
             return refuse("growth", "a step of 0 bytes; take LmdbGrowth::None".into());
         }
+
         if self.readers_max == 0 {
             return refuse("readers_max", "0; the database itself needs one".into());
         }
+
         if self.sync == SyncMode::MapAsync && !self.write_map {
             return refuse("sync", "MapAsync has no effect without write_map; set it".into());
         }

@@ -98,6 +98,7 @@ impl<'d> LmdbWriter<'d> {
         debug_assert!(self.removed <= self.log.len());
         self.removed += usize::from(change.value.is_none());
         self.log.push(change);
+
         match self.apply(self.log.len() - 1) {
             Err(Failure { kind: Kind::MapFull, .. }) => self.grow(),
             Err(failure) => {
@@ -126,6 +127,7 @@ impl<'d> LmdbWriter<'d> {
     /// Aborts the transaction, grows the map, and repeats the transaction.
     fn grow(&mut self) -> Result<()> {
         let options = &self.inner.options;
+
         // The reserve of the limit is for transactions that mostly remove.
         let bytes_max = if 2 * self.removed > self.log.len() {
             round_down(options.map_bytes_max)
@@ -135,6 +137,7 @@ impl<'d> LmdbWriter<'d> {
 
         loop {
             self.transaction = None;
+
             let grown =
                 grow(&self.open.environment, options, bytes_max, self.inner.readers.oldest());
             if let Err(error) = grown
@@ -178,6 +181,7 @@ impl<'d> LmdbWriter<'d> {
         }
 
         let main = self.open.tables[0];
+
         // No entry has this key: it is longer than a key may be.
         let key = [0; KEY_BYTES_MAX + 1];
         let commit = || {
@@ -207,6 +211,7 @@ impl<'d> LmdbWriter<'d> {
             .iter()
             .map(|change| change.key.len() + change.value.as_ref().map_or(0, Vec::len))
             .sum();
+
         match failure.kind {
             Kind::NoRoom => full("disk, quota or size of a file", Some(failure.into())),
             Kind::Other => match self.open.environment.has_room(2 * bytes as u64 + (256 << 10)) {

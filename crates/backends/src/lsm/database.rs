@@ -61,6 +61,7 @@ impl LsmDatabase {
 
         let store = Store::open(disk, dir, &options.store()).map_err(failed)?;
         let known = store.tables().map_err(failed)?;
+
         // Creates missing tables, and adapts existing ones to the options.
         let mut tables = Vec::with_capacity(count);
         for (number, name) in names.iter().enumerate() {
@@ -177,6 +178,7 @@ impl Database for LsmDatabase {
             ("size_ratio", options.size_ratio.to_string()),
             ("background", options.background.to_string()),
         ];
+
         settings.extend(options.memory_bytes.map(|bytes| ("memory_bytes", bytes.to_string())));
         settings.extend(options.log_bytes_max.map(|bytes| ("log_bytes_max", bytes.to_string())));
 

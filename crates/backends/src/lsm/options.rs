@@ -72,6 +72,7 @@ impl LsmOptions {
         let refuse = |option: String, why: &str| {
             Err(Error::Unsupported { back_end: NAME, option, why: why.to_owned() })
         };
+
         if self.page_bytes != PAGE_SIZE {
             let option = format!("page_bytes {}", self.page_bytes);
             return refuse(option, "pages have 4096 bytes; leave it as it is");
@@ -104,6 +105,7 @@ impl LsmOptions {
         if let Some(bytes) = self.write_buffer_bytes.or(default) {
             config.write_buffer = WriteBuffer::Bytes(bytes);
         }
+
         if self.background {
             config.merge_thread = CompactionThread::Background;
         }
@@ -120,6 +122,7 @@ impl LsmOptions {
 
         let thread =
             if self.background { CheckpointThread::Background } else { CheckpointThread::Caller };
+
         // No reserve: the size of a state is that of its records, and a commit on a full disk
         // fails.
         let session = SessionOptions::default().create_dir().reserve_bytes(0);

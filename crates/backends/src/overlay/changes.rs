@@ -87,6 +87,7 @@ impl<'a> ChangedCursor<'a> {
     fn step_over(&mut self, way: Way, crossed: &mut Crossed<Vec<u8>>) -> Result<Option<Entry>> {
         loop {
             self.look_ahead(way)?;
+
             let below = self.ahead.as_ref().and_then(|(_, entry)| entry.as_ref());
             let change = self.change(way);
             let order = match (below, change) {

@@ -299,6 +299,7 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
             Some(value) => value.clone(),
             None => found.next().flatten(),
         };
+
         Ok(keys.iter().map(value).collect())
     }
 

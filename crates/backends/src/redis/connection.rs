@@ -209,6 +209,7 @@ impl Connections {
             ErrorKind::Server(_) | ErrorKind::Extension => Failure::Said(error),
             _ => Failure::Lost(error),
         });
+
         let mut pool = self.pool();
         debug_assert!(0 < pool.in_use);
         pool.in_use -= 1;
@@ -245,6 +246,7 @@ impl Connections {
             let waited = self.returned.wait_timeout(pool, self.options.read_timeout);
             let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             pool = after;
+
             if timeout.timed_out() && pool.idle.is_empty() {
                 let what = format!("all {} connections are in use", self.options.pool);
                 return Err(Error::Busy { back_end: NAME, what, source: None });
@@ -302,6 +304,7 @@ fn client(options: &Options) -> Result<Client> {
             .retries(CLUSTER_RETRIES)
             .connection_timeout(options.connect_timeout)
             .response_timeout(options.read_timeout);
+
         let client = match &options.password {
             Some(password) => client.password(password),
             None => client,

@@ -117,6 +117,7 @@ impl<V: View> MergedCursor<V> {
             let bounds =
                 if is_backward { (Bound::Unbounded, here) } else { (here, Bound::Unbounded) };
             let (merged, end) = merge(page, self.view.above(bounds, &range), is_backward);
+
             match end {
                 Some(end) if merged.is_empty() => bound = Bound::Excluded(end),
                 _ => return Ok(merged),
@@ -134,6 +135,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
     let below_end =
         (!page.is_last).then(|| far(key(page.entries.first()), key(page.entries.last())));
     let key = |entry: Option<&(Vec<u8>, Old)>| entry.map(|(key, _)| key.clone());
+
     let above_end =
         (!above.is_all).then(|| far(key(above.entries.first()), key(above.entries.last())));
     let end = match (below_end.flatten(), above_end.flatten()) {
@@ -147,6 +149,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
         Some(end) => key <= &end[..],
         None => true,
     };
+
     if above.entries.is_empty() {
         let covered = page.entries.into_iter().filter(|(key, _)| covers(key));
         return (covered.collect(), end);
@@ -252,6 +255,7 @@ mod tests {
 
             let all =
                 self.server.range((low, high)).map(|(key, value)| (key.clone(), value.clone()));
+
             let mut all: Vec<Entry> = all.collect();
             if range.is_backward {
                 all.reverse();

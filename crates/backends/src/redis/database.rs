@@ -96,6 +96,7 @@ impl Database for Redis {
         self.inner.is_open("sync")?;
         let connections = &self.inner.connections;
         let time_max = self.inner.options.read_timeout;
+
         if self.inner.server_info.is_always() {
             return Ok(());
         }
@@ -152,6 +153,7 @@ impl Database for Redis {
             ("tls", self.inner.connections.is_tls().to_string()),
             ("value_bytes_max", self.inner.value_bytes_max.to_string()),
         ];
+
         settings.extend(self.inner.server_info.settings());
         settings
     }

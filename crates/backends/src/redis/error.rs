@@ -80,6 +80,7 @@ pub(crate) fn error_of(call: &'static str, error: RedisError) -> Error {
         what: what.to_owned(),
         source: Some(source.into()),
     };
+
     match error.code() {
         Some("OOM") => Error::StoreFull {
             back_end: NAME,

@@ -370,6 +370,7 @@ impl Inner {
         let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
         let mut all = 0;
         let mut among = 0;
+
         let nothing: [&[&[u8]]; 1] = [&[]];
         let chunks: &mut dyn Iterator<Item = &[&[u8]]> = if keys.is_empty() {
             &mut nothing.into_iter()
@@ -392,6 +393,7 @@ impl Inner {
     pub(crate) fn page(&self, point: &ReadPoint, table: usize, range: &PageRange) -> Result<Page> {
         let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
         let entries_max = range.entries_max.to_string();
+
         let bytes_max = range.bytes_max.to_string();
         let direction: &[u8] = if range.is_backward { b"REV" } else { b"" };
         let arguments = vec![
@@ -401,6 +403,7 @@ impl Inner {
             entries_max.as_bytes(),
             bytes_max.as_bytes(),
         ];
+
         let value = self.connections.eval_again(&Call { script: &PAGE, keys: names, arguments })?;
         let [meta, is_last, strings] = array_of("page", value)?;
         self.agree(&Meta::parse("page", meta)?, point)?;
@@ -432,6 +435,7 @@ impl Inner {
         self.is_open("commit")?;
         let batches = batches(changes, self.server_info.batch_bytes_max());
         let may_pass: &[u8] = if makes_room(changes) { b"1" } else { b"0" };
+
         // One batch goes with the commit itself. Several are staged first, so that the commit stays
         // one script.
         let staged = if batches.len() > 1 { &batches[..] } else { &[] };
@@ -615,6 +619,7 @@ impl Inner {
         arguments.push(may_pass);
         arguments.extend(numbers[4..].iter().map(String::as_bytes));
         arguments.extend(inline.into_iter().flatten().map(|string: &Cow<'_, [u8]>| &string[..]));
+
         // The lease counts from before the request: the server may have renewed it at once.
         let sent = Instant::now();
         let reply = self.connections.eval(&Call { script: &COMMIT, keys, arguments })?;
@@ -659,6 +664,7 @@ impl Inner {
 
         let arguments = vec![self.token.as_bytes(), fence.as_bytes()];
         let call = Call { script: &FENCE, keys: vec![self.keys.meta()], arguments };
+
         let meta = Meta::parse("fence", self.connections.eval_again(&call)?)?;
         if meta.commit == id.as_bytes() {
             return Ok(Outcome::TookPlace);

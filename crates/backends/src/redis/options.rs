@@ -178,6 +178,7 @@ impl Options {
         if self.cluster && self.database.is_some_and(|number| number != 0) {
             return Err(unsupported("database", "a cluster has number 0 only"));
         }
+
         if self.pool == 0 {
             return Err(unsupported("pool", "takes at least one connection"));
         }
@@ -188,6 +189,7 @@ impl Options {
             ("write timeout", self.write_timeout),
             ("lease", self.lease),
         ];
+
         for (option, time) in times {
             if !(Duration::from_millis(1)..=Duration::from_hours(24)).contains(&time) {
                 return Err(unsupported(option, "takes 1 millisecond to 24 hours"));

@@ -73,6 +73,7 @@ impl Call<'_> {
     pub(crate) fn command(&self, by_hash: bool) -> Cmd {
         let bytes: usize = self.arguments.iter().map(|argument| argument.len()).sum();
         let count = 3 + self.keys.len() + self.arguments.len();
+
         let mut command = Cmd::with_capacity(count, bytes + 64 * self.keys.len() + 4096);
         if by_hash {
             command.arg("EVALSHA").arg(&self.script.sha);
@@ -171,6 +172,7 @@ impl Meta {
         let format = bytes_of(call, format)?;
         let version = bytes_of(call, version)?;
         let commit = bytes_of(call, commit)?.unwrap_or_default();
+
         let owner = bytes_of(call, owner)?.unwrap_or_default();
         let pending = bytes_of(call, pending)?;
         let Some(format) = format else {

@@ -49,6 +49,7 @@ impl Server {
     pub fn start(dir: &Path, arguments: &[&str]) -> io::Result<Self> {
         let arguments: Vec<String> =
             arguments.iter().map(|&argument| argument.to_owned()).collect();
+
         let mut tried = 0;
         loop {
             tried += 1;

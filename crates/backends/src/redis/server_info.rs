@@ -54,6 +54,7 @@ impl ServerInfo {
         let info = parse_info(&text_of(info)?);
         let mut command = Cmd::new();
         command.arg("CONFIG").arg("GET").arg(&SETTINGS);
+
         let config = match connections.admin(&command) {
             Ok(Value::Array(pairs)) => Some(parse_pairs(pairs)?),
             Ok(Value::Map(pairs)) => Some(parse_pairs(
@@ -335,6 +336,7 @@ mod tests {
             let guarantee = server_info.guarantee();
             (guarantee.durability, guarantee.survives_kill, guarantee.power_loss)
         };
+
         let none = Durability::None;
         let lossy = Durability::Async;
         let lost = PowerLoss::NoPromise;
@@ -377,6 +379,7 @@ mod tests {
         let taken = |server_info: ServerInfo| all.map(|durability| takes(&server_info, durability));
         assert_eq!(taken(logged("always", "no")), [true; 4]);
         assert_eq!(taken(logged("everysec", "no")), [true, true, false, false]);
+
         assert_eq!(
             taken(server_info(&[("aof_enabled", "0")], Some(&[("save", "")]))),
             [true, false, false, false]

@@ -83,6 +83,7 @@ mod built {
         let read = File::open(path)
             .and_then(|file| file.take(CA_FILE_BYTES_MAX + 1).read_to_end(&mut pem));
         read.map_err(|error| cannot_read(path, &error))?;
+
         if pem.len() as u64 > CA_FILE_BYTES_MAX {
             return Err(refused(format!("has more than {CA_FILE_BYTES_MAX} bytes")));
         }

@@ -167,10 +167,12 @@ mod tests {
         assert_eq!(value("b", 1), Some(None));
         assert_eq!(value("a", 2), Some(Some(b"2".to_vec())));
         assert_eq!((value("b", 2), value("a", 3)), (None, None), "as the server has them");
+
         assert_eq!(
             (undo.count(0, 1), undo.count(0, 2), undo.count(0, 3)),
             (Some(1), Some(2), None)
         );
+
         assert_eq!(undo.count(1, 1), None);
         let range: Vec<_> = undo.range(0, 1, (Bound::Unbounded, Bound::Unbounded)).collect();
 

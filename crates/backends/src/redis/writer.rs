@@ -48,6 +48,7 @@ impl Reader for Transaction<'_> {
     fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let table = self.enter(table)?;
         let changes = &self.changes[table];
+
         let asked: Vec<&[u8]> =
             keys.iter().copied().filter(|&key| !changes.contains_key(key)).collect();
         if !asked.is_empty() {
@@ -59,6 +60,7 @@ impl Reader for Transaction<'_> {
             Some(value) => value.clone(),
             None => found.next().flatten(),
         };
+
         Ok(keys.iter().map(value).collect())
     }
 

@@ -106,6 +106,7 @@ impl Connected {
         let connection = connection.map_err(open_error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
+
         let connected = Self { connection, tables: Arc::clone(tables) };
         if reading.is_some() {
             connected.set_options_of_reading(options)?;
@@ -136,9 +137,11 @@ impl Connected {
         self.check("journal_mode", &options.journal_mode.name().to_owned())?;
         self.set_checked("synchronous", options.synchronous as i64)?;
         self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
+
         if matches!(options.place, SqlitePlace::File(_)) {
             self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
         }
+
         if let Some(pages) = options.checkpoint_pages {
             self.set_checked("wal_autocheckpoint", i64::from(pages))?;
         }
@@ -151,9 +154,11 @@ impl Connected {
         self.set_checked("cell_size_check", 1)?;
         self.set_checked("trusted_schema", 0)?;
         self.check("busy_timeout", &(options.busy_timeout.as_millis() as u64).cast_signed())?;
+
         if let Some(bytes) = options.page_bytes {
             self.check("page_size", &i64::from(bytes))?;
         }
+
         if let Some(auto_vacuum) = options.auto_vacuum {
             self.check("auto_vacuum", &(auto_vacuum as i64))?;
         }
@@ -235,6 +240,7 @@ impl Connected {
                 |row| row.get(0),
             )
             .map_err(|error| error_of("open tables", error))?;
+
         if shape.as_deref() != Some("key:BLOB:1,value:BLOB:0") {
             let found = if shape.is_some() { "a table of other columns" } else { "no table" };
             let why =
@@ -420,6 +426,7 @@ impl Connected {
             .connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             .map_err(|error| error_of("checkpoint", error))?;
+
         if busy != 0 {
             return Err(Error::Busy {
                 back_end: NAME,

@@ -190,9 +190,11 @@ fn settings(connected: &Connected, options: &SqliteOptions) -> Result<Vec<(&'sta
         ("bytes_written", "not told by SQLite".into()),
         ("syncs", "reckoned from the mode; those of checkpoints are not seen".into()),
     ];
+
     if matches!(options.place, SqlitePlace::File(_)) {
         settings.push(("mmap_bytes", number("mmap_size")?));
     }
+
     if options.is_wal() {
         settings.push(("checkpoint_pages", number("wal_autocheckpoint")?));
     }
@@ -377,10 +379,12 @@ mod tests {
         let database = SqliteDatabase::open(&[], &options).unwrap();
         let other = rusqlite::Connection::open(&path).unwrap();
         let _snapshot = database.reader().unwrap();
+
         let synced: Result<()> = database.with_writer("sync", |_| {
             other.execute_batch("BEGIN EXCLUSIVE").unwrap();
             Err(Error::Poisoned { back_end: NAME })
         });
+
         assert!(matches!(synced, Err(Error::Poisoned { .. })), "{synced:?}");
         other.execute_batch("ROLLBACK").unwrap();
         let next = database.writer().map(drop);

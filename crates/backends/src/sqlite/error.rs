@@ -16,6 +16,7 @@ pub(super) fn error_of(call: &'static str, error: rusqlite::Error) -> Error {
         what: what.into(),
         source: Some(error.into()),
     };
+
     match &error {
         rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
             ErrorCode::DiskFull => Error::StoreFull {

@@ -219,6 +219,7 @@ impl SqliteOptions {
         let refuse = |option: &str, why: &str| {
             Err(Error::Unsupported { back_end: NAME, option: option.into(), why: why.into() })
         };
+
         let mut options = self.clone();
         if !is_index_name(&options.table_prefix) {
             return refuse("table_prefix", "take lower-case letters, digits and _, a letter first");
@@ -234,9 +235,11 @@ impl SqliteOptions {
         if options.busy_timeout > BUSY_TIMEOUT_MAX {
             return refuse("busy_timeout", "SQLite counts to 2,147,483,647 milliseconds");
         }
+
         if !options.busy_timeout.subsec_nanos().is_multiple_of(1_000_000) {
             return refuse("busy_timeout", "SQLite counts milliseconds");
         }
+
         if !options.cache_bytes.is_multiple_of(1024) || options.cache_bytes / 1024 > i32::MAX as u64
         {
             return refuse("cache_bytes", "SQLite counts KiB, to 2,147,483,647");
@@ -425,11 +428,13 @@ mod tests {
         let nfs = network_name(0x6969);
         assert_eq!(nfs, Some("NFS"));
         assert_eq!(network_name(0xEF53), None, "ext4");
+
         let on = |asked, network, policy| journal_on(asked, network, policy);
         assert!(matches!(
             on(JournalMode::Wal, nfs, NetworkWal::Refuse),
             Err(Error::Unsupported { option, .. }) if option == "journal_mode"
         ));
+
         let fallen_back = on(JournalMode::Wal, nfs, NetworkWal::FallBack).unwrap();
         assert_eq!(fallen_back, JournalMode::Delete);
         let local = on(JournalMode::Wal, None, NetworkWal::Refuse).unwrap();

@@ -273,6 +273,7 @@ impl Single {
         entries: usize,
     ) -> Result<Vec<Entry>> {
         self.check_snapshot(snapshot)?;
+
         let connected = self.connected("cursor")?;
         let mut from = from.map(<[u8]>::to_vec);
         loop {
@@ -296,6 +297,7 @@ impl Single {
         entries: usize,
     ) -> Result<Vec<Entry>> {
         self.check_snapshot(snapshot)?;
+
         let connected = self.connected("cursor")?;
         let mut to = to.map(<[u8]>::to_vec);
         loop {

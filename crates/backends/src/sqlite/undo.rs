@@ -145,6 +145,7 @@ pub(super) fn merged<'u>(
     entries: usize,
 ) -> Vec<Entry> {
     let mut page = page.into_iter().peekable();
+
     let mut olds = olds.peekable();
     let mut merged = Vec::new();
     while merged.len() < entries {

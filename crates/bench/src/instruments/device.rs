@@ -192,6 +192,7 @@ fn beside(
     };
 
     let mut jobs = vec![[job("reads", (&file.path, file_bytes), seconds), reads(load)].concat()];
+
     // `fio` creates the file, and this scratch removes it.
     let written = Scratch { disk: disk.clone(), path: dir.join("terrane-yardstick-writes") };
     if bytes_per_s > 0 {
@@ -276,11 +277,13 @@ fn own_reads(
         if monitor.stop() {
             return Err(Error::Interrupted);
         }
+
         for buffer in idle.drain(idle.len() - load.batch..) {
             let offset = random.next() % pages * ALIGN as u64;
             let file = file.clone();
             queue.push(Request { tag: 0, file, offset, buffer, direction: Direction::Read });
         }
+
         queue.submit();
         while queue.outstanding() > load.low || queue.outstanding() + load.batch > load.depth {
             let Some(completion) = queue.pop() else { break };
@@ -458,6 +461,7 @@ mod tests {
         if !fio_is_installed() {
             return;
         }
+
         for pattern in [Pattern::Steady, Pattern::Bursts] {
             for bytes_per_s in [0, 4 << 20] {
                 let dir = tempfile::tempdir().unwrap();

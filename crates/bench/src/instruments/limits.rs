@@ -105,6 +105,7 @@ impl MemoryLimit {
             Version::V1 => home.clone(),
             Version::V2 => divided(&home).ok_or(Error::Absent)?,
         };
+
         let group = parent.join(format!("terrane-{}", std::process::id()));
         match std::fs::create_dir(&group) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -112,10 +113,12 @@ impl MemoryLimit {
             }
             _ => {}
         }
+
         // From here on, a drop restores the former group.
         let limit = Self { version, group, home, page_cache_peak_bytes: AtomicU64::new(0) };
         write(&limit.group.join(version.limit()), &bytes.to_string())?;
         let (swap, swap_bytes) = version.swap(bytes);
+
         // A kernel that does not count swap has no such file.
         let _ = std::fs::write(limit.group.join(swap), swap_bytes);
         enter(&limit.group)?;

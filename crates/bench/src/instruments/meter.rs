@@ -237,6 +237,7 @@ fn allocated(meta: &std::fs::Metadata) -> u64 {
 
 fn sum_of_files(dir: &Path, bytes: impl Fn(&std::fs::Metadata) -> u64) -> io::Result<u64> {
     let mut total = 0;
+
     let mut linked = std::collections::BTreeSet::new();
     let mut open = vec![dir.to_path_buf()];
     while let Some(dir) = open.pop() {
@@ -245,6 +246,7 @@ fn sum_of_files(dir: &Path, bytes: impl Fn(&std::fs::Metadata) -> u64) -> io::Re
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
+
         for entry in entries {
             let entry = entry?;
             let meta = match entry.metadata() {

@@ -339,6 +339,7 @@ impl Generator {
         let is_there = version != ABSENT;
         self.state.path(number, &mut self.path);
         block.path(self.path.steps());
+
         if matches!(action, Action::Mem | Action::Change) {
             block.mem(is_there);
         }
@@ -352,6 +353,7 @@ impl Generator {
         for _ in 0..find_count {
             block.find(is_there, |out| self.state.value(number, version, out));
         }
+
         if action == Action::Remove {
             self.set_version(number, ABSENT);
             block.remove();

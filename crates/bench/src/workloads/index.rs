@@ -71,6 +71,7 @@ impl Numbers {
     fn entry(self, number: u64) -> (Key, Value) {
         let mut key = [0; KEY_BYTES];
         let mut value = [0; VALUE_BYTES];
+
         // `splitmix` is a bijection, so no two of these have one key.
         let drawn = splitmix(self.seed ^ number);
         fill(&mut key, drawn);

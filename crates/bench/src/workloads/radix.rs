@@ -263,6 +263,7 @@ fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
 
     let server = Server::start(cell.dir, settings).map_err(|error| Error::io(cell.dir, error))?;
     let mut outcome = run(&Cell { redis_urls: vec![server.url()], ..cell.clone() })?;
+
     // The use of a child process counts once the child has ended.
     drop(server);
 
@@ -295,6 +296,7 @@ fn report(
     figures: Vec<Figure>,
 ) -> Result<Report> {
     let totals = &databases.totals;
+
     // A server that was started for the cell keeps its log in that directory.
     let has_log = cell.back_end == BackEnd::Redis && cell.dir.join("appendonlydir").exists();
     let disk_bytes = if cell.back_end.has_files() || has_log {
@@ -302,7 +304,9 @@ fn report(
     } else {
         totals.database_bytes
     };
+
     let usage = meter::Usage::now();
+
     // A database that commits and writes nothing does not count.
     let counted = |bytes: u64| (bytes > 0).then_some(bytes);
     Ok(Report {
@@ -386,6 +390,7 @@ pub fn append_synced(dir: &Path, count: u64, bytes: u64) -> Result<f64> {
     let content = vec![0xA5; bytes as usize];
     let mut file = File::create(&path).map_err(failed)?;
     let start = Instant::now();
+
     for _ in 0..count {
         file.write_all(&content).and_then(|()| file.sync_data()).map_err(failed)?;
     }

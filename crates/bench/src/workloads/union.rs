@@ -146,6 +146,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 
     // The debt is paid in instalments of one per cent; the last one pays the rest of the division.
     let mut paid = Vec::new();
+
     let mut pay_s = 0.0;
     let mut instalment_max_s = 0.0_f64;
     for instalment in 1..=INSTALMENTS {
@@ -260,6 +261,7 @@ impl Lookups<'_> {
                         % (2 * self.options.entries)
                 })
                 .collect();
+
             let keys: Vec<_> = numbers.iter().map(|&number| key(self.options, number)).collect();
 
             // Only the lookups are inside the clock.

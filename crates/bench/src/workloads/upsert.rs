@@ -1,7 +1,7 @@
 //! `terrane bench upsert`: what an upsert costs beside an insert, and beside a lookup and an
 //! insert.
 //!
-//! 8-byte keys and values from a seeded generator, addition as resolve function, 250 operations a
+//! 8-byte keys and values from a seeded generator, addition as merge operator, 250 operations a
 //! batch, a write buffer of 1,000 entries, no page cache: as the report of `lsm-tree` has it. The
 //! same pairs are inserted into one table and upserted into another, by turns, several times a
 //! round, since a fill takes but a tenth of a second; then each key is upserted ten times, and a
@@ -155,18 +155,21 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     bounded("elements", options.elements, 1)?;
     bounded("batch", options.batch, 1)?;
     bounded("rounds", options.rounds, 1)?;
+
     let pairs: Vec<Pair> = (0..options.elements)
         .map(|number| {
             let key = splitmix(options.seed.wrapping_add(number));
             (key.to_le_bytes(), splitmix(!key).to_le_bytes())
         })
         .collect();
+
     let mut bench = Bench { session: open(store)?, options, pairs: &pairs, monitor, done: 0 };
 
     let mut inserts = vec![];
     let mut upserts = vec![];
     let mut upserts_over_inserts = vec![];
     let mut ten_upserts_s = vec![];
+
     let mut ten_inserts_s = vec![];
     let mut speedups = vec![];
     for _ in 0..options.rounds {
@@ -184,6 +187,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
             upserts.push(upsert_s);
             upserts_over_inserts.push(upsert_s / insert_s);
         }
+
         let (upsert_s, upserted) = bench.ten_upserts()?;
         let (insert_s, inserted) = bench.ten_lookups_and_inserts()?;
         compare(&inserted, &upserted, &pairs, UPSERTS_PER_KEY)?;
@@ -214,9 +218,11 @@ fn compare(inserted: &Table, upserted: &Table, pairs: &[Pair], factor: u64) -> R
         while cursor.next_ref()?.is_some() {
             count += 1;
         }
+
         if count != pairs.len() {
             return Err(Error::Wrong(format!("{name}: {count} entries, not {}", pairs.len())));
         }
+
         let keys: Vec<_> = pairs.iter().map(|(key, _)| key).collect();
         for ((key, value), found) in pairs.iter().zip(table.get_many(&keys)?) {
             let expected = u64::from_le_bytes(*value).wrapping_mul(factor).to_le_bytes();

@@ -338,6 +338,7 @@ impl Check<'_> {
 
         self.report.log_updates = pending.len() as u64;
         self.report.entries = entries;
+
         let leaf_entries = self.report.leaf_entries;
         if self.is_whole() && pending.len() == 0 && entries != leaf_entries {
             self.note_rule(0, "entries", entries, leaf_entries);

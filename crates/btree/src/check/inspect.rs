@@ -145,6 +145,7 @@ pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
     let (readers_oldest, readers) = lease::oldest(disk.as_ref(), dir)?;
     let start = superblock.log_start;
     let mut wal = WalReader::new(disk.clone(), dir, superblock.tree, start);
+
     let mut entries = superblock.entries;
     let mut log_updates = 0;
     while let Some(frame) = wal.next()? {
@@ -198,6 +199,7 @@ pub fn inspect_page(disk: &dyn Disk, path: &Path, number: u32) -> Result<TreePag
 
     let mut buffer = AlignedBuf::zeroed(PAGE_SIZE);
     file.read_at(&mut buffer, u64::from(number) * PAGE_SIZE as u64)?;
+
     let bytes: &[u8; PAGE_SIZE] = buffer[..].try_into().expect("a page was read");
     if number < SUPERBLOCKS {
         return superblock_page(bytes, number).map_err(corrupt);

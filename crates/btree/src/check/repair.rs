@@ -178,6 +178,7 @@ pub fn repair(
     // Until the caller's consent to losses is checked, nothing is written.
     let mut report = report_on(&scan, &basis, &pieces);
     let generation = basis.next_generation(&scan);
+
     let mut applied = basis.applied;
     for (low, high) in report.stale.iter().chain(&report.lost) {
         // The WAL may have more updates of these keys than the older leaf.
@@ -482,6 +483,7 @@ fn read_log(
 ) -> Result<FoundLog> {
     let mut pending = UpdateBuffer::default();
     let mut replaced = superblock.replaced;
+
     let owner = Owner { tree: superblock.tree, sizes: superblock.sizes };
     let reach = (superblock.log_start, superblock.log_end);
     let salvaged = salvage(disk.as_ref(), dir, owner, reach, |frame| {

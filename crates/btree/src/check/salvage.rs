@@ -266,6 +266,7 @@ pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -
         pieces.windows(2).all(|pair| pair[0].keys.1.as_ref() == Some(&pair[1].keys.0)),
         "pieces meet"
     );
+
     pieces
 }
 
@@ -312,6 +313,7 @@ fn fill(gaps: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>, (low, high): &KeyRange) -
         } else {
             start
         };
+
         let to = match (&end, high) {
             (_, Some(high)) if is_below(high, end.as_ref()) => {
                 gaps.insert(high.clone(), end.clone());
@@ -319,6 +321,7 @@ fn fill(gaps: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>, (low, high): &KeyRange) -
             }
             _ => end,
         };
+
         filled.push((from, to));
     }
 

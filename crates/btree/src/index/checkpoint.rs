@@ -86,6 +86,7 @@ impl Writer {
             applied.newest() <= self.wal.end(),
             "no update is applied before it is logged"
         );
+
         self.check_usable()?;
 
         // A published tree must never be ahead of the durable WAL.
@@ -113,6 +114,7 @@ impl Writer {
 
         core.pager.counters.checkpoints.add(1);
         assert!(self.superblock.generation < superblock.generation, "epochs ascend");
+
         let epoch = Arc::new(Epoch(superblock.generation));
         self.epochs.push_back(epoch.clone());
         {
@@ -163,6 +165,7 @@ impl Writer {
         written.sort_unstable_by_key(|(number, _)| *number);
         pager.write(&written)?;
         pager.sync()?;
+
         for (number, page) in cached {
             pager.cache.put(number, page);
         }
@@ -176,10 +179,12 @@ impl Writer {
         assert!(generation > self.superblock.generation, "generations only grow");
         let log_start = applied.oldest().0;
         debug_assert!(self.superblock.log_start <= log_start, "applied positions only move on");
+
         debug_assert!(
             self.wal.end() <= self.wal.synced(),
             "the tree is not ahead of the durable log"
         );
+
         let superblock = Superblock {
             generation,
             oldest: self.oldest_readable(generation),
@@ -218,11 +223,13 @@ impl Writer {
         let mut maps = self.maps.clone();
         let contents = self.free_map.write_maps(map_numbers.iter().map(|(map, _)| *map));
         maps.resize(self.free_map.map_count(), PageRef { number: 0, crc: 0 });
+
         for ((map, number), body) in map_numbers.into_iter().zip(&contents) {
             let (page_ref, page) = make_page(pager, generation, Kind::Map, 0, (number, body));
             maps[map] = page_ref;
             written.push(page);
         }
+
         assert!(maps.iter().all(|map| map.number != 0), "every part of the map has a page");
 
         let mut lists = Vec::new();
@@ -235,6 +242,7 @@ impl Writer {
             lists.push(page_ref);
             written.push(page);
         }
+
         Ok((maps, lists))
     }
 

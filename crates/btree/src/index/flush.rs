@@ -37,6 +37,7 @@ impl Writer {
             appended?;
             self.body.clear();
             self.flushed_entries = entries;
+
             // Only now: a frame that was not appended leaves its updates unflushed.
             make_pending(core)?;
         }
@@ -85,6 +86,7 @@ impl Writer {
         // A removal of a missing key changes nothing: the frame leaves it out.
         let has_effect =
             |&((_, value), was_there): &(EntryRef<'_>, bool)| value.is_some() || was_there;
+
         let updates = updates.iter().copied().zip(was_there).filter(has_effect);
         for ((key, value), was_there) in updates.clone() {
             entries = (entries + u64::from(value.is_some())).saturating_sub(u64::from(was_there));
@@ -101,6 +103,7 @@ impl Writer {
         self.flushed_entries = entries;
         let mut state = core.state_mut();
         state.entries = entries;
+
         for ((key, value), _) in updates {
             state.pending.insert(key, value);
         }

@@ -99,6 +99,7 @@ impl Index {
         let dir = &disk.absolute(dir)?;
         terrane_io::files::create_dirs(disk.as_ref(), dir)?;
         let anchor = disk.anchor(dir)?;
+
         if let Some(parent) = dir.parent() {
             // An earlier attempt may have created the directory and then failed.
             disk.sync_dir(parent)?;
@@ -644,6 +645,7 @@ fn recover_wal(
     let mut pending = UpdateBuffer::default();
     let mut entries = superblock.entries;
     let reach = (superblock.log_start, superblock.log_end);
+
     let each = |frame: &Frame| {
         if frame.replaced > superblock.replaced {
             // The superblock of that replacement is lost; the other superblock's tree does not
@@ -654,6 +656,7 @@ fn recover_wal(
         entries = if frame.next > superblock.log_end { frame.entries } else { entries };
         replay(&mut pending, frame, applied, limits.sizes, dir)
     };
+
     let mut wal = Wal::recover(disk, dir, superblock.tree, reach, limits.segment_bytes, each)?;
     wal.replaced = superblock.replaced;
     Ok((wal, pending, entries))

@@ -154,6 +154,7 @@ pub(crate) fn oldest(disk: &dyn Disk, dir: &Path) -> Result<(Option<u64>, u32)> 
             Err(error) if error.is_unreadable() => true,
             is_held => is_held?,
         };
+
         if is_held {
             let content = match read_file(disk, &path, 4096) {
                 Err(error) if error.is_unreadable() => Vec::new(),

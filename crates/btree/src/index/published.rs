@@ -27,6 +27,7 @@ pub(crate) fn check_sizes(dir: &Path, limits: &Limits, superblock: &Superblock) 
         ("key_bytes", superblock.sizes.key, limits.sizes.key),
         ("value_bytes", superblock.sizes.value, limits.sizes.value),
     ];
+
     match pairs.into_iter().find(|(_, stored, given)| stored != given) {
         Some((option, stored, given)) => {
             let stored = says(stored);

@@ -329,6 +329,7 @@ impl Follower {
         let must_reach = durable.max(superblock.log_end);
 
         self.wal = WalReader::new(self.disk.clone(), &core.dir, superblock.tree, start);
+
         let mut pending = UpdateBuffer::default();
         let mut entries = superblock.entries;
         while let Some(frame) = self.wal.next_of(superblock.replaced)? {
@@ -384,6 +385,7 @@ impl Follower {
         let newest = superblock::read(self.disk.as_ref(), core.pager.path())?;
         let replaced = self.superblock.replaced;
         let was_behind = self.is_behind;
+
         let is_newer = newest.generation != self.superblock.generation;
         if is_newer {
             self.take_up(core)?;

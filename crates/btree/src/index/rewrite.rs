@@ -54,6 +54,7 @@ impl Writer {
             let packed = self.or_restore_free_map(|writer| {
                 writer.change_from(core, tree, start, &is_enough, &mut Pack, &mut |_| {})
             });
+
             let (tree, gone, next) = match packed {
                 Err(Error::Corrupt { .. }) => return Ok(()),
                 packed => packed?,

@@ -44,6 +44,7 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
             else {
                 break;
             };
+
             if level > 1 {
                 let at = node.view().child_for(&from);
                 high = node.high_of(at, high);

@@ -140,11 +140,13 @@ impl CowBlocks {
         let from = self.find(low).unwrap_or_default();
         let end = (self.chunks.len(), 0);
         let Some(high) = high else { return (from, end) };
+
         if high <= low {
             return (from, from);
         }
 
         let prefix = key_prefix(high);
+
         let is_below = |block: &SharedBlock| block.compare(prefix, high).is_lt();
         let chunk = self.chunks.partition_point(|chunk| chunk.first().is_some_and(is_below));
         let to = match chunk.checked_sub(1) {

@@ -97,6 +97,7 @@ mod tests {
         assert_eq!(quarantine.end_from(b"e"), Some(b"f".to_vec()));
         assert_eq!(quarantine.end_from(b"f"), Some(b"m".to_vec()));
         assert_eq!(quarantine.end_from(b"z"), None);
+
         let mut updates = UpdateBuffer::default();
         for (key, expected) in [(b"n", None), (b"d", None), (b"g", Some(b"g")), (b"c", Some(b"c"))]
         {
@@ -107,6 +108,7 @@ mod tests {
         quarantine.forget(b"a", Some(b"m"));
         assert_eq!(quarantine.len(), 1);
         assert!(quarantine.begins_at(b"m") && !quarantine.begins_at(b"d"));
+
         for number in 0..2 * RANGES_MAX as u64 {
             quarantine.note(&number.to_le_bytes(), None);
         }

@@ -91,12 +91,14 @@ impl WalReader {
                 Some(segment) => Some(segment),
                 None => self.open_segment()?,
             };
+
             // The writer is about to create the segment.
             let Some(segment) = segment else { return Ok(None) };
 
             let frame = segment.frame(self.position)?;
             let is_end = frame.as_ref().is_some_and(|frame| frame.is_end);
             self.position = frame.as_ref().map_or(self.position, |frame| frame.next);
+
             // A writer that was killed between two segments left an ended one behind.
             let has_successor = frame.is_none()
                 && segment.start != self.position
@@ -263,6 +265,7 @@ impl Wal {
     ) -> Result<Self> {
         let segment = Segment::create(disk.as_ref(), dir, owner, start)?;
         disk.sync_dir(&dir.join(LOG_DIR))?;
+
         let mark = Mark::open(disk.as_ref(), dir, owner.tree)?;
         Ok(Self {
             disk: disk.clone(),
@@ -549,6 +552,7 @@ fn read_frames(
             None => {}
         }
     }
+
     Ok((position, is_sealed))
 }
 
@@ -584,6 +588,7 @@ fn live_segments(
             }
             Err(error) => return Err(error),
         }
+
         is_last = false;
     }
 

@@ -48,6 +48,7 @@ impl<'a> Inner<'a> {
         let [low_len, prefix_len] = [32, 34].map(|at| usize::from(u16_at(bytes, at)));
         let ends_at = CHILDREN_OFFSET + CHILD_BYTES * count;
         let low_at = ends_at + 2 * count.checked_sub(1)?;
+
         let prefix_at = low_at + low_len;
         let separators_at = prefix_at + prefix_len;
         Some(Self {
@@ -237,6 +238,7 @@ pub(crate) fn write(bytes: &mut [u8], lows: &[&[u8]], children: impl Iterator<It
 
     debug_assert!(lows.is_sorted(), "separators ascend");
     let ends_at = CHILDREN_OFFSET + CHILD_BYTES * lows.len();
+
     let mut end = ends_at + 2 * (lows.len() - 1);
     let mut put = |bytes: &mut [u8], what: &[u8]| {
         bytes[end..end + what.len()].copy_from_slice(what);

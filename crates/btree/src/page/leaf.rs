@@ -141,6 +141,7 @@ impl<'a> Leaf<'a> {
         let leaf = Leaf::parse(bytes, count).ok_or_else(|| broken("fences"))?;
 
         let [key, value] = [sizes.key, sizes.value].map(|size| size.map(usize::from));
+
         let is_too_large = key.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes))
             || value.is_some_and(|bytes| bytes > VALUE_BYTES_MAX);
         if leaf.sizes != sizes || is_too_large {
@@ -168,6 +169,7 @@ impl<'a> Leaf<'a> {
     fn check_entries(&self) -> Result<(), Corrupt> {
         let broken = |rule| Corrupt::rule(rule, 0, 0);
         let head = if self.sizes.key.is_some() { 0 } else { 2 };
+
         let mut start = self.entries_at + 2 * self.count;
         if start > PAGE_SIZE {
             return Err(broken("ends"));
@@ -183,6 +185,7 @@ impl<'a> Leaf<'a> {
                 Some(key) => usize::from(key).checked_sub(self.prefix.len()),
                 None => Some(usize::from(u16_at(self.bytes, start))),
             };
+
             let rest = suffix.and_then(|suffix| (end - start - head).checked_sub(suffix));
             let key_bytes = suffix.map_or(0, |suffix| suffix + self.prefix.len());
             match (rest, self.sizes.value) {
@@ -190,6 +193,7 @@ impl<'a> Leaf<'a> {
                 (Some(rest), None) if rest <= VALUE_BYTES_MAX => {}
                 _ => return Err(broken("entry")),
             }
+
             if key_bytes > KEY_BYTES_MAX {
                 return Err(broken("length of a key"));
             }
@@ -263,6 +267,7 @@ impl<'a> Leaf<'a> {
 
         let end_of = |at: usize| usize::from(u16_at(self.bytes, self.entries_at + 2 * at));
         let start = if at == 0 { self.entries_at + 2 * self.count } else { end_of(at - 1) };
+
         let entry = &self.bytes[start..end_of(at)];
         match self.sizes.key {
             Some(key) => entry.split_at(usize::from(key) - prefix_len),
@@ -484,6 +489,7 @@ mod tests {
         let mut bytes = [0; PAGE_SIZE];
         let entries = (part.0..part.1).map(|at| block.get(at)).collect::<Vec<_>>();
         write(&mut bytes, sizes, fences, entries.into_iter());
+
         let count = (part.1 - part.0) as u16;
         let header = Header {
             kind: Kind::Leaf,

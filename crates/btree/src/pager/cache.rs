@@ -107,6 +107,7 @@ impl Cache {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let mut shard = self.shard(number);
         shard.remove(number);
+
         let level = page.level();
         if capacity == 0 || !shard.make_room(capacity - 1, level) {
             return;
@@ -220,6 +221,7 @@ mod tests {
         assert!(cache.get(nodes[0]).is_some() && cache.get(nodes[2]).is_some());
         let next = put(&cache, number(5), 1);
         assert!(cache.get(nodes[1]).is_none() && cache.get(next).is_some());
+
         for at in 10..30 {
             put(&cache, number(at), 1);
             assert!(cache.get(root).is_some());

@@ -244,12 +244,14 @@ impl Pager {
             queue.submit();
             let Some(done) = queue.pop() else { break };
             self.counters.page_reads[usize::from(level)].add(1);
+
             let at = done.tag as usize;
             let page = done.result.map_err(|error| self.unreadable(pages[at], error));
             match page.and_then(|()| self.check(&done.buffer, pages[at], level)) {
                 Ok(page) => loaded[at] = Some(page),
                 Err(error) => failed = failed.or(Some(error)),
             }
+
             spare.push(done.buffer);
         }
 
@@ -304,6 +306,7 @@ impl Pager {
     /// [`Error::Disk`]; any of the pages may have been written.
     pub(crate) fn write(&self, pages: &[NewPage]) -> Result<()> {
         debug_assert!(pages.is_sorted_by(|a, b| a.0 < b.0), "pages are in the order of the file");
+
         let mut batches: Vec<&[NewPage]> = Vec::new();
         let mut rest = pages;
         while !rest.is_empty() {

@@ -161,6 +161,7 @@ impl Superblock {
         // The checksum spans the whole page, with zeros in its own place.
         let mut without_crc = *bytes;
         without_crc[12..16].fill(0);
+
         let crc = crc32c(&without_crc);
         let found = u32_at(bytes, 12);
         if crc != found {
@@ -175,6 +176,7 @@ impl Superblock {
         let page_ref = |at| PageRef { number: u32_at(bytes, at), crc: u32_at(bytes, at + 4) };
         let height = u16_at(bytes, 44);
         let lists = usize::from(u16_at(bytes, 46));
+
         if usize::from(height) >= LEVELS_MAX {
             return Err(broken("height", LEVELS_MAX as u64, u64::from(height)));
         }

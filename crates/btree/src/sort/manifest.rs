@@ -134,6 +134,7 @@ impl Manifest {
 
         let mut input = Reader::new(content);
         input.take(SORT_MAGIC.len()).map_err(short)?;
+
         let version = input.u32().map_err(short)?;
         if version != SORT_VERSION {
             return Err(Refused::Version(version));
@@ -258,6 +259,7 @@ mod tests {
             (48 + 16, &[0], "records covered by a run"),
             (48 + 40 + 16, &[0xFF; 8], "records covered by a run"),
         ];
+
         for (at, with, rule) in cases {
             let mut bytes = manifest().encode();
             bytes[at..at + with.len()].copy_from_slice(with);

@@ -120,6 +120,7 @@ impl MirageIndex {
 
         for name in FILES {
             let path = dir.join(name);
+
             // Opening a FIFO would wait for a writer.
             if let Some(found @ EntryKind::Other) = disk.kind(&path)? {
                 return Err(terrane_io::Error::WrongKind { path, found }.into());

@@ -245,6 +245,7 @@ impl<'a> Builder<'a> {
         let mut lower = block.clone();
         let upper = lower.split_off(last);
         let below = Fences { low: &low, high: Some(&high) };
+
         let parts = leaf::divide(&lower, self.pager.sizes, below);
         if parts.len() + 1 >= even.len() {
             return self.make_parts(&block, &even, None);

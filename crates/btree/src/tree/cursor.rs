@@ -396,6 +396,7 @@ impl Cursor {
             key.clear();
             key.extend_from_slice(first);
             self.key = key;
+
             if self.direction == Direction::Ascending {
                 self.bounds.0.clear();
                 self.bounds.0.extend_from_slice(&self.key);

@@ -275,6 +275,7 @@ impl Edit<'_> {
     fn descend(&mut self, key: &[u8]) -> Result<(Vec<PathNode>, Siblings)> {
         let mut path = Vec::new();
         let mut low = Vec::new();
+
         let mut high = None;
         let Some(mut child) = self.tree.root.clone() else {
             return Ok((path, Siblings { entries: Vec::new(), high, from: 0, to: 0 }));
@@ -434,6 +435,7 @@ impl Edit<'_> {
             let StepLeaf::Made { block: upper, .. } = step_leaves.remove(right) else {
                 unreachable!()
             };
+
             let StepLeaf::Made { block: lower, .. } = &mut step_leaves[left] else {
                 unreachable!()
             };
@@ -502,6 +504,7 @@ impl Edit<'_> {
     ) -> Result<Option<usize>> {
         let Some(parent) = parent else { return Ok(None) };
         let count = parent.node.view().count();
+
         let is_right = siblings.to < count;
         if !is_right && siblings.from == 0 {
             return Ok(None);
@@ -552,6 +555,7 @@ impl Edit<'_> {
         self.written.sort_unstable_by_key(|(number, _)| *number);
         self.pager.write(&self.written)?;
         let leaves = self.written.len() as u64;
+
         for (number, page) in self.written.drain(..) {
             self.pager.cache.put(number, page);
         }
@@ -571,6 +575,7 @@ impl Edit<'_> {
         let parts = leaf::divide(block, self.pager.sizes, fences);
         self.pager.counters.splits.add(parts.len() as u64 - 1);
         self.tree.level_pages[0] += parts.len() as u64;
+
         for (number, part) in parts.iter().enumerate() {
             let high = parts.get(number + 1).map(|next| next.low.as_slice()).or(fences.high);
             let page = self.make_leaf(block, part, high)?;
@@ -615,6 +620,7 @@ impl Edit<'_> {
                 && unless_damaged(self.widen(&mut siblings, parent.as_ref(), level))?
                     .flatten()
                     .is_some();
+
             if is_widened {
                 for node in &nodes {
                     self.let_go(&node.child, level);

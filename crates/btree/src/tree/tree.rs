@@ -58,6 +58,7 @@ impl Node {
         assert!(u16::try_from(entries.len()).is_ok(), "the count of children fits into the header");
         let mut bytes = [0; PAGE_SIZE];
         let lows: Vec<&[u8]> = entries.iter().map(|entry| entry.low.as_slice()).collect();
+
         let unknown = PageRef { number: 0, crc: 0 };
         let children = entries.iter().map(|entry| match entry.child {
             Child::Stored(page) => page,

@@ -113,8 +113,8 @@ fn pages_of_a_build_are_written_in_large_batches() {
     let before = index.stats().unwrap();
     index.build_sorted(&mut IterRecords::new(many()), 90, |_| {}).unwrap();
     let stats = index.stats().unwrap();
-    let (pages, calls) =
-        (stats.page_writes - before.page_writes, stats.write_calls - before.write_calls);
+    let pages = stats.page_writes - before.page_writes;
+    let calls = stats.write_calls - before.write_calls;
     assert!(pages > 350, "{pages}");
     // Three checkpoints write a few pages each.
     assert!(calls <= pages.div_ceil(64) + 12, "{calls} for {pages} pages");

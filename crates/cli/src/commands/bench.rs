@@ -194,6 +194,7 @@ impl UpsertArgs {
         let mut progress = Progress::new(self.common.quiet);
         let report = upsert::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
+
         let lines = [
             ("pairs", format!("{} ({} a batch)", report.elements, report.batch)),
             ("insert", format!("{:.4} s", report.insert_s)),
@@ -215,11 +216,13 @@ impl UnionArgs {
         let mut progress = Progress::new(self.common.quiet);
         let report = union::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
+
         let show = |round: &union::Round| {
             let rate = round.lookups_per_s;
             let reads = round.reads_per_lookup;
             format!("{rate:.0} lookups/s, {reads:.3} reads each")
         };
+
         let mut lines = vec![
             ("entries", format!("{} in {} tables", report.entries, report.tables)),
             ("keys", report.keys.to_string()),
@@ -228,6 +231,7 @@ impl UnionArgs {
             ("longest 1 %", format!("{:.3} s", report.instalment_max_s)),
             ("one table", show(&report.reference)),
         ];
+
         let names = ["debt 100 %", "debt 75 %", "debt 50 %", "debt 25 %", "debt 0 %"];
         lines.extend(names.into_iter().zip(report.quarters.iter().map(show)));
 

@@ -75,6 +75,7 @@ impl Compact {
         let compacted =
             store.compact(&mut |done, total| bar.set(done * PAGE_BYTES, total * PAGE_BYTES));
         drop(bar);
+
         // Tables that were compacted before an error stay compacted, durably.
         let closed = store.close();
         compacted.and(closed)?;
@@ -85,6 +86,7 @@ impl Compact {
             ("compacted", count_of(tables, "table", "tables")),
             ("store", format!("{}, before {}", bytes(bytes_after), bytes(bytes_before))),
         ];
+
         let made = Compacted { tables, bytes_before, bytes_after, wall_s };
 
         output::report("compact", self.json, &made, &lines).map(|()| 0)

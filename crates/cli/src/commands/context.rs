@@ -430,9 +430,11 @@ fn find(store: &StoreReader, text: Option<&str>) -> Result<Hash, Failure> {
         let newest = store.newest().next().transpose()?;
         return Ok(newest.ok_or_else(|| Failure::not_found("the store has no commit"))?.hash);
     };
+
     if let Ok(hash) = text.parse() {
         return Ok(hash);
     }
+
     if let Some(head) = store.branch(text.as_bytes()) {
         return Ok(head);
     }
@@ -548,6 +550,7 @@ impl LsArgs {
         let path = steps(&self.path)?;
         let shown = &self.path;
         let found = context.find_tree(&path)?;
+
         let dir = found.ok_or_else(|| Failure::not_found(format!("nothing is at {shown:?}")))?;
         if dir.kind() == Kind::Value {
             let message = format!("a value is at {shown:?}; `terrane context show` writes it");
@@ -557,6 +560,7 @@ impl LsArgs {
         let mut children = children(&dir)?;
         children.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         children.truncate(self.limit.map_or(usize::MAX, |limit| limit as usize));
+
         let entries: Result<Vec<Listed>, Failure> =
             children.iter().map(|(step, tree)| Listed::new(step, tree, self.long)).collect();
         let entries = entries?;
@@ -617,14 +621,17 @@ impl ShowArgs {
     fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
+
         let shown = &self.path;
         let Some(tree) = context.find_tree(&steps(&self.path)?)? else {
             return Err(Failure::not_found(format!("nothing is at {shown:?}")));
         };
+
         let Some(value) = tree.to_value()? else {
             let message = format!("a directory is at {shown:?}; `terrane context ls` lists it");
             return Err(Failure::usage(message));
         };
+
         if !common.json {
             return output::print(&literal::shown(&value));
         }
@@ -664,18 +671,22 @@ impl GcArgs {
         let has_archive = !reader.volumes().is_empty();
         let options = options(&reader);
         drop(reader);
+
         // The monitor handles Ctrl-C; the bar counts bytes.
         let interrupts = Progress::new(true);
+
         let mut bar = ByteBar::new("collecting", self.quiet);
         let store = open_to_write(RealDisk::auto(), dir, &options)?;
         let outcome = store.collect(&retain, &mut |progress: &GcProgress| {
             bar.set(progress.bytes.min(progress.total_bytes), progress.total_bytes);
             if interrupts.stop() { GcPace::Cancel } else { GcPace::Go }
         });
+
         drop(bar);
         let closed = store.close();
         let done = outcome?;
         closed?;
+
         let report = Reclaimed {
             kept: done.kept,
             collected: done.collected,
@@ -703,6 +714,7 @@ impl GcArgs {
             ("freed", bytes(report.freed_bytes)),
             ("in use", format!("{} of these chunks", bytes(report.live_bytes))),
         ];
+
         if has_archive {
             lines.push(("archived", bytes(report.archived_bytes)));
         }

@@ -97,6 +97,7 @@ impl FromArgs {
         work: impl FnOnce(&mut Stream<'_>) -> Result<(), Failure>,
     ) -> Result<Copied, Failure> {
         let progress = Progress::new(self.quiet);
+
         let started = Instant::now();
         let source = Source::open(&self.from, &self.from_table, self.at.as_ref())?;
         let mut stream = Stream {
@@ -108,7 +109,9 @@ impl FromArgs {
             started,
             failed: None,
         };
+
         let done = work(&mut stream);
+
         // The error of the stream is the cause of the failed work.
         if let Some(failure) = stream.failed.take() {
             return Err(failure);
@@ -156,6 +159,7 @@ impl Records for Stream<'_> {
             }
             Ok(is_there)
         });
+
         match advanced {
             Ok(true) => Ok(Some((&self.current.0, &self.current.1.value))),
             Ok(false) => Ok(None),
@@ -192,6 +196,7 @@ pub(crate) fn to_index(
             Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
         },
     };
+
     let was_there = dir.exists();
     let copied = from.copy(|stream| {
         let index = Index::open_or_create(disk.clone(), dir, config)?;
@@ -263,12 +268,14 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
             let value = std::mem::take(&mut found.value);
             batch.push((std::mem::take(key), StoredValue { value, blob }));
         }
+
         if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
             let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
             table.write_batch(&updates)?;
             batch.clear();
             bytes = 0;
         }
+
         if !is_there {
             return Ok(());
         }

@@ -72,6 +72,7 @@ pub(crate) fn open_if_index(dir: &Path, table: &TableName) -> Result<Option<Inde
 /// [`Failure`].
 pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failure> {
     let (from, to) = range.bounds();
+
     let mut cursor = index.range::<Vec<u8>>((from.clone(), to.clone()))?;
     let mut keys = Vec::new();
     while let Some((key, _)) = cursor.next()? {

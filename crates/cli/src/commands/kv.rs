@@ -188,7 +188,7 @@ pub(crate) struct Put {
     /// Longest line that is accepted; a longer one means a file of another kind
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
     line_max: u64,
-    /// Combines each value with the stored one, by the resolve function of the table
+    /// Combines each value with the stored one, by the merge operator of the table
     #[arg(long)]
     upsert: bool,
     /// Creates the table, and the store, if it is missing
@@ -338,13 +338,16 @@ impl Get {
         let source = self.common.read(self.at.as_ref())?;
         let found = source.get_many(&keys)?;
         let name = source.name(&self.common.table);
+
         let absent: Vec<String> = keys
             .iter()
             .zip(&found)
             .filter(|(_, found)| found.is_none())
             .map(|(key, _)| format!("`{}`", literal::shown(key)))
             .collect();
+
         let place = name.map_or("the B+tree".to_owned(), |name| format!("table `{name}`"));
+
         let failure = (!absent.is_empty())
             .then(|| Failure::not_found(format!("not in {place}: {}", absent.join(", "))));
         // Raw bytes have no place for a report: one value, or a failure.
@@ -360,6 +363,7 @@ impl Get {
         }
 
         let is_single = keys.len() == 1;
+
         let mut lines = Vec::new();
         let mut entries = Vec::new();
         for (key, found) in keys.iter().zip(&found) {
@@ -426,6 +430,7 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
             _ => Failure::environment(message),
         }
     };
+
     let mut input: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
@@ -433,20 +438,24 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
     };
 
     let mut entries = Vec::new();
+
     let mut bytes = 0;
     let mut line = Vec::new();
     for number in 1_u64.. {
         line.clear();
+
         // One byte more than allowed tells a long line from a line at the limit.
         let more = line_max.saturating_add(1);
         let read = (&mut input).take(more).read_until(b'\n', &mut line).map_err(unreadable)?;
         if read == 0 {
             break;
         }
+
         let failed = |why: &str| {
             let at = format!("{}: line {number}", path.display());
             Failure::usage(format!("{at}: {why}"))
         };
+
         if line.pop_if(|last| *last == b'\n').is_none() && read as u64 > line_max {
             return Err(failed(&format!("longer than {line_max} bytes; --line-max allows more")));
         }
@@ -457,12 +466,14 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
         else {
             return Err(failed("not key, tab and value, and perhaps one more tab and a blob"));
         };
+
         bytes += [&key, &value].into_iter().chain(&blob).map(|part| part.len() as u64).sum::<u64>();
         if bytes > COMMIT_BYTES_MAX {
             return Err(failed(
                 "the lines are one commit, which has 1 GiB at most; split the file",
             ));
         }
+
         entries.push(Record { key, value, blob });
     }
 
@@ -511,10 +522,12 @@ impl Put {
         let updates: Vec<_> =
             entries.iter().map(|record| self.update(record)).collect::<Result<_, _>>()?;
         let TableArgs { store, table: name, json } = &self.common;
+
         if !self.create && !store.exists() {
             let shown = store.display();
             return Err(Failure::usage(format!("{shown} does not exist; --create makes it")));
         }
+
         if let Some(index) = open_if_index(store, name)? {
             return self.put_into(&index, &entries);
         }
@@ -537,6 +550,7 @@ impl Put {
             }
             Err(error) => return Err(error.into()),
         };
+
         let commit = table.write_batch(&updates)?.commit();
         close(&store)?;
         let table = Some(name.as_str());
@@ -552,8 +566,9 @@ impl Put {
 
     fn put_into(&self, index: &Index, entries: &[Record]) -> Result<u8, Failure> {
         if self.upsert || self.reserve.bytes().is_some() {
-            return Err(Failure::usage("a B+tree has no resolve function and no reserve"));
+            return Err(Failure::usage("a B+tree has no merge operator and no reserve"));
         }
+
         if let Some(record) = entries.iter().find(|record| record.blob.is_some()) {
             let key = literal::shown(&record.key);
             return Err(Failure::usage(format!("`{key}` has a blob; a B+tree has none")));
@@ -590,6 +605,7 @@ impl Del {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         // A key that is given twice counts once.
         let keys: BTreeSet<Vec<u8>> = arguments(&self.keys)?.into_iter().collect();
+
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
         let range = self.range.keys()?;
         let (name, (deleted, commit)) = match open_if_index(&self.common.store, &self.common.table)?
@@ -603,6 +619,7 @@ impl Del {
                 (Some(self.common.name()), done)
             }
         };
+
         let absent = (keys.len() as u64).saturating_sub(deleted);
         let report = Removed { table: name, deleted, absent, commit };
         let entries = count_of(deleted, "entry", "entries");
@@ -645,11 +662,13 @@ impl KeyRange {
     /// Deletes the keys of the range; returns their number just before, and the commit.
     fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
         let view = table.view()?;
+
         // A deleted range has no count of its own, so the keys are counted in a view before.
         let mut cursor = match &self {
             Self::Prefix(prefix) => view.prefix(prefix)?,
             Self::Between(from, to) => view.range::<Vec<u8>, _>((from.clone(), to.clone()))?,
         };
+
         let mut count = 0;
         while cursor.next_ref()?.is_some() {
             count += 1;
@@ -688,6 +707,7 @@ impl Scan {
     fn scan(&self, source: &Source) -> Result<Vec<Entry>, Failure> {
         let mut stored = source.entries(self.range.keys()?, self.reverse)?;
         let mut out = BufWriter::new(io::stdout().lock());
+
         let mut entries = Vec::new();
         let mut left = self.limit.unwrap_or(u64::MAX);
         loop {
@@ -713,6 +733,7 @@ impl Scan {
                     return Ok(entries);
                 }
             }
+
             left -= taken.len() as u64;
             if taken.len() < wanted || left == 0 {
                 break;

@@ -429,6 +429,7 @@ fn find_root(tree: &Tree, text: Option<&str>) -> Result<Root, Failure> {
     let Some(text) = text else {
         return Ok(versions.last().map_or(Root::EMPTY, |version| version.root));
     };
+
     if text.is_empty() || !text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f')) {
         let message = "a root is 64 lower-case hexadecimal digits, or the first of them";
         return Err(Failure::usage(format!("{text:?}: {message}")));
@@ -492,6 +493,7 @@ impl VersionsArgs {
     fn run(&self, store: &Store, command: &str) -> Result<(), Failure> {
         let tree = self.tree.find(store)?;
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
+
         let versions = tree.versions()?;
         let versions: Vec<Row> = versions.iter().rev().take(limit).map(Row::new).collect();
         if self.common.json {
@@ -519,6 +521,7 @@ impl GetArgs {
     fn run(&self, store: &Store, command: &str) -> Result<(), Failure> {
         let addresses = addresses_of(&self.addresses)?;
         let tree = self.tree.find(store)?;
+
         let root = find_root(&tree, self.root.root.as_deref())?;
         let values = tree.get(&root, &addresses)?;
         if self.common.json {
@@ -548,6 +551,7 @@ impl LeavesArgs {
         let tree = self.tree.find(store)?;
         let root = find_root(&tree, self.root.root.as_deref())?;
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
+
         let found = tree.leaves(&root, &prefix)?.take(limit);
         if !self.common.json {
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());

@@ -236,6 +236,7 @@ impl BitcoinArgs {
             keep_versions: self.keep_versions,
             checkpoint_every: self.checkpoint_every,
         };
+
         let mut progress = Progress::new(self.output.quiet);
         check_inputs(&self.paths)?;
         let engine = self.store.open(&mut progress)?;
@@ -259,6 +260,7 @@ impl BitcoinArgs {
             ("lookups", format!("{:.0}/s", report.lookups_per_s)),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
+
         let measured = self.store.measure(name, report)?;
         lines.extend(measured.lines());
 
@@ -274,6 +276,7 @@ impl ChangesArgs {
             checkpoint_every: self.checkpoint_every,
             line_bytes_max: self.line_max,
         };
+
         let mut progress = Progress::new(self.output.quiet);
         check_inputs(&self.files)?;
         let (name, report) = if self.store.engine == EngineName::Radix {
@@ -285,6 +288,7 @@ impl ChangesArgs {
             let name = engine.name();
             (name, changes::replay(engine, &self.files, &options, &mut progress)?)
         };
+
         drop(progress);
 
         let height = report.height.map_or_else(|| "none".to_owned(), |height| height.to_string());
@@ -300,6 +304,7 @@ impl ChangesArgs {
             ("digest", report.digest.clone()),
             ("time", format!("{:.3} s ({:.0} changes/s)", report.wall_s, report.changes_per_s)),
         ];
+
         lines.extend(report.roots.iter().map(|(scheme, root)| (scheme.as_str(), root.clone())));
         let lines: Vec<_> =
             lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -357,6 +362,7 @@ impl RadixArgs {
             let database = open_database(BackEnd::Memory, Path::new(""), None, durability)?;
             return Ok(Store::open(database, &radix::Options::default())?.into());
         }
+
         let Some(dir) = dir else {
             return Err(Failure::usage("engine radix needs --store DIR, or --backend memory"));
         };

@@ -348,6 +348,7 @@ impl Listed {
                     }
                 }
             };
+
             listed.snapshots.push(snapshot);
         }
 
@@ -357,6 +358,7 @@ impl Listed {
     fn text(&self) -> String {
         let names =
             ["SNAPSHOT", "SAVED", "LABEL", "RUNS", "STORED ENTRIES", "OF THEM TOMBSTONES", "BYTES"];
+
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         for snapshot in &self.snapshots {
             let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
@@ -458,6 +460,7 @@ impl DeleteArgs {
             session.delete_snapshot(&self.name)?;
             true
         };
+
         session.close()?;
         let report = Deleted { name: self.name.as_str(), deleted };
         let done = if deleted { "deleted" } else { "nothing to delete" };
@@ -500,12 +503,14 @@ impl ExportArgs {
         {
             create_dirs(self.mode.disk()?.as_ref(), parent).map_err(Error::from)?;
         }
+
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);
         let place = SnapshotPlace::new(dir, name_there.clone()).on_disk(self.mode.disk()?);
         let mut bar = ByteBar::new("exporting", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = session.export_snapshot_to(&self.name, &place, &mut progress)?;
         drop(bar);
+
         let exported = Exported {
             name: self.name.as_str(),
             to: dir.display().to_string(),
@@ -612,6 +617,7 @@ impl ImportArgs {
         if !dir.exists() {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
+
         if is_same(&self.common.store, dir) {
             return Err(Failure::usage("--from and --store are the same store"));
         }
@@ -625,11 +631,13 @@ impl ImportArgs {
 
         let place = SnapshotPlace::new(dir, name.clone());
         let mut bar = ByteBar::new("importing", self.quiet);
+
         let mut progress = |done, total| bar.set(done, total);
         let report = open_or_make(&self.common.store, |session| {
             Ok(session.import_snapshot_from(&place, name_here, &mut progress)?)
         })?;
         drop(bar);
+
         let imported = Imported {
             name: name.as_str(),
             from: dir.display().to_string(),
@@ -639,6 +647,7 @@ impl ImportArgs {
             files_rebuilt: report.files_rebuilt,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let lines = [
             ("imported", format!("{name} from {} as {name_here}", dir.display())),
             ("copied", copied(report.files_copied, report.bytes_copied)),
@@ -649,6 +658,7 @@ impl ImportArgs {
 
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         let started = Instant::now();
+
         // A missing input is refused before a store is created for it.
         let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;
         check_snapshot_is_new(&self.common.store, name)?;
@@ -661,6 +671,7 @@ impl ImportArgs {
             table.save_snapshot(name, &self.label)?;
             Ok(summary)
         })?;
+
         input.close();
         let imported = ImportedCanonical {
             file: path.display().to_string(),
@@ -669,6 +680,7 @@ impl ImportArgs {
             summary: Summary::new(&summary),
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let lines = summary_lines("imported", format!("{} as {name}", path.display()), &summary);
 
         output::report("snapshot import", self.common.json, &imported, &lines)

@@ -129,7 +129,7 @@ pub(crate) struct CreateArgs {
     /// Bytes of memory for write buffer, filters and indexes together
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
-    /// MergeOperator function that combines the values of upserts: newest, oldest,
+    /// Merge operator that combines the values of upserts: newest, oldest,
     /// add-u64-wrapping, add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
     resolve: MergeOperator,
@@ -177,7 +177,7 @@ pub(crate) struct DropArgs {
     common: CommonArgs,
 }
 
-/// Parses the name of a built-in resolve function, with or without its prefix `terrane.`.
+/// Parses the name of a built-in merge operator, with or without its prefix `terrane.`.
 fn resolve(text: &str) -> Result<MergeOperator, String> {
     let found =
         MergeOperator::by_name(text).or_else(|| MergeOperator::by_name(&format!("terrane.{text}")));
@@ -265,6 +265,7 @@ impl ListArgs {
             [] => "no tables".to_owned(),
             tables => ListedTable::text(tables),
         };
+
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
         output::checked("table list", *json, &listed, &text, failure.as_ref())
@@ -354,6 +355,7 @@ impl DropArgs {
                 true
             }
         };
+
         store.close()?;
         let report = Dropped { table: self.name.as_str(), dropped };
         let done = if dropped { "dropped" } else { "nothing to drop" };

@@ -78,6 +78,7 @@ impl BtreeInfo {
             Some(each) => format!("{}, {each:.1} bytes of pages each", grouped(self.entries)),
             None => grouped(self.entries),
         };
+
         let pages: Vec<String> = self.level_pages.iter().copied().map(grouped).collect();
         let readers = match self.readers_oldest {
             Some(oldest) => format!("{}, the oldest at generation {oldest}", self.readers),
@@ -90,6 +91,7 @@ impl BtreeInfo {
             count_of(self.log_updates, "update", "updates"),
             self.log_start
         );
+
         let generation = format!("{}, readable from {}", self.generation, self.oldest_generation);
 
         lines(&[
@@ -171,6 +173,7 @@ impl BtreePageInfo {
             ("generation", self.generation.to_string()),
             ("crc", format!("{}, right", self.crc)),
         ];
+
         let body = match &self.content {
             PageContentInfo::Leaf { low_hex, high_hex, entries } => {
                 let high = high_hex.clone().unwrap_or_else(|| "the end".to_owned());
@@ -192,6 +195,7 @@ impl BtreePageInfo {
                 dump(&terrane_replay::hex::decode(content_hex).unwrap_or_default())
             }
         };
+
         format!("{}\n\n{body}", lines(&head))
     }
 }

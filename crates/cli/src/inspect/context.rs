@@ -72,6 +72,7 @@ impl TreeSums {
                 return Ok(());
             }
             offset += page.len();
+
             for (_, tree) in page {
                 let Some(value) = tree.to_value()? else {
                     self.add(&tree, depth + 1)?;
@@ -102,10 +103,12 @@ impl ContextStoreInfo {
         let archive_dir = elsewhere(store.archive_dir(), "archive");
         let bytes_of = |path: &PathBuf| if path.is_dir() { store_bytes(path) } else { Ok(0) };
         let index_bytes = index_dir.as_ref().map_or(Ok(files.index_bytes), bytes_of)?;
+
         let archive_bytes = match &archive_dir {
             Some(_) => store.volumes().iter().map(bytes_of).sum::<Result<u64, Failure>>()?,
             None => files.archive_bytes,
         };
+
         let shown = |path: PathBuf| path.display().to_string();
 
         let mut commits = 0;
@@ -161,6 +164,7 @@ impl ContextStoreInfo {
             "{}, branching {}, flat up to {}",
             self.scheme, self.branching, self.flat_limit
         );
+
         let chunks = format!("{} in {}", bytes(self.chunk_bytes), grouped(self.chunks));
         let place = |dir: Option<&String>| dir.map_or(String::new(), |dir| format!(", in {dir}"));
 
@@ -173,6 +177,7 @@ impl ContextStoreInfo {
             ("chunks", chunks),
             ("index", format!("{}{}", bytes(self.index_bytes), place(self.index_dir.as_ref()))),
         ];
+
         if self.volumes > 0 {
             let volumes = count_of(self.volumes as u64, "volume", "volumes");
             let place = place(self.archive_dir.as_ref());
@@ -189,11 +194,13 @@ impl ContextStoreInfo {
                 bytes(tree.value_bytes),
                 bytes(tree.value_bytes_max)
             );
+
             let directories = format!(
                 "{}, the widest has {}",
                 grouped(tree.directories),
                 count_of(tree.children_max, "child", "children")
             );
+
             lines.extend([
                 ("tree of", tree.commit.clone()),
                 ("values", values),

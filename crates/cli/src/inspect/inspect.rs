@@ -173,12 +173,14 @@ impl Inspect {
             let _anchor = anchored.map_err(terrane::lsm::Error::from)?;
             self.inspect_path(&mut inspector, &path)?
         };
+
         let damage = inspector.damage;
         let failure = damage.first().map(|first| {
             let more = damage.len() - 1;
             let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
             Failure::check(format!("damage: {first}{more}"))
         });
+
         let report = Report { shown, damage };
 
         output::checked("inspect", self.json, &report, &text, failure.as_ref())
@@ -195,6 +197,7 @@ impl Inspect {
             let text = described.text();
             return Ok(Some((Shown::RadixStore(described), text)));
         }
+
         if terrane::context::is_store(inspector.disk.as_ref(), path)? {
             self.refuse_page("a context store")?;
             let described = context::ContextStoreInfo::read(path, self.at.as_deref())?;
@@ -213,9 +216,11 @@ impl Inspect {
         if let Some(place) = IndexPath::of(&inspector.disk, path)? {
             return self.inspect_btree(inspector, path, place);
         }
+
         if let Some(found) = self.inspect_merkle_store(inspector, path)? {
             return Ok(found);
         }
+
         if self.at.is_some() {
             let path = path.display();
             return Err(Failure::usage(format!(

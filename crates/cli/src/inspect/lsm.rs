@@ -249,6 +249,7 @@ impl Inspector {
             named_tables,
             snapshots,
         };
+
         let text = store.text();
 
         (store, text)
@@ -384,6 +385,7 @@ fn config(config: &TableConfig) -> Config {
         WriteBuffer::Bytes(bytes) => (None, Some(bytes)),
         _ => (None, None),
     };
+
     Config {
         merge_policy: match config.merge_policy {
             CompactionPolicy::LazyLevelling => "lazy_levelling",
@@ -415,6 +417,7 @@ pub(super) fn page(path: &Path, info: &PageInfo) -> (PageContent, String) {
         value_bytes: entry.value_len,
         value_hex: hex(&entry.value),
     };
+
     let page = PageContent {
         path: path.display().to_string(),
         page: info.page,
@@ -424,12 +427,14 @@ pub(super) fn page(path: &Path, info: &PageInfo) -> (PageContent, String) {
         entries: is_key_page.then(|| info.entries.iter().map(entry).collect()),
         content_hex: (!is_key_page).then(|| hex(&info.content)),
     };
+
     let mut head = vec![
         ("page", format!("{} of {}", page.page, page.path)),
         ("offset", format!("{} bytes", page.offset_bytes)),
         ("kind", page.page_kind.to_owned()),
         ("crc", format!("{}, right", page.crc)),
     ];
+
     let body = if is_key_page {
         head.push(("entries", info.entries.len().to_string()));
         let mut rows = vec![["KIND", "KEY", "VALUE", "VALUE BYTES"].map(str::to_owned).to_vec()];
@@ -449,6 +454,7 @@ pub(super) fn page(path: &Path, info: &PageInfo) -> (PageContent, String) {
     } else {
         dump(&info.content)
     };
+
     let text = format!("{}\n\n{body}", lines(&head));
 
     (page, text)
@@ -541,6 +547,7 @@ impl ManifestContent {
             ("tables", self.tables.len().to_string()),
             ("versions", self.versions.len().to_string()),
         ]);
+
         let mut parts = vec![head];
         if !self.tables.is_empty() {
             parts.push(ListedTable::text(&self.tables));
@@ -560,6 +567,7 @@ impl NamedTables {
             None => "manifest             damaged".to_owned(),
             Some(manifest) => manifest.text(),
         };
+
         if self.log_segments.is_empty() {
             return text;
         }
@@ -592,6 +600,7 @@ impl Store {
             0 => String::new(),
             number => format!("; {} in no snapshot and no table", grouped(number)),
         };
+
         let files = grouped(self.run_files);
         let head = lines(&[
             ("store", self.path.clone()),
@@ -604,10 +613,12 @@ impl Store {
             ),
             ("snapshots", self.snapshots.len().to_string()),
         ]);
+
         let head = match &self.named_tables {
             None => head,
             Some(named) => format!("{head}\n\n{}", named.text()),
         };
+
         if self.snapshots.is_empty() {
             return head;
         }
@@ -653,7 +664,9 @@ impl Snapshot {
             .map(|entries| count_of(entries, "entry", "entries"))
             .or_else(|| write_buffer_bytes.map(bytes))
             .unwrap_or_default();
+
         let policy = merge_policy.replace('_', " ");
+
         let tombstones = count_of(self.tombstones, "tombstone", "tombstones");
         let runs = count_of(self.runs, "run", "runs");
         let head = lines(&[
@@ -681,6 +694,7 @@ impl Snapshot {
             "INDEX",
             "INDEX BYTES/PAGE",
         ];
+
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(self.write_buffer.iter().map(|run| run.row("buffer")));
         rows.extend(self.last_flush.iter().map(|run| run.row("flush")));
@@ -692,6 +706,7 @@ impl Snapshot {
                 let merging = if at < inputs { " merging" } else { "" };
                 rows.push(run.row(&format!("{}{merging}", level.level)));
             }
+
             if let Some(merge) = &level.merge {
                 let runs = count_of(merge.input_runs, "run", "runs");
                 let drops = if merge.drops_tombstones { ", drops tombstones" } else { "" };
@@ -750,6 +765,7 @@ impl Run {
             (Some(kind), Some(per_page)) => format!("{kind}, {per_page:.2} bytes a page in memory"),
             _ => "damaged, or the filter is".to_owned(),
         };
+
         let bits = self.filter_text();
         let probes = self.filter_probes;
         let filter = match self.filter_kind {
@@ -757,6 +773,7 @@ impl Run {
             Some("ribbon") => format!("ribbon of {probes} columns, {bits} bits an entry"),
             Some(_) => format!("{bits} bits an entry, {probes} probes"),
         };
+
         let purpose = match self.purpose {
             "level" => "run of a level",
             _ => "image of a write buffer",

@@ -39,6 +39,7 @@ impl RadixStoreInfo {
             Err(state_dir::Error::Unfinished { .. }) => None,
             marker => Some(marker?),
         };
+
         let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
         let store_bytes = meter::store_bytes(dir).map_err(failed)?;
         let state = match &marker {
@@ -48,6 +49,7 @@ impl RadixStoreInfo {
                 store => Some(TreesInfo::of(&*store?)?),
             },
         };
+
         let redis = marker.as_ref().and_then(|marker| marker.redis.clone());
 
         Ok(Self {
@@ -66,6 +68,7 @@ impl RadixStoreInfo {
             ("radix store", self.path.clone()),
             ("back-end", self.backend.unwrap_or("none yet: its making was interrupted").to_owned()),
         ];
+
         if let Some(prefix) = &self.redis_prefix {
             lines.push(("servers", self.redis_urls.join(", ")));
             lines.push(("prefix", prefix.clone()));

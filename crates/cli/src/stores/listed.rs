@@ -59,6 +59,7 @@ impl ListedTable {
             WriteBuffer::Bytes(bytes) => (None, Some(bytes)),
             _ => (None, None),
         };
+
         let sums = match &info.shape {
             Ok(shape) => Some(Sums::of(shape)),
             Err(reason) => {
@@ -66,6 +67,7 @@ impl ListedTable {
                 None
             }
         };
+
         let sum = |field: fn(&Sums) -> u64| sums.as_ref().map(field);
 
         Self {
@@ -117,6 +119,7 @@ impl ListedTable {
             "BYTES",
             "MERGE DEBT",
         ];
+
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(tables.iter().map(Self::row));
 

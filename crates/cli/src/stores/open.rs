@@ -215,6 +215,7 @@ fn content_of(dir: &Path) -> Result<DirContent, Failure> {
 fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
     if dir.exists() {
         let disk = disk();
+
         // With the lock held, no other process has the store open or can open it.
         let _lock = disk.lock(&dir.join("lock")).map_err(std::io::Error::other)?;
         if let Ok(mut snapshots) = fs::read_dir(dir.join("snapshots"))
@@ -222,15 +223,18 @@ fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
         {
             return Ok(());
         }
+
         // From here on, an interruption leaves a store whose creation has not been finished.
         if dir.join("metadata").exists() {
             fs::rename(dir.join("metadata"), dir.join("metadata.tmp"))?;
         }
+
         for part in ["active", "snapshots"].map(|part| dir.join(part)) {
             if part.exists() {
                 fs::remove_dir_all(part)?;
             }
         }
+
         for part in ["metadata.tmp", "lock"].map(|part| dir.join(part)) {
             if part.exists() {
                 fs::remove_file(part)?;

@@ -46,6 +46,7 @@ impl VersionRef {
             Self::Number(number) => version.number == *number,
             Self::Name(name) => version.name.as_ref() == Some(name),
         };
+
         let missing = || match self {
             Self::Number(number) => number.to_string(),
             Self::Name(name) => format!("`{name}`"),

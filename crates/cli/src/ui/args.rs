@@ -13,6 +13,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         Some((end, 'G')) => (&text[..end], 1_000_000_000),
         _ => (text, 1),
     };
+
     let plain = digits.replace('_', "");
     let starts_with_digit = digits.starts_with(|first: char| first.is_ascii_digit());
     if !starts_with_digit || !plain.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -67,6 +68,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "TB" => 1_000_000_000_000,
         _ => return Err("not a size; write 4096, 4KiB, 256MiB or 1GB".to_owned()),
     };
+
     let number =
         count(digits).map_err(|_| "not a size; write 4096, 4KiB, 256MiB or 1GB".to_owned())?;
 
@@ -143,6 +145,7 @@ mod tests {
         {
             assert!(count(text).is_err(), "{text:?}");
         }
+
         assert!(count("18446744073709551615k").is_err());
         assert!(positive_count("0").is_err());
         assert!(height("4294967296").is_err());

@@ -59,9 +59,11 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
             _ => Failure::environment(message),
         }
     };
+
     let mut bytes = Vec::new();
     let limit = FILE_BYTES_MAX as u64 + 1;
     File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(failed)?;
+
     if bytes.len() > FILE_BYTES_MAX {
         return Err(Failure::usage(format!("{shown}: more than {FILE_BYTES_MAX} bytes")));
     }

@@ -192,11 +192,13 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
         Phase::Operations => ("measuring", "{human_pos} operations", "{rate}"),
         Phase::Check => ("checking", "{human_pos} finds", "{rate}"),
     };
+
     let of_total = match (phase, total) {
         (_, None) => "",
         (Phase::Scan, Some(_)) => BYTES_LEFT,
         (_, Some(_)) => "/{human_len} {wide_bar} {eta} left",
     };
+
     hidden_bar(name, rate, position, of_total, total)
 }
 

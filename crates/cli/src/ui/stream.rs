@@ -211,6 +211,7 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
             _ => Failure::environment(message),
         }
     };
+
     let file = File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.is_dir() {
@@ -278,6 +279,7 @@ impl Target {
             }
             _ => Failure::environment(format!("{shown}: {error}")),
         };
+
         // A device or a pipe is written directly; a file is replaced as a whole.
         let there = match fs::metadata(path) {
             Ok(there) => Some(there),
@@ -338,6 +340,7 @@ impl Target {
 
     fn finish(&self) -> io::Result<()> {
         let Some(beside) = &self.beside else { return Ok(()) };
+
         // The bytes must be durable before the name is: a crash leaves the old file or the new one.
         self.file.sync_all()?;
         if self.replaces {

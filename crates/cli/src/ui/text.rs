@@ -15,6 +15,7 @@ pub(crate) fn time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let days = seconds / DAY_S;
     let in_day = seconds % DAY_S;
+
     // Years begin with March, so that the leap day is the last day of a year. An era of 400 years
     // always has the same number of days.
     let days = days + 719_468;

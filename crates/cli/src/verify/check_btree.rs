@@ -102,6 +102,7 @@ fn with_bar<T>(
 /// Checks an index, repairs it if there is a problem, and checks it again.
 fn mend(disk: &Arc<dyn Disk>, dir: &Path, loss: Loss, quiet: bool) -> Result<Checked, Failure> {
     let check = || with_bar("checking", quiet, |set| btree::check(disk, dir, set));
+
     // Only damage is repaired: an index that cannot be read for another reason, such as a lock, is
     // left alone.
     let found = match check() {
@@ -257,6 +258,7 @@ impl Checked {
         let repair = Repaired::new(report);
         let mut mended: Vec<Problem> =
             found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
+
         // A problem inside a stale or lost range stays: the page is whole again, its entries are
         // not.
         let ranges = || repair.stale.iter().chain(&repair.lost);
@@ -296,6 +298,7 @@ impl Checked {
             count_of(self.entries, "entry", "entries"),
             count_of(self.log_updates, "update in the log", "updates in the log"),
         ];
+
         let fill = self.leaf_fill * 100.0;
         let checked = checked.join(", ");
         lines.push(format!(

@@ -81,6 +81,7 @@ pub(crate) fn verify(
 ) -> Result<u8, Failure> {
     let started = Instant::now();
     let index: Arc<dyn IndexEngine> = Arc::new(BtreeIndexes::default());
+
     let total = meter::store_bytes(dir)
         .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?;
     let check = || {
@@ -117,6 +118,7 @@ pub(crate) fn verify(
     };
 
     checked.wall_s = started.elapsed().as_secs_f64();
+
     let lost = checked.repair.as_ref().and_then(|repair| repair.lost.as_ref());
     // A repair without problems left is a failure too if it lost commits.
     let failure = failure(dir, checked.left)
@@ -204,6 +206,7 @@ impl Checked {
                     == (&problem.file, &problem.address, &problem.rule)
             })
         };
+
         let mut mended: Vec<Problem> = before.problems.iter().map(Problem::new).collect();
         mended.retain(|problem| !is_left(problem));
 
@@ -232,6 +235,7 @@ impl Checked {
             count_of(self.commits, "commit", "commits"),
             count_of(self.objects, "object", "objects"),
         ];
+
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
 
         lines.join("\n")

@@ -149,6 +149,7 @@ impl Repair {
             let tree = dropped.tree.as_ref().map_or(String::new(), |tree| format!(" of {tree}"));
             format!("version {}{tree}, root {}", dropped.version, dropped.root)
         };
+
         let fate = if self.was_refused { "would be dropped" } else { "is dropped" };
 
         let mut lines: Vec<String> =
@@ -215,6 +216,7 @@ impl Checked {
             Err(state_dir::Error::Unfinished { .. }) => return Ok(()),
             marker => marker?,
         };
+
         self.backend = Some(marker.back_end.name());
         let database = database_path(dir);
         if self.check_files(&database, marker.back_end, quiet)? {
@@ -255,6 +257,7 @@ impl Checked {
     ) -> state_dir::Result<bool> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let mut bar = ByteBar::new("checking", quiet);
+
         let mut progress = |done, total| bar.set(done, total);
         match back_end {
             BackEnd::Lsm => {
@@ -290,12 +293,14 @@ impl Checked {
             let fate = if problem.repaired { "; repaired" } else { "" };
             format!("{}{place}: {}{fate}", problem.file, problem.rule)
         };
+
         let mut lines: Vec<String> = self.problems.iter().map(line).collect();
         let checked = [
             count_of(self.trees, "tree", "trees"),
             count_of(self.versions, "version", "versions"),
             count_of(self.nodes, "node", "nodes"),
         ];
+
         lines.extend(self.repair.iter().flat_map(Repair::lines));
         let outcome = outcome(self.repaired, self.left);
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));

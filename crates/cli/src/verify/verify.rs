@@ -239,11 +239,13 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return check_btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
+
         if state_dir::is_store(&self.dir)? {
             let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
             let repair = self.repair.then_some(loss);
             return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));
         }
+
         if is_context_store(disk.as_ref(), &self.dir)? {
             let loss =
                 if self.accept_loss { context::Loss::Accepted } else { context::Loss::Refused };
@@ -253,6 +255,7 @@ impl Verify {
 
         let started = Instant::now();
         let mut bar = ByteBar::new("checking", self.quiet);
+
         let mut progress = |done, total| bar.set(done, total);
         let report = if self.repair {
             let loss =
@@ -261,6 +264,7 @@ impl Verify {
         } else {
             verify::verify(&disk, &self.dir, &mut progress)
         };
+
         drop(bar);
         let mut checked = Checked::new(report?, started.elapsed().as_secs_f64());
 
@@ -320,6 +324,7 @@ impl Lost {
             snapshots: lost.snapshots.clone(),
             tables: lost.tables.clone(),
         };
+
         let gaps = |keys: &[KeyGap]| Some(keys.iter().map(Gap::new).collect());
         report.what = match &lost.what {
             LostWhat::Entries { keys, entries, pages, shows_older } => {
@@ -360,6 +365,7 @@ impl Lost {
             Some(count) => count_of(count, one, many),
             None => many.to_owned(),
         };
+
         let what = match self.what {
             "entries" => {
                 let older = "; values and keys that these had replaced or deleted may show again";
@@ -387,6 +393,7 @@ impl Lost {
             "directory" => "all that the directory held".to_owned(),
             what => what.to_owned(),
         };
+
         format!("lost: {}: {what}{}", self.file, needed_by(&self.snapshots, &self.tables))
     }
 }

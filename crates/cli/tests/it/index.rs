@@ -180,7 +180,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
     let long = "k".repeat(600);
 
     for (arguments, why) in [
-        (&["put", "a", "1", "--upsert"][..], "no resolve function"),
+        (&["put", "a", "1", "--upsert"][..], "no merge operator"),
         (&["put", "a", "1", "--reserve", "1MiB"], "no reserve"),
         (&["put", "a", "1", "--table", "other"], "no tables"),
         (&["del", "a", "--table", "other"], "no tables"),

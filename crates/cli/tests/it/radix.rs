@@ -399,7 +399,7 @@ fn a_repair_loses_nothing_unless_that_is_accepted() {
     }
 }
 
-/// Of the main table.
+/// Keys of the main table.
 fn keys(store: &OpenStore) -> Vec<Vec<u8>> {
     let reader = store.database().reader().unwrap();
     let mut cursor = reader.cursor(Table::Main).unwrap();

@@ -92,6 +92,7 @@ impl Extent {
         let distance = u32::try_from(first >> 1).map_err(|_| {
             Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1)
         })?;
+
         let (chunk, unit) = if first & 1 == 0 {
             (Some(from.chunk), from.unit.checked_sub(distance).filter(|_| distance > 0))
         } else {

@@ -97,6 +97,7 @@ impl FromStr for Hash {
         }
         let (prefix, hash) =
             body.split_first_chunk::<2>().ok_or(HashTextError::Length { found })?;
+
         if *prefix != PREFIX {
             return Err(HashTextError::Prefix);
         }

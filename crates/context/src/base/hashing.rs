@@ -163,6 +163,7 @@ impl Rules {
         let mut out = Vec::new();
         put_hash(&mut out, commit.root);
         put_u64(&mut out, parents.len() as u64);
+
         for parent in &parents {
             put_hash(&mut out, parent);
         }
@@ -242,6 +243,7 @@ impl Preimages {
         debug_assert!((1..=STEP_BYTES_MAX).contains(&step.len()), "a step has 1 to 255 bytes");
         put_leb(&mut self.bytes, step.len() as u64);
         self.bytes.extend_from_slice(step);
+
         if leaf {
             self.bytes.push(u8::from(is_value));
         } else {

@@ -403,6 +403,7 @@ impl Record {
             .ok()
             .filter(|height| (1..=HEIGHT_MAX).contains(height))
             .ok_or(Corrupt::rule("height", u64::from(HEIGHT_MAX), height))?;
+
         let decoded = match kind {
             FLAT | LEAF => {
                 let entries = decode_entries(extent, leaf, &mut bytes)?;
@@ -461,6 +462,7 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
         let tag = take_u8(bytes)?;
         let step_len = take_u8(bytes)?;
         let start = whole.len() - bytes.len();
+
         let step = take_bytes(bytes, usize::from(step_len))?;
         if step.is_empty() || last.is_some_and(|last| last >= step) {
             return Err(Corrupt::rule("steps ascend", items.len() as u64, u64::from(step_len)));
@@ -476,6 +478,7 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
             TAG_VALUE | TAG_DIR => Link::take(extent.at, bytes).map(|_| HASH_BYTES)?,
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
         };
+
         last = Some(step);
 
         items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
@@ -607,12 +610,14 @@ impl EntriesWriter {
             Stored::Value(_) => TAG_VALUE,
             Stored::Dir(_) => TAG_DIR,
         };
+
         debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
         self.own += 1;
         self.bytes.extend_from_slice(&[tag, step.len() as u8]);
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(step);
         let payload = self.bytes.len();
+
         let content = match stored {
             Stored::Inline(value) => {
                 put_leb(&mut self.bytes, value.len() as u64);
@@ -624,6 +629,7 @@ impl EntriesWriter {
                 HASH_BYTES
             }
         };
+
         let head = self.bytes.len() - payload - content;
 
         self.items.push(Item::new(start, step, tag, head));
@@ -704,10 +710,12 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
     put_leb(out, u64::from(height));
     out.push(inner.depth);
     put_leb(out, inner.count);
+
     if delta {
         inner.full.put(at, out);
     }
     out.extend_from_slice(&inner.mask.to_le_bytes());
+
     if delta {
         out.extend_from_slice(&inner.changed.to_le_bytes());
     }
@@ -756,6 +764,7 @@ mod tests {
             full: PLACE,
             changed: 0,
         };
+
         for changed in [0, 0b0010_1000] {
             (inner.full, inner.changed) = (link(250).extent, changed);
             let mut body = Vec::new();
@@ -803,6 +812,7 @@ mod tests {
             let kind = [rng.below(7) as u8];
             assert!(Record::decode(PLACE, &[&kind, random.as_slice()].concat()).is_err());
         });
+
         assert!(decoded > 100, "{decoded}");
     }
 
@@ -826,6 +836,7 @@ mod tests {
         let applied = Arc::new(delta(&bodies[3]).apply(&inner).unwrap());
         let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
         assert_eq!(links.links.len(), 4);
+
         for other in [&applied, &flat, &leaf] {
             assert!(delta(&bodies[3]).apply(other).is_err());
         }

@@ -187,6 +187,7 @@ pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
             volumes.push(volume);
         }
     }
+
     Ok(volumes)
 }
 
@@ -289,6 +290,7 @@ mod tests {
         let disk = terrane_io::MemoryDisk::new();
         let dir = Path::new("/s");
         terrane_io::files::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
+
         let check = |volume, store| check_marker(&*disk, dir, volume, store);
         assert!(
             matches!(check(3, 7), Err(Error::AbsentVolume { path }) if path == volume_dir(dir, 3))

@@ -110,6 +110,7 @@ impl ChunkHead {
             2 => Some((word(36), long(40))),
             other => return Err(corrupt(Corrupt::rule("kind of a chunk", 1, u64::from(other)))),
         };
+
         Ok(Self { number: word(12), store: long(16), before: word(24), chain: word(28), map })
     }
 }
@@ -168,6 +169,7 @@ impl Chunk {
             }
             other => other.into(),
         })?;
+
         let head = ChunkHead::decode(path, &bytes)?;
 
         // Before its number: a chunk of another store may have any.
@@ -287,6 +289,7 @@ impl Chunk {
             chain = frame.crc;
             frames.push((run, frame));
         }
+
         Ok(frames)
     }
 
@@ -360,6 +363,7 @@ impl Chunk {
     pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
         let mut done = 0;
+
         let mut window = Vec::new();
         let mut used = 0;
         while done < total {
@@ -437,6 +441,7 @@ fn window_record(window: &[u8]) -> Option<usize> {
 
 fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run]>> {
     let corrupt = |what| Error::Corrupt { path: file.path().to_owned(), address: None, what };
+
     let bytes_expected = count as usize * RUN_BYTES + CRC_BYTES;
     let len = file.len()?;
     if offset.checked_add(bytes_expected as u64) != Some(len) {
@@ -449,6 +454,7 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     if *stored != crc32c(content).to_le_bytes() {
         return Err(corrupt(Corrupt::rule("checksum of a map", 0, 1)));
     }
+
     let word = |run: &[u8], at: usize| {
         u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
     };
@@ -517,6 +523,7 @@ impl<'a> CopyWriter<'a> {
             self.file.sync()?;
             self.unsynced = 0;
         }
+
         (self.pace)(self.ready.len() as u64)?;
         self.ready.clear();
         Ok(())
@@ -542,6 +549,7 @@ pub(crate) fn write_compacted(
 
     // Small runs share reads and writes of 1 MiB, with the garbage between them.
     let mut read = Vec::new();
+
     let mut read_at = 0;
     let mut copy = CopyWriter::new(&*file, u64::from(next) * UNIT_BYTES, pace);
     for run in runs {
@@ -564,6 +572,7 @@ pub(crate) fn write_compacted(
             left -= some;
         }
     }
+
     copy.write()?;
 
     // The map and the head come last: a copy without them is no chunk.
@@ -702,6 +711,7 @@ mod tests {
             assert!(copied == content);
             largest = largest.max(content.len());
         });
+
         assert!(largest > 2 * UNSYNCED_BYTES_MAX, "{largest}");
     }
 

@@ -94,10 +94,12 @@ impl CommitRecord {
         out.push(COMMIT);
         out.extend_from_slice(&self.commit.hash.0);
         out.push(u8::from(self.root.is_some()));
+
         if let Some(root) = &self.root {
             root.put(at, out);
         }
         put_leb(out, self.commit.parents.len() as u64);
+
         for parent in &self.commit.parents {
             out.extend_from_slice(&parent.0);
         }
@@ -125,6 +127,7 @@ impl CommitRecord {
         }
         let (date, rest) = bytes.split_first_chunk::<8>().ok_or(Corrupt::short("a date"))?;
         bytes = rest;
+
         let commit = Commit {
             hash,
             root: root.map_or(empty, |root| root.hash),
@@ -268,6 +271,7 @@ mod tests {
             author: b"Tezos".to_vec(),
             message: b"x".to_vec(),
         };
+
         let root = Some(Link { extent, hash: commit.root });
         let record = CommitRecord { commit, root, before: Some(extent) };
         let table = CommitTable { before: Some(extent), commits: vec![(Hash([9; 32]), extent)] };

@@ -149,20 +149,25 @@ impl Control {
             Scheme::Tezos => 1,
             Scheme::Blake3 => 2,
         });
+
         bytes.push(match self.indexing {
             Indexing::Minimal => 1,
             Indexing::Always => 2,
         });
+
         bytes.extend_from_slice(&self.volumes.to_le_bytes());
         for word in [self.rules.branching, self.rules.flat_limit] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
+
         for word in [self.store, self.sequence, self.tail.to_u64()] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
+
         for word in [self.chain, self.first] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
+
         for extent in [self.last, self.branches, self.table, self.kept] {
             let (at, len) = extent.map_or((0, 0), |extent| (extent.at.to_u64(), extent.bytes));
             bytes.extend_from_slice(&at.to_le_bytes());
@@ -187,7 +192,9 @@ impl Control {
             address: None,
             what,
         })?;
+
         let mut reader = terrane_io::bytes::Reader::new(page);
+
         let short =
             |_| corrupt("length of a control page", CONTROL_PAGE_BYTES as u64, page.len() as u64);
         if reader.take(8).map_err(short)? != CONTROL_MAGIC {
@@ -289,6 +296,7 @@ impl Mark {
             let what = Corrupt::rule("checksum of the durable mark", 0, 1);
             return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
         }
+
         Ok(Some(mark))
     }
 }
@@ -353,6 +361,7 @@ impl ControlFile {
                 None
             }
         };
+
         Ok(Self { whole, damaged, mark })
     }
 

@@ -199,7 +199,9 @@ impl FrameWriter {
             self.bytes.len().is_multiple_of(UNIT_BYTES as usize),
             "frames take whole units"
         );
+
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
+
         let bytes = payload.len() as u32;
         let content = crc32c(payload);
         let words = [
@@ -211,6 +213,7 @@ impl FrameWriter {
             synced.chunk,
             content,
         ];
+
         for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
@@ -237,10 +240,12 @@ impl Sink for FrameWriter {
         if self.bytes.len() + self.body.len() > FRAME_BYTES_MAX {
             return Err(Error::CommitTooLarge { limit: FRAME_BYTES_MAX });
         }
+
         debug_assert!(
             self.bytes.len().is_multiple_of(UNIT_BYTES as usize),
             "records begin at units"
         );
+
         let start = self.bytes.len();
         put_leb(&mut self.bytes, self.body.len() as u64);
         self.bytes.extend_from_slice(&self.body);
@@ -280,9 +285,11 @@ mod tests {
         assert!(parse(START, &bytes, 5).is_some());
         assert!(parse(START, &bytes, 6).is_none());
         assert!(parse(START.plus(8), &bytes, 5).is_none());
+
         for len in 0..bytes.len() {
             assert!(parse(START, &bytes[..len], 5).is_none(), "{len} bytes");
         }
+
         for bit in 0..bytes.len() * 8 {
             let mut altered = bytes.clone();
             altered[bit / 8] ^= 1 << (bit % 8);
@@ -293,6 +300,7 @@ mod tests {
             records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
                 .map(|(_, body)| body.unwrap().to_vec())
                 .collect();
+
         assert_eq!(bodies, [b"first".to_vec(), Vec::new(), vec![9; 200]]);
     }
 

@@ -183,6 +183,7 @@ mod tests {
         }
 
         assert_eq!(opened.get(), 100, "chunk 7 was used all the time");
+
         // A lookup or a replacement does not open a closed file.
         assert!(files.find((7, None)).is_some() && files.find((1, None)).is_none());
         let new = Arc::new(chunk(7).unwrap());
@@ -190,6 +191,7 @@ mod tests {
         files.replace((1, None), Arc::new(chunk(1).unwrap()));
         assert!(files.find((7, None)).is_some_and(|chunk| Arc::ptr_eq(&chunk, &new)));
         assert!(files.find((1, None)).is_none());
+
         for_each_seed("what_is_asked_for_stays_open_within_the_bound", 20, |rng, _| {
             for _ in 0..200 {
                 let number = rng.below(20) as u32;
@@ -203,6 +205,7 @@ mod tests {
                 assert!(open.ring.iter().all(|key| open.slots.contains_key(key)));
             }
         });
+
         files.clear();
         let before = opened.get();
         get(7);

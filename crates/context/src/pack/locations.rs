@@ -149,6 +149,7 @@ impl Recorded {
         let mut bytes = LOCATIONS_MAGIC.to_vec();
         bytes.extend_from_slice(&LOCATIONS_VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.store.to_le_bytes());
+
         for path in [archive, index] {
             bytes.extend_from_slice(&(path.len() as u32).to_le_bytes());
         }
@@ -201,6 +202,7 @@ impl Recorded {
         };
 
         let recorded = Self { store, archive: text(lens[0])?, index: text(lens[1])? };
+
         // The lengths and the paths must cover all of the file.
         if recorded.encode() != bytes {
             let what = Corrupt::rule("length of the file `locations`", 0, bytes.len() as u64);
@@ -246,6 +248,7 @@ impl Recorded {
         } else if disk.kind(&path)?.is_some() {
             disk.remove(&path)?;
         }
+
         Ok(disk.sync_dir(dir)?)
     }
 }
@@ -323,6 +326,7 @@ impl Locations {
                 Err(error) => errors.push(error),
             }
         }
+
         (Arc::new(Self { dir: dir.to_owned(), recorded, _anchors: anchors }), errors)
     }
 
@@ -385,6 +389,7 @@ impl Locations {
             Err(Error::Corrupt { .. } | Error::NotAContextStore { .. }) => None,
             Err(error) => return Err(error),
         };
+
         let store = before.as_ref().map_or(store, |before| before.store);
         let is_left = before.is_some();
 
@@ -437,6 +442,7 @@ impl Locations {
         if wanted.archive.is_none() && wanted.index.is_none() {
             return Self::enter(disk, at);
         }
+
         let dir = at.0;
         let before = match Recorded::read(disk, dir) {
             Ok(before) => before,
@@ -444,6 +450,7 @@ impl Locations {
             Err(Error::Corrupt { .. } | Error::NotAContextStore { .. }) => None,
             Err(error) => return Err(error),
         };
+
         let recorded = wanted.over(disk, dir, store, before.clone())?;
         let known = before.clone().unwrap_or(Recorded { store, archive: None, index: None });
         if recorded == known {
@@ -455,9 +462,11 @@ impl Locations {
         if recorded.archive != known.archive {
             moved.archive.clone_from(&recorded.archive);
         }
+
         if recorded.index != known.index {
             moved.index.clone_from(&recorded.index);
         }
+
         for (part, path) in moved.parts() {
             create_dirs(disk, path)?;
             let _anchor = part.anchor(disk, path)?;

@@ -67,12 +67,14 @@ impl Marker {
             return Ok(Owner::Nobody);
         }
         let corrupt = |what| Error::Corrupt { path: path.to_owned(), address: None, what };
+
         let mut bytes = [0; MARKER_BYTES];
         let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
         file.read_at(&mut bytes, 0).map_err(|error| match error {
             terrane_io::Error::ShortRead { .. } => corrupt(Corrupt::short("length of a marker")),
             other => other.into(),
         })?;
+
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };

@@ -326,6 +326,7 @@ impl Pack {
         if let Some(body) = archived {
             return Ok(body);
         }
+
         Err(match self.missing_volume()? {
             _ if is_lost => self.lost(extent.at.chunk),
             Some(path) => Error::VolumeMissing { path, address: extent.at },
@@ -420,6 +421,7 @@ impl Pack {
             }
             Err(_) => false,
         });
+
         if records.is_empty() {
             return fetched;
         }
@@ -428,6 +430,7 @@ impl Pack {
         self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
+
         read_bodies(&*self.disk, &records, &mut |number, body| {
             let (node, extent) = missing[number];
             let Some(node) = node else {
@@ -461,6 +464,7 @@ impl Pack {
                 delta.apply(&full).map_err(fail)?
             }
         };
+
         Ok(self.keep(extent, record))
     }
 
@@ -581,6 +585,7 @@ impl Pack {
             error if is_absent(&error) => self.lost(start.chunk),
             error => error,
         })?;
+
         if chunk.runs.is_some() {
             let what = Corrupt::rule("a chunk with the end of the pack is as it was written", 1, 2);
             return Err(self.corrupt(start, what));
@@ -702,6 +707,7 @@ impl Pack {
             while let Some(head) = parse(tail.end, rest, tail.chain) {
                 rest = pass(tail, &head, rest, visit)?;
             }
+
             if rest.is_empty() {
                 return Ok(());
             }
@@ -862,10 +868,12 @@ impl Pack {
         // The disk may have been unmounted since the last part.
         check_marker(&*self.disk, &self.archive_dir(), volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
+
         let path = part_path(&self.archive_dir(), number, part);
         if self.disk.kind(&path)?.is_some() {
             return Err(Error::PartExists { path });
         }
+
         if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
             // No later call may take for archived what may not be durable.
             self.disk.remove(&path).ok();
@@ -990,6 +998,7 @@ impl Source for Pack {
             let what = Corrupt::rule("kind of a value record", u64::from(VALUE), u64::from(found));
             return Err(self.corrupt(extent.at, what));
         };
+
         let value: Arc<[u8]> = bytes.into();
         self.cache_value(extent.at, &value);
 
@@ -1040,6 +1049,7 @@ mod tests {
             .with_access(Access::Direct);
         let head = ChunkHead { number: 0, store: 1, before: 0, chain: 0, map: None };
         let chunk = pack.create_chunk(head).unwrap();
+
         let mut tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain: 0 };
         let last = OPEN_FILES_MAX as u32 + 10;
         for _ in 0..last {
@@ -1063,6 +1073,7 @@ mod tests {
         let end = Address { chunk: last, unit: FIRST_UNIT };
         let tail = Tail { chunk: pack.chunk(last).unwrap(), end, chain: 0 };
         let tail = pack.to_append(tail).unwrap();
+
         for number in (0..last).chain(0..last) {
             pack.chunk(number).unwrap();
         }

@@ -56,6 +56,7 @@ pub(crate) fn read_bodies(
         let offset = chunk.offset_of(*extent).ok()??;
         Some((number, (Arc::clone(chunk), *extent, offset)))
     });
+
     let mut wanted: Vec<(usize, Wanted)> = located.collect();
     wanted.sort_unstable_by_key(|(_, (_, extent, _))| extent.at);
     let pages = pages_of(&wanted);
@@ -84,6 +85,7 @@ pub(crate) fn read_bodies(
     };
 
     let mut left = pages.iter().enumerate();
+
     // A single read needs no queue, and the system may refuse a queue.
     let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
     let Some(mut queue) = queue else {

@@ -168,6 +168,7 @@ fn put_length(out: &mut Vec<u8>, length: u64) -> Coded<()> {
 
 fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()> {
     check_nesting(nesting)?;
+
     let proofs = &inode.proofs;
     let ascend = proofs.windows(2).all(|pair| matches!(pair, [a, b] if a.0 < b.0));
     if !ascend || proofs.iter().any(|(index, _)| usize::from(*index) >= DENSE_SLOTS) {
@@ -225,10 +226,12 @@ fn put_inode_tree(out: &mut Vec<u8>, tree: Option<&InodeTree>, nesting: usize) -
 fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Coded<()> {
     check_nesting(nesting)?;
     put_length(out, chain.length)?;
+
     let count = chain.segment.len();
     if !(1..=SEGMENT_MAX).contains(&count) {
         return shape("a chain has 1 to 406 indices");
     }
+
     if chain.segment.iter().any(|&index| usize::from(index) >= DENSE_SLOTS) {
         return shape("the indices of buckets are below 32");
     }
@@ -240,6 +243,7 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
         .segment
         .iter()
         .flat_map(|&index| (0..INDEX_BITS).rev().map(move |bit| index >> bit & 1));
+
     for (at, bit) in bits.chain([1]).enumerate() {
         bytes[at / 8] |= bit << (7 - at % 8);
     }
@@ -343,6 +347,7 @@ impl<'a> Reader<'a> {
 
         // No capacity from the length: memory grows with the bytes that are there.
         let mut list = self.list()?;
+
         let mut entries = Vec::new();
         let mut last: &[u8] = &[];
         while !list.is_done() {
@@ -352,6 +357,7 @@ impl<'a> Reader<'a> {
             entries.push((step.into(), list.tree(nesting + 1)?));
             last = step;
         }
+
         Ok(entries)
     }
 
@@ -432,11 +438,13 @@ impl<'a> Reader<'a> {
         self.rule(last != 0, "the last byte of a segment ends it", 0)?;
         let bits = bytes.len() * 8 - 1 - last.trailing_zeros() as usize;
         let count = bits / INDEX_BITS;
+
         self.rule(
             bits.is_multiple_of(INDEX_BITS),
             "a segment has 5 bits for an index",
             bits as u64,
         )?;
+
         self.rule(
             (1..=SEGMENT_MAX).contains(&count),
             "a chain has 1 to 406 indices",

@@ -61,6 +61,7 @@ pub fn produce_tree_proof<R>(
         root: tree.root().clone(),
         spots: Mutex::new(vec![Noted { parent: None, item: 0, seen: Seen::Nothing }]),
     });
+
     let empty = before.kind == Kind::Directory && hash == tree.rules().empty_hash();
     let link = Link { extent: Recorder::extent(0), hash };
     let root = match before.kind {
@@ -68,6 +69,7 @@ pub fn produce_tree_proof<R>(
         Kind::Directory => Child::DirAt(Box::new((link, OnceLock::new()))),
         Kind::Value => Child::ValueAt(Box::new(link)),
     };
+
     let source: Arc<dyn Source> = Arc::clone(&recorder) as Arc<dyn Source>;
     let env = Env { rules: *tree.rules(), source: Some(source), proof: false };
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
@@ -105,6 +107,7 @@ pub fn merkle_tree<S: AsRef<[u8]>>(
         }
         Ok((tree, ()))
     })?;
+
     Ok(proof)
 }
 
@@ -149,6 +152,7 @@ impl Source for Recorder {
 
         // The children get numbers now, so that each is a link to follow.
         let node = self.load_node(&spots[number])?;
+
         let first = spots.len();
         let item = |item| Noted { parent: Some(Arc::clone(&node)), item, seen: Seen::Nothing };
         let record = match node.shape() {
@@ -161,6 +165,7 @@ impl Source for Recorder {
                 inner_record(inner, node.height, first)
             }
         };
+
         let record = Arc::new(record);
         spots[number].seen = Seen::Node { record: Arc::clone(&record), first, node };
 
@@ -248,6 +253,7 @@ impl Recorder {
     ) -> Record {
         let count = entries.len();
         let extent = Self::extent(number);
+
         let mut out =
             EntriesWriter::new(entries.is_leaf(), extent.at, None, EntriesBuffers::default());
         for item in 0..count {
@@ -257,6 +263,7 @@ impl Recorder {
             let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
             out.put(entries.step(item), stored);
         }
+
         out.end();
         out.record(height, extent).0
     }
@@ -289,6 +296,7 @@ impl Recorder {
                 return Ok(blind(hash));
             }
         };
+
         match node.shape() {
             Shape::Entries(entries) => {
                 Ok(ProofTree::Node(self.entries(spots, entries, first, nesting)?))
@@ -326,6 +334,7 @@ impl Recorder {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
+
         let mut proofs = Vec::new();
         for (number, (bucket, hash)) in (first..).zip(filled(inner)) {
             let below = match &spots[number].seen {

@@ -142,6 +142,7 @@ impl<'a> Builder<'a> {
                 self.within(|builder| builder.chain(chain, nesting))?
             }
         };
+
         Ok(Child::Dir(Arc::new(node)))
     }
 
@@ -211,6 +212,7 @@ impl<'a> Builder<'a> {
             InodeTree::Tree(inode) => self.inner(inode, nesting)?,
             InodeTree::Extender(chain) => self.chain(chain, nesting)?,
         };
+
         Ok(Slot::Node(Arc::new(node)))
     }
 
@@ -277,6 +279,7 @@ impl<'a> Builder<'a> {
             Slot::Node(node) => node.count() == length,
             Slot::Blinded(_) => true,
         };
+
         self.check(whole, "the length is that of what is below")?;
 
         while self.buckets.len() > outer {

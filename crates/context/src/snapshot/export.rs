@@ -53,6 +53,7 @@ impl ExportSource {
             Some(base) => root(base)?.map(|node| BaseSpot::new(node, None)),
             None => None,
         };
+
         let root = match root(&self.context)? {
             Some(node) => Some(exporter.tree(node, base)?),
             None => None,
@@ -235,6 +236,7 @@ impl Exporter<'_> {
             let step = entries.step(open.next);
             let spot = entries.spot(open.next);
             let Ok(stored) = spot.stored() else { unreachable!("a commit is stored") };
+
             let bound = match stored {
                 Stored::Inline(bytes) => Bound::Inline(bytes.to_vec()),
                 _ if self.is_kept(open, step, stored)? => Bound::Kept,
@@ -244,6 +246,7 @@ impl Exporter<'_> {
                     None => return self.below(open, step, spot),
                 },
             };
+
             open.entries.push((step.into(), bound));
 
             open.next += 1;

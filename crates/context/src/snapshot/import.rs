@@ -217,6 +217,7 @@ impl<'a> Importer<'a> {
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(Error::GcRunning),
         };
+
         let checkout = |hash| store.checkout(&hash)?.ok_or(Error::UnknownCommit { hash });
         Ok(Self {
             store,
@@ -264,6 +265,7 @@ impl<'a> Importer<'a> {
                 u64::from(object.height),
             );
         }
+
         debug_assert_eq!(own, self.imported.len(), "elements are numbered in their order");
         self.imported.push(object);
         self.batch.push((own, ready));
@@ -318,9 +320,11 @@ impl<'a> Importer<'a> {
         if count == 0 || !leaf && !env.rules.is_flat(count) {
             return refuse("number of steps", u64::from(env.rules.flat_limit), count);
         }
+
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return refuse("steps ascend", pair[0].0.len() as u64, pair[1].0.len() as u64);
         }
+
         if base.is_some_and(|base| !self.imported[base].kind.is_dir(&env.rules)) {
             return refuse("the base of steps is a directory", 1, 0);
         }
@@ -386,6 +390,7 @@ impl<'a> Importer<'a> {
             ElementKind::Value => is_value,
             kind => !is_value && kind.is_dir(&env.rules),
         };
+
         if !fits {
             return refuse("kind of what a step is bound to", 1, 0);
         }
@@ -435,15 +440,18 @@ impl<'a> Importer<'a> {
                 preimage.bucket(bucket, &object.hash);
                 Reference::Element { is_value: false, number }
             };
+
             targets.push(target);
         }
 
         let BucketCheck { step: Some(step), count: found, .. } = buckets else {
             return refuse("buckets of an inode", 1, 0);
         };
+
         if found != count {
             return refuse("entries below an inode", found, count);
         }
+
         if preimage.finish().first() != Some(hash) {
             return Err(Refusal::Hash);
         }
@@ -491,6 +499,7 @@ impl<'a> Importer<'a> {
             is_base: true,
             ..ImportedElement::new(*hash, ElementKind::of_node(env, &node)?, node.height)
         };
+
         self.imported.push(object);
 
         Ok(())
@@ -522,6 +531,7 @@ impl<'a> Importer<'a> {
             author: &author,
             message: &message,
         };
+
         if rules.commit_hash(&info) != *hash {
             return Err(Refusal::Hash);
         }
@@ -551,6 +561,7 @@ impl<'a> Importer<'a> {
 
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
+
         let mut written = Vec::new();
         store.write_frame(&mut writer, None, &mut |sink| {
             for (number, ready) in &batch {
@@ -576,6 +587,7 @@ impl<'a> Importer<'a> {
         if let Some(extent) = sink.known(matches!(ready, Ready::Value(_)), &hash)? {
             return Ok(extent);
         }
+
         match ready {
             Ready::Value(bytes) => sink.put(&mut |body| {
                 body.push(VALUE);
@@ -626,6 +638,7 @@ impl<'a> Importer<'a> {
             let what = Corrupt::rule("the commit comes last", 1, 0);
             return Err(Error::UnexpectedElement { index: count, what });
         };
+
         if !self.batch.is_empty() {
             self.write()?;
         }

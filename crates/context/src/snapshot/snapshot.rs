@@ -168,6 +168,7 @@ impl Header {
             Scheme::Tezos => 1,
             Scheme::Blake3 => 2,
         };
+
         bytes.extend_from_slice(&[scheme, 1 + u8::from(self.base.is_some()), 0, 0]);
         bytes.extend_from_slice(&self.rules.branching.to_le_bytes());
         bytes.extend_from_slice(&self.rules.flat_limit.to_le_bytes());
@@ -185,6 +186,7 @@ impl Header {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
+
         if !bytes.starts_with(SNAPSHOT_MAGIC) {
             return Err(Error::NotASnapshot);
         }
@@ -204,6 +206,7 @@ impl Header {
             2 => Scheme::Blake3,
             other => return Err(damaged(Corrupt::rule("scheme", 1, u64::from(other)))),
         };
+
         let rules = Rules { scheme, branching: word(16), flat_limit: word(20) };
         rules.check()?;
         let mut hashes = &bytes[24..];
@@ -345,6 +348,7 @@ fn put_entry(own: usize, step: &[u8], bound: &Bound, out: &mut Vec<u8>) {
         Bound::Dir(_) => ENTRY_DIR,
         Bound::Kept => ENTRY_KEPT,
     });
+
     out.push(step.len() as u8);
     out.extend_from_slice(step);
 
@@ -373,6 +377,7 @@ fn take_entry(own: usize, bytes: &mut &[u8]) -> std::result::Result<(Box<[u8]>, 
         ENTRY_KEPT => Bound::Kept,
         other => return Err(Corrupt::rule("tag of an entry", 1, u64::from(other))),
     };
+
     Ok((step, bound))
 }
 
@@ -507,6 +512,7 @@ impl<'a> StreamReader<'a> {
     pub(crate) fn next(&mut self) -> Result<Option<(Hash, Element)>> {
         let index = self.elements as u64;
         let unexpected = |what| Error::UnexpectedElement { index, what };
+
         let length = self.length()?;
         if length == 0 {
             return self.end().map(|()| None);
@@ -542,6 +548,7 @@ impl<'a> StreamReader<'a> {
         } else {
             return Ok(());
         };
+
         let what = Corrupt::rule(rule, expected, found);
         Err(Error::DamagedStream { offset: self.bytes, what })
     }

@@ -97,6 +97,7 @@ impl Store {
             if !write.allow_empty && context.hash() == before {
                 return Ok(None);
             }
+
             if let Some(parents) = &write.parents {
                 context.set_parents(parents.clone());
             }
@@ -200,6 +201,7 @@ impl Store {
             if self.branch(branch) != head {
                 continue;
             }
+
             let merged = match head {
                 Some(ours) => match self.merge_heads(&ours, theirs, &write.meta, reach, merge) {
                     // A collection removed a common ancestor meanwhile.
@@ -234,6 +236,7 @@ impl Store {
         if common == [*theirs] {
             return Ok(*ours);
         }
+
         if common == [*ours] {
             return Ok(*theirs);
         }
@@ -267,6 +270,7 @@ impl Store {
             let base = self.merge_base(&below, reach, merge, nesting + 1)?;
             tree = tree.merge(&base, self.context_of(Some(*next))?.tree(), merge)?;
         }
+
         Ok(tree)
     }
 }

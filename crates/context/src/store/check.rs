@@ -225,6 +225,7 @@ pub fn check(
     let (dir, anchor) = enter(&**disk, dir)?;
     let dir = dir.as_path();
     let (locations, errors) = Locations::look(&**disk, (dir, &anchor))?;
+
     for error in errors {
         report.note_error(dir, None, error)?;
     }
@@ -265,10 +266,12 @@ pub fn check(
         kept: FastMap::default(),
         report,
     };
+
     checker.chunks()?;
     checker.volumes()?;
     checker.commits(progress)?;
     checker.branches();
+
     if let Some(engine) = options.index {
         checker.index(engine)?;
     }
@@ -343,6 +346,7 @@ fn check_chunks(
             None => pack.chunk(number),
             Some(part) => pack.part(number, part),
         };
+
         let chunk = match opened {
             Ok(chunk) => chunk,
             Err(error) => {
@@ -359,6 +363,7 @@ fn check_chunks(
                 continue;
             }
         };
+
         if chunk.runs.is_none() {
             note_gaps(&chunk, &runs, end, report);
         }
@@ -408,10 +413,12 @@ fn check_records(
             }
             Ok(())
         });
+
         if let Err(error) = looked {
             report.note_error(dir, None, error)?;
         }
     }
+
     Ok(())
 }
 
@@ -475,8 +482,10 @@ impl Checker<'_> {
                     continue;
                 }
             };
+
             self.report.commits += 1;
             self.kept.insert(record.commit.hash, extent);
+
             let info = record.commit.info();
             if inner.env.rules.commit_hash(&info) != record.commit.hash {
                 self.wrong(
@@ -485,6 +494,7 @@ impl Checker<'_> {
                     "the content of the commit has another hash".to_owned(),
                 );
             }
+
             if let Some(root) = record.root {
                 let path = Arc::from("");
                 self.walk(Task { link: root, is_value: false, depth: None, path })?;
@@ -637,6 +647,7 @@ impl Checker<'_> {
                 return Ok(());
             }
         };
+
         let (indexed, control) = {
             let view = inner.view();
             (view.indexed, view.control)

@@ -329,6 +329,7 @@ impl Store {
             let value = (u64::from(control.volumes) + 1).to_string();
             return Err(Error::InvalidConfig { option: "volumes", value, allowed: "up to 65,535" });
         };
+
         let path = volume_dir(&archive, control.volumes);
 
         // A directory elsewhere exists already, with its marker.
@@ -378,17 +379,20 @@ impl Store {
         let mut missing: BTreeSet<Hash> = retain.commits.iter().copied().collect();
         let wanted = missing.clone();
         let mut since = retain.since;
+
         let mut plan = Plan {
             retained: Address { chunk: end, unit: 0 },
             kept: Vec::new(),
             heads: BTreeSet::new(),
             collected: 0,
         };
+
         let mut left = retain.newest.unwrap_or(0);
         let mut commits = self.inner.newest();
 
         loop {
             let is_counting = left > 0 || since.is_some() || retain.everything;
+
             // With an archive, the older commits are all that were ever made, and stay as they are.
             if archives && !is_counting {
                 break;
@@ -412,6 +416,7 @@ impl Store {
             if since == Some(hash) {
                 since = None;
             }
+
             let is_head = heads.remove(&hash);
             if is_head {
                 plan.heads.insert(hash);
@@ -500,10 +505,12 @@ impl Store {
         }
         self.keep_more(plan, &mut marks, end)?;
         let before = self.hide(plan, &mut marks)?;
+
         debug_assert!(
             plan.kept.iter().all(|kept| !marks.lacks(kept.extent.at)),
             "kept commits are marked"
         );
+
         debug_assert!(plan.kept.iter().filter_map(|kept| kept.root).all(|root| !marks.lacks(root)));
         let marks = Arc::new(marks);
         let switched = self.switch(plan, &mut writer, end, &marks);
@@ -558,6 +565,7 @@ impl Store {
                 break;
             }
         }
+
         Ok(tail)
     }
 
@@ -622,6 +630,7 @@ impl Store {
     /// from there.
     fn mark_tables(&self, marks: &mut Marks, retained: Address) -> Result<()> {
         let Control { table: mut next, volumes, kept, .. } = self.inner.view().control;
+
         // Opening the store reads this table, and with volumes no later table replaces it.
         if let Some(kept) = kept.filter(|_| volumes > 0) {
             marks.mark(kept.at);
@@ -668,6 +677,7 @@ impl Store {
                 if at < from || at >= to {
                     continue;
                 }
+
                 chunk.each_record(run, &mut |extent, body| {
                     let fail = |what| pack.corrupt(extent.at, what);
                     let body = body.map_err(fail)?;
@@ -681,6 +691,7 @@ impl Store {
                     }
                     marks.mark_below(pack, extent, body)
                 })?;
+
                 pace(unit_bytes(u64::from(run.units)))?;
             }
         }
@@ -755,6 +766,7 @@ impl Store {
             Some(_) => Ok(()),
             None => self.clean_index(marks, end, pacer),
         };
+
         let is_through = match is_cleaned {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 report.put_off += 1;
@@ -933,6 +945,7 @@ impl Store {
                 }
                 Ok(())
             })?;
+
             pacer.add(unit_bytes(u64::from(run.units)))?;
         }
 

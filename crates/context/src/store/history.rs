@@ -100,6 +100,7 @@ impl<'a> Search<'a> {
         let Some(seen) = self.seen.get_mut(&hash) else { return Ok(()) };
         let Some((at, _)) = seen.found else { return Ok(()) };
         seen.depth = seen.depth.min(depth);
+
         if seen.flags & flags == flags {
             return Ok(());
         }

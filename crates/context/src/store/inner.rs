@@ -255,6 +255,7 @@ impl StoreInner {
         if tables.newest != newest {
             *tables = Tables { newest, next: newest, ..Tables::default() };
         }
+
         loop {
             if let Some(extent) = tables.commits.get(hash) {
                 return Ok(Some(*extent));
@@ -273,6 +274,7 @@ impl StoreInner {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
+
         let recent = {
             let view = self.view();
             view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
@@ -283,6 +285,7 @@ impl StoreInner {
             Some(extent) => Some(extent),
             None => self.indexed(Object::Commit, hash)?,
         };
+
         let Some(extent) = extent.filter(|extent| self.view().is_kept(hash, *extent)) else {
             return Ok(None);
         };
@@ -311,6 +314,7 @@ impl StoreInner {
             }
             pins.add(self.pinned.pin(root.extent));
         }
+
         Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
     }
 
@@ -414,6 +418,7 @@ impl StoreInner {
                     continue;
                 }
             };
+
             visit(Object::Dir, &link)?;
 
             let node = Node::of_record(record, &link);

@@ -231,6 +231,7 @@ fn name_lost(
         }
         branches = moved_branches(inner, newest);
     }
+
     add_indexed(index, found, &mut commits);
 
     // The control record counts commits whose bytes are gone.
@@ -265,6 +266,7 @@ fn add_framed(
             looked.ok();
         }
     }
+
     Ok(())
 }
 
@@ -284,6 +286,7 @@ fn add_indexed(index: &Arc<dyn IndexEngine>, found: &OpenedStore, commits: &mut 
     let inner = &found.inner;
     let dir = inner.pack.locations().index();
     let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &dir) else { return };
+
     let mut visit = |found_key: &IndexKey, value: &IndexValue| {
         let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
         let is_commit = *found_key == key(Object::Commit, &hash);
@@ -292,6 +295,7 @@ fn add_indexed(index: &Arc<dyn IndexEngine>, found: &OpenedStore, commits: &mut 
         }
         is_commit
     };
+
     index.each_from(&key(Object::Commit, &Hash([0; 32])), &mut visit).ok();
     index.close().ok();
 }

@@ -409,13 +409,16 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
     let mismatch = |option, stored: String, given: String| {
         Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
     };
+
     let stored = control.rules;
     if stored.scheme != given.scheme {
         return mismatch("scheme", format!("{:?}", stored.scheme), format!("{:?}", given.scheme));
     }
+
     if stored.branching != given.branching {
         return mismatch("branching", stored.branching.to_string(), given.branching.to_string());
     }
+
     if stored.flat_limit != given.flat_limit {
         return mismatch("flat_limit", stored.flat_limit.to_string(), given.flat_limit.to_string());
     }
@@ -491,6 +494,7 @@ impl Store {
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
+
         if has_pack(&*disk, dir)? {
             return Err(Error::LostControl { path: dir.to_owned() });
         }
@@ -585,6 +589,7 @@ impl Store {
             let pack = new_pack(&disk, &locations, options);
             let mut view = View::new(control);
             view.first_known = newest.first;
+
             let tail = match recover(&pack, &mut view, FollowLimit::to(file.durable())) {
                 Ok(tail) => pack.to_append(tail)?,
                 // The older record may still lead to intact frames.
@@ -613,6 +618,7 @@ impl Store {
                 damaged_copies: file.damaged.len() as u64,
                 indexed: None,
             };
+
             return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
         }
 
@@ -649,6 +655,7 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
+
         // A killed process may not have synced the record that was read: commits that it hides must
         // not come back.
         control_file.sync()?;
@@ -690,6 +697,7 @@ impl Store {
             held: Mutex::default(),
             marks: RwLock::new(None),
         };
+
         store.move_mark(store.inner.view().control.store, lock(&store.written).end);
         Ok(store)
     }
@@ -788,6 +796,7 @@ impl Store {
         if kind == Kind::Directory && *hash == self.rules().empty_hash() {
             return Ok(Some(self.inner.empty()));
         }
+
         let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
         let pins = Pins::default();
         let link = {
@@ -921,6 +930,7 @@ impl Store {
 
         // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
+
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
         let (end, written) = {
@@ -1034,6 +1044,7 @@ impl Store {
                 _ => Err(Error::NotADirectory),
             };
         };
+
         let start = self.now();
         let (hash, hashed) = digest::hash(&self.inner.env, node, self.options.hash_threads);
         let hash_time = self.now().saturating_sub(start);
@@ -1081,6 +1092,7 @@ impl Store {
 
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
+
         let mut written = Written::default();
         let (root, extent) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
@@ -1094,6 +1106,7 @@ impl Store {
         if let Some(root) = root {
             tree.pins.add(self.inner.pinned.pin(root.extent));
         }
+
         if self.options.indexing == Indexing::Always {
             writer.index(written.objects());
         }
@@ -1181,6 +1194,7 @@ impl Store {
         debug_assert!(synced <= writer.tail.end, "only appended frames are durable");
         let start = self.now();
         (writer.tail, writer.spare) = self.inner.pack.append(&writer.tail, frame, kind, synced)?;
+
         if writer.spare.capacity() > SPARE_BYTES_MAX {
             writer.spare = Vec::new();
         }
@@ -1333,9 +1347,11 @@ impl Store {
             view.recent.values().all(|commit| commit.at < control.tail),
             "all are indexed"
         );
+
         debug_assert!(view.control.sequence < control.sequence, "records are numbered upwards");
         view.recent.clear();
         view.indexed = control.tail;
+
         if let Some((_, kept)) = &change.retained {
             view.kept = kept.iter().copied().collect();
         }
@@ -1365,6 +1381,7 @@ impl Store {
         let view = self.inner.view();
         let mut control = Control { last: view.last, commits: view.commits, ..view.control };
         control.branches = None;
+
         if !view.branches.is_empty() {
             control.branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
         }
@@ -1413,6 +1430,7 @@ impl Store {
 
         // A chunk without commits has nothing to collect.
         let end = writer.tail.end;
+
         let view = self.inner.view();
         // A chunk may have only the tables of an earlier close.
         let has_commit = view.last.is_some_and(|last| last.at.chunk == end.chunk);
@@ -1495,6 +1513,7 @@ impl Store {
             self.move_branch(&mut writer, name, head)?;
             (writer.tail.end, current)
         };
+
         if self.options.durability == Durability::Durable {
             self.sync_to(end)?;
         }
@@ -1555,6 +1574,7 @@ impl Store {
     /// Contents of the store, and its work since it was opened.
     pub fn stats(&self) -> Stats {
         let view = self.inner.view();
+
         let counters = &self.inner.pack.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

@@ -89,6 +89,7 @@ impl Tree {
             Concrete::Value(bytes) => return Ok(self.of_value(bytes.as_slice())),
             Concrete::Directory(children) => vec![(self.empty(), [].as_slice(), children.iter())],
         };
+
         loop {
             let levels = way.len();
             let (tree, _, children) = way.last_mut().expect("the root ends the loop");
@@ -182,6 +183,7 @@ fn open(env: &Env, spot: Spot<'_>, room: &mut Room) -> Result<Opened> {
         room.take(bytes.len())?;
         return Ok(Opened::Value(bytes));
     };
+
     room.take(usize::try_from(node.count()).unwrap_or(usize::MAX).saturating_mul(BINDING_BYTES))?;
 
     // The bindings are charged before they are loaded: the count may be forged or huge.

@@ -173,6 +173,7 @@ fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>
             (None, Some(_)) => Ordering::Greater,
             (Some(l), Some(r)) => l.step().cmp(r.step()),
         };
+
         let left = if order.is_le() { left.next() } else { None };
         let right = if order.is_ge() { right.next() } else { None };
 
@@ -180,6 +181,7 @@ fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>
             (Some(l), Some(r)) => same((envs.left, l.spot()), (envs.right, r.spot())),
             _ => false,
         };
+
         if !equal {
             out.push(Pair { left, right });
         }

@@ -95,6 +95,7 @@ impl<'a> HashLevels<'a> {
         if root.hash.get().is_some() {
             return;
         }
+
         let mut way = vec![Adding { node: root, is_shared: false, next: 0, level: 0 }];
         while let Some(adding) = way.last_mut() {
             match adding.next_below() {
@@ -169,6 +170,7 @@ impl<'a> Adding<'a> {
                 Slot::Blinded(_) => return Some(Below::Hashed),
             },
         };
+
         Some(if node.hash.get().is_some() { Below::Hashed } else { Below::Node(node) })
     }
 }

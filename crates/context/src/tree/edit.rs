@@ -121,7 +121,10 @@ fn descend<'p>(
     opened: &mut Vec<Open<'p>>,
 ) -> std::result::Result<u16, (Arc<Node>, Error)> {
     let removes = new.is_none();
-    let (mut node, mut at, mut depth) = (dir, 0, 0);
+    let mut node = dir;
+
+    let mut at = 0;
+    let mut depth = 0;
     loop {
         let is_last = at + 1 == path.len();
         if removes
@@ -248,6 +251,7 @@ impl<'p> Open<'p> {
                 }
             },
         };
+
         self.way = Way::Item { step, item, is_taken };
         Ok(Next::Below(below))
     }
@@ -257,7 +261,8 @@ impl<'p> Open<'p> {
         let owned = Arc::make_mut(&mut self.node);
         let height = match (&mut owned.body, &self.way) {
             (Body::Inner(inner), Way::Bucket { bucket, before, .. }) => {
-                let (after, height) = (below.count(), below.height);
+                let after = below.count();
+                let height = below.height;
                 inner.set(*bucket, Slot::Node(below));
                 inner.counted(*bucket, *before, after);
                 height
@@ -272,6 +277,7 @@ impl<'p> Open<'p> {
             }
             _ => height,
         };
+
         owned.hash.take();
         owned.extent.take();
         owned.height = owned.height.max(height);
@@ -352,9 +358,11 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
     }
     let mut buckets: Vec<Vec<Binding>> = Vec::new();
     buckets.resize_with(32, Vec::new);
+
     for binding in bindings {
         buckets[env.rules.bucket(depth, &binding.0)].push(binding);
     }
+
     let filled = buckets.into_iter().enumerate().filter(|(_, bindings)| !bindings.is_empty());
     let slots = filled.map(|(bucket, bindings)| {
         (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))

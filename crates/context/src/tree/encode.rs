@@ -143,6 +143,7 @@ impl<'a> Written<'a> {
         if stored.height <= node.height {
             self.nodes.push((node, extent, None));
         }
+
         let written = (Link { extent, hash }, stored.height);
         if let Some(node) = shared {
             self.shared.insert(node, written);
@@ -200,11 +201,13 @@ impl<'a> Written<'a> {
         let Writing { node, links, height, .. } = writing;
         debug_assert!(writing.height >= writing.node.height, "children only add to the height");
         let hash = *node.hash.get().expect(HASHED);
+
         let (extent, record) = match &node.body {
             Body::Stored(_) => unreachable!("what is stored has a place"),
             Body::Entries(entries) => self.entries(entries, links, height, sink)?,
             Body::Inner(inner) => inner_written(inner, links, height, sink)?,
         };
+
         self.nodes.push((node, extent, Some(Arc::new(record))));
         let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {
@@ -259,6 +262,7 @@ impl<'a> Written<'a> {
                     if child.is_value() { Stored::Value(link) } else { Stored::Dir(link) }
                 }
             };
+
             out.put(entries.step(item), stored);
         }
 
@@ -304,6 +308,7 @@ impl<'a> Written<'a> {
     fn value(&mut self, value: &'a Arc<Value>, sink: &mut dyn Sink) -> Result<Link> {
         let hash = *value.hash.get().expect("hashed before it is written");
         let shared = (Arc::strong_count(value) > 1).then_some(Arc::as_ptr(value));
+
         let written = || self.shared_values.get(&shared?);
         if let Some(&extent) = value.extent.get().or_else(written) {
             return Ok(Link { extent, hash });
@@ -317,6 +322,7 @@ impl<'a> Written<'a> {
                 body.extend_from_slice(&value.bytes);
             })?,
         };
+
         self.values.push((value, extent));
         if let Some(value) = shared {
             self.shared_values.insert(value, extent);

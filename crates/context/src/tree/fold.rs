@@ -181,6 +181,7 @@ impl Tree {
         if depth.accepts(0) {
             sum = visit(&[], root.clone(), sum)?;
         }
+
         if !depth.descends(0) {
             return Ok(sum);
         }
@@ -201,6 +202,7 @@ impl Tree {
                 below.pop();
                 continue;
             };
+
             parts.count()?;
             below.push(entry.step().into());
 
@@ -210,6 +212,7 @@ impl Tree {
             } else {
                 (entry.spot().to_child(), None)
             };
+
             if depth.accepts(below.len()) {
                 sum = visit(&below, self.with_root(child), sum)?;
             }
@@ -218,6 +221,7 @@ impl Tree {
                 Some(rest) => stack.push(rest),
                 None => drop(below.pop()),
             }
+
             debug_assert_eq!(
                 below.len() + 1,
                 stack.len(),

@@ -81,6 +81,7 @@ impl Tree {
         if self.rules() != theirs.rules() || self.rules() != base.rules() {
             return Err(Error::ForeignTree);
         }
+
         for tree in [base, self, theirs] {
             tree.hash();
         }
@@ -93,11 +94,13 @@ impl Tree {
             changes: Vec::new(),
             merge: &mut merge,
         };
+
         merger.run(ThreeWay {
             base: Some(Spot::Own(base.root())),
             ours: Some(Spot::Own(self.root())),
             theirs: Some(Spot::Own(theirs.root())),
         })?;
+
         let changes = merger.changes;
 
         // Changes are applied last, so that a conflict leaves nothing half merged.
@@ -137,17 +140,20 @@ impl Merger<'_> {
                 Some(node) => node.locate(self.base, pair.step())?,
                 None => None,
             };
+
             let three = ThreeWay {
                 base,
                 ours: pair.left.as_ref().map(Entry::spot),
                 theirs: pair.right.as_ref().map(Entry::spot),
             };
+
             self.path.push(pair.step().into());
 
             match self.spots(three)? {
                 Some(below) => way.push(below),
                 None => drop(self.path.pop()),
             }
+
             debug_assert_eq!(
                 self.path.len() + 1,
                 way.len(),

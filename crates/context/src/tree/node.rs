@@ -129,19 +129,23 @@ impl StoredNode {
         if let Some(node) = self.get(ordinal) {
             return Ok(node);
         }
+
         let level = match &self.record.body {
             RecordBody::Entries(_) => 0,
             RecordBody::Inner(inner) => inner.depth + 1,
         };
+
         let loaded = env.load_at(link, level)?;
         let (first, node) = self.first.get_or_init(|| (ordinal as u32, Arc::clone(&loaded)));
         if *first == ordinal as u32 {
             return Ok(node);
         }
+
         let count = || match &self.record.body {
             RecordBody::Entries(entries) => entries.len(),
             RecordBody::Inner(inner) => inner.links.len(),
         };
+
         let rest = self.rest.get_or_init(|| (0..count()).map(|_| OnceLock::new()).collect());
         Ok(rest[ordinal].get_or_init(|| loaded))
     }
@@ -310,12 +314,15 @@ impl<'a> Spot<'a> {
             Self::Stored { node, entries, ordinal } => (node, entries, ordinal as usize),
             Self::Own(child) => return child.dir(env),
         };
+
         if entries.is_value(ordinal) {
             return Ok(None);
         }
+
         if let Some(node) = node.get(ordinal) {
             return Ok(Some(node));
         }
+
         match entries.stored(ordinal) {
             Stored::Dir(link) => node.child(env, ordinal, &link).map(Some),
             Stored::Inline(_) | Stored::Value(_) => Ok(None),
@@ -448,6 +455,7 @@ impl<'a> InnerRef<'a> {
                 None => own.kept(bucket),
             },
         };
+
         let ranked = stored.and_then(|(node, inner)| Some((node, inner, inner.rank(bucket)?)));
         match ranked {
             None => Known::Empty,
@@ -578,7 +586,9 @@ impl EntriesNode {
         if let Some(item) = self.find_near(step) {
             return Ok(item);
         }
-        let (mut low, mut high) = (0, self.items.len());
+
+        let mut low = 0;
+        let mut high = self.items.len();
         while low < high {
             let middle = low.midpoint(high);
             match self.step(middle).cmp(step) {
@@ -587,6 +597,7 @@ impl EntriesNode {
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
+
         Err(low)
     }
 
@@ -806,6 +817,7 @@ impl Node {
     pub(crate) fn check_shape(&self, rules: &Rules, level: u8) -> std::result::Result<(), Corrupt> {
         let count = self.count();
         let is_dir = level == 0;
+
         let is_flat = is_dir && rules.is_flat(count);
         let (is_right, rule) = match self.shape() {
             Shape::Entries(entries) if !entries.is_leaf() => {
@@ -819,6 +831,7 @@ impl Node {
                 (divides && inner.depth() == level, "an inode has its level, and many steps")
             }
         };
+
         if is_right { Ok(()) } else { Err(Corrupt::rule(rule, u64::from(level), count)) }
     }
 
@@ -837,6 +850,7 @@ impl Node {
                 Body::Inner(InnerNode { depth, count, base, mask, changed: 0, own: Vec::new() })
             }
         };
+
         Some(Self::new(body, self.height))
     }
 
@@ -938,6 +952,7 @@ impl Node {
                 }
             }
         }
+
         Ok(true)
     }
 
@@ -977,10 +992,12 @@ mod tests {
         let at = Address { chunk: 1, unit: 9 };
         let link = Link { extent: Extent { at, bytes: 50 }, hash: Hash([1; 32]) };
         let inner = |depth, count| {
-            let (mask, links) = (u32::MAX, [link; 32].into());
+            let mask = u32::MAX;
+            let links = [link; 32].into();
             let inner = Inner { depth, count, mask, links, full: link.extent, changed: 0 };
             Record { height: 1, body: RecordBody::Inner(inner) }
         };
+
         // Too few steps for buckets, another level, and as many steps as cannot be counted on.
         for (depth, count) in [(0, 2), (0, 256), (1, 300), (64, 300), (0, u64::MAX)] {
             let source: Arc<dyn Source> = Arc::new(Forged(Arc::new(inner(depth, count))));

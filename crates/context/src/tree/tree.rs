@@ -428,6 +428,7 @@ impl Tree {
         if tree.is_empty() {
             return self.remove(path);
         }
+
         if let Child::Value(value) = tree.root() {
             check_value(&value.bytes)?;
         }
@@ -441,6 +442,7 @@ impl Tree {
             tree.hash();
             copy(&tree.env, Spot::Own(tree.root()), Blinded::Keep)?
         };
+
         let changed = self.bind(Steps::new(path).as_slice(), child)?;
 
         // From here on either tree may read what commits write for the other.
@@ -451,12 +453,14 @@ impl Tree {
 
     fn bind(&mut self, path: &[&[u8]], child: Child) -> Result<bool> {
         check_steps(path)?;
+
         // The child is loaded, so that its height is known here and above.
         let child = match child.dir(&self.env) {
             Ok(Some(node)) => Child::Dir(Arc::clone(node)),
             Ok(None) | Err(_) if !matches!(child, Child::DirAt(_)) => child,
             other => return other.map(|_| false),
         };
+
         check_height(path, child.height())?;
         self.apply_buffer()?;
 
@@ -498,6 +502,7 @@ impl Tree {
                 self.kept_above(path)?
             }
         };
+
         if gone == 0 {
             return Ok(false);
         }
@@ -656,6 +661,7 @@ fn list_page<'a>(
     if length == 0 {
         return Ok(false);
     }
+
     if node.count() <= *offset {
         *offset -= node.count();
         return Ok(true);
@@ -690,6 +696,7 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
     if old.is_value() != new.is_value() {
         return false;
     }
+
     let old_hash = match old.stored() {
         Ok(Stored::Inline(_)) => None,
         Ok(Stored::Value(link) | Stored::Dir(link)) => Some(link.hash),
@@ -700,6 +707,7 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
     if let (Some(old), Some(new)) = (old_hash, known_hash(new)) {
         return old == new;
     }
+
     match (new, old) {
         (Child::Value(value), _) => is_value(env, old, &value.bytes),
         (Child::Dir(new), Spot::Own(Child::Dir(old))) => Arc::ptr_eq(old, new),

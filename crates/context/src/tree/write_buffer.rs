@@ -95,10 +95,12 @@ impl WriteBuffer {
         if self.table.is_empty() {
             return Err(bytes);
         }
+
         let hash = self.hash(path);
         let Some(bound) = self.table.find_mut(hash, |bound| bound.is_at(path)) else {
             return Err(bytes);
         };
+
         if bound.value.bytes == bytes {
             return Ok(false);
         }

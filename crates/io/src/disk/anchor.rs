@@ -181,6 +181,7 @@ impl Anchors {
         };
 
         let below = path.strip_prefix(anchor).expect("an ancestor is a prefix");
+
         let mut names = below.components().peekable();
         let mut walked = anchor.to_owned();
         while let Some(component) = names.next() {
@@ -190,6 +191,7 @@ impl Anchors {
                 return Ok(AnchoredPath { path, dir: Some(dir), name });
             }
             walked.push(name);
+
             dir = Arc::new(step(dir.as_fd(), name).map_err(|errno| {
                 // A link is not a directory either, and the system says no more.
                 let is_link = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)

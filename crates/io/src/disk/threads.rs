@@ -176,6 +176,7 @@ impl IoQueue for ThreadQueue {
         lock(&self.pool.jobs.list).waiting.extend(jobs);
         self.in_flight += count;
         debug_assert!(self.in_flight <= self.depth, "the depth bounds the requests in flight");
+
         for _ in 0..count.min(self.pool.workers.len()) {
             self.pool.jobs.added.notify_one();
         }

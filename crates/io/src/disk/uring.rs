@@ -63,6 +63,7 @@ impl RingPool {
         let mut ring = Ring::new(ENTRIES_MIN)?;
         let mut probe = Probe::new();
         ring.uring.submitter().register_probe(&mut probe)?;
+
         if ![opcode::Read::CODE, opcode::Write::CODE].iter().all(|&code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -204,6 +205,7 @@ impl UringQueue {
             });
 
             let entry = describe(self.slots[slot].insert(request)).user_data(slot as u64);
+
             // SAFETY: the descriptor and the buffer belong to the request in `slot`, and by the
             // invariant of `slots` it stays there for as long as the kernel may use them.
             let pushed = unsafe { self.ring.uring.submission().push(&entry) };
@@ -447,6 +449,7 @@ mod tests {
     fn requests_outlive_a_ring_that_fails() {
         let Ok(pool) = RingPool::probe() else { return };
         let temporary = tempfile::tempdir().unwrap();
+
         let file = numbered_blocks(temporary.path());
         for stage in ["unused", "filled", "entered"] {
             let mut queue = pool.queue(BLOCKS - BATCH / 2).unwrap();
@@ -467,6 +470,7 @@ mod tests {
                     break_ring(&queue);
                 }
             }
+
             if stage == "unused" {
                 push_all(&mut queue, &file);
             }

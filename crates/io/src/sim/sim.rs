@@ -417,6 +417,7 @@ impl State {
         let number = self.calls;
         self.calls += 1;
         let path = call.path.as_os_str().as_encoded_bytes();
+
         let words = [u64::from(crc32c(call.name.as_bytes())), u64::from(crc32c(path))];
         for word in words.into_iter().chain(call.details) {
             self.trace = mix(self.trace ^ word).wrapping_add(word);
@@ -912,6 +913,7 @@ impl DiskFile for SimFile {
         let call = self.call("pread", Class::Read, [offset, buffer.len() as u64, 0]);
         self.shared.clock.advance(call.duration());
         let mut state = self.shared.lock();
+
         let strike = state.begin(&call)?;
         match strike {
             Strike::Crash => return Err(call.crash_error()),
@@ -925,6 +927,7 @@ impl DiskFile for SimFile {
         let readable = state.media.check_read(self.node, offset, expected);
         readable.map_err(|errno| call.error(errno))?;
         let image = state.tree.image(self.node).map_err(|errno| call.error(errno))?;
+
         let mut found = image.read(buffer, offset);
         match strike {
             Strike::Fault(FaultKind::ShortRead) if found > 0 => found = state.random.index(found),
@@ -946,6 +949,7 @@ impl DiskFile for SimFile {
         self.shared.clock.advance(call.duration());
         let mut state = self.shared.lock();
         let strike = state.begin(&call)?;
+
         if !bytes.is_empty() {
             self.check_writable(Errno::BADF).map_err(|errno| call.error(errno))?;
             let writable = state.media.check_write(self.node, offset, bytes.len());

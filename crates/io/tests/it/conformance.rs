@@ -361,8 +361,8 @@ fn shared_locks_exclude_the_exclusive_one_and_not_each_other() {
         assert!(subject.disk.lock_shared(&path).unwrap_err().is_not_found());
         drop(subject.disk.lock(&path).unwrap());
 
-        let (first, second) =
-            (subject.disk.lock_shared(&path).unwrap(), subject.disk.lock_shared(&path).unwrap());
+        let first = subject.disk.lock_shared(&path).unwrap();
+        let second = subject.disk.lock_shared(&path).unwrap();
         assert!(!subject.disk.is_locked(&path).unwrap(), "readers hold no exclusive lock");
         drop(first);
         assert!(is_locked_out(subject.disk.lock(&path)));

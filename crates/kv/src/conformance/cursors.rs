@@ -38,6 +38,7 @@ fn keys() -> Vec<Vec<u8>> {
     ]
     .map(<[u8]>::to_vec)
     .to_vec();
+
     for byte in [0, b'a', 255] {
         for length in [KEY_BYTES_MAX - 1, KEY_BYTES_MAX] {
             keys.push(vec![byte; length]);
@@ -137,6 +138,7 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
             .take(count)
             .flat_map(|key| TABLES.map(|table| (table, key.as_slice(), Some(key.as_slice()))))
             .collect();
+
         commit("write", &*database, &mut model, &changes)?;
         let reader = ok("make a reader", database.reader())?;
 
@@ -166,6 +168,7 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
 /// A cursor of a writer goes over committed entries with its changes on top, wherever those are.
 pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
     let some = |text: &'static str| text.split(' ').filter(|key| !key.is_empty());
+
     // What is committed; what is removed, then overwritten or inserted, then removed.
     let cases = [
         ("", "", "a b c", ""),
@@ -184,6 +187,7 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
         ("b d f h", "b h", "aa bb gg hh", "f"),
         ("b bb bbb", "bb", "bbbb ba", "b"),
     ];
+
     for (number, (committed, removed, written, gone)) in cases.into_iter().enumerate() {
         let database = trial.fresh()?;
         let mut random = trial.random();
@@ -197,6 +201,7 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
 
         commit(&step, &*database, &mut model, &changes)?;
         let base = model.clone();
+
         let mut writer = ok(format_args!("{step}: make a writer"), database.writer())?;
         for table in TABLES {
             let mut changes: Vec<Change<'_>> = Vec::new();
@@ -221,6 +226,7 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
             Table::Main,
             base.table(Table::Main),
         )?;
+
         drop(reader);
         ok(format_args!("{step}: commit"), writer.commit())?;
         let reader = ok(format_args!("{step}: make a reader"), database.reader())?;

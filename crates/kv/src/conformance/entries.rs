@@ -31,6 +31,7 @@ fn change_one(step: &str, writer: &mut dyn Writer, table: Table<'static>) -> Out
     let is_new = ok(step, writer.get(table, b"kept"))?.is_none();
     let kept = b"kept".as_slice();
     let key = b"key".as_slice();
+
     if is_new {
         ok(format_args!("{step}: put kept"), writer.put(table, kept, b"0"))?;
     }
@@ -134,6 +135,7 @@ pub(super) fn unknown_index(trial: &mut Trial<'_>) -> Outcome {
         Error::UnknownIndex { name } => name == "other",
         _ => false,
     };
+
     let check = |reader: &dyn Reader| {
         let expected = "UnknownIndex";
         refused("get", reader.get(table, b"k"), expected, is_unknown)?;
@@ -222,6 +224,7 @@ pub(super) fn sizes_of_keys(trial: &mut Trial<'_>) -> Outcome {
             Error::Size { what, bytes, .. } => (*what, *bytes) == ("key", key.len()),
             _ => false,
         };
+
         for table in TABLES {
             refused(format_args!("{step}: put"), writer.put(table, key, b"v"), "Size", is_size)?;
             let found = writer.overwrite(table, key, b"v");
@@ -268,6 +271,7 @@ pub(super) fn sizes_of_values(trial: &mut Trial<'_>) -> Outcome {
         Error::Size { what, bytes, .. } => (*what, *bytes) == ("value", VALUE_BYTES_MAX + 1),
         _ => false,
     };
+
     refused("put too long a value", writer.put(Table::Main, b"k", &too_long), "Size", is_size)?;
     let found = writer.overwrite(Table::Main, b"k", &too_long);
     refused("overwrite with too long a value", found, "Size", is_size)?;
@@ -297,6 +301,7 @@ fn value_of(step: &str, database: &dyn Database, table: Table<'static>, bytes: &
         ok(step, database.reader())?.get(table, b"key"),
         Some(bytes),
     )?;
+
     commit(step, database, &mut small, &[(table, b"key", None)])?;
     small.check_present(format_args!("{step}: after it is removed"), database)
 }
@@ -323,6 +328,7 @@ pub(super) fn large_transactions(trial: &mut Trial<'_>) -> Outcome {
         .filter(|(number, _)| number % 3 > 0)
         .map(|(number, key)| (table, key.as_slice(), (number % 3 == 1).then_some(b"2".as_slice())))
         .collect();
+
     let step = format!("{} changes of them in one transaction", changes.len());
     let before = model.clone();
     let mut writer = ok("make a writer", database.writer())?;

@@ -13,6 +13,7 @@ use super::trial::{
 /// power.
 pub(super) fn receipts(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
+
     let mut model = Model::default();
     let mut receipts: Vec<Receipt> = Vec::new();
     for number in 0_u8..10 {
@@ -164,6 +165,7 @@ pub(super) fn compaction(trial: &mut Trial<'_>) -> Outcome {
     before.check("a snapshot from before the compaction", &*reader)?;
     drop(reader);
     model.check_present("the present after a compaction beside a reader", &*database)?;
+
     match database.compact() {
         Err(Error::Unsupported { .. }) => {}
         compacted => ok("compact", compacted)?,
@@ -198,6 +200,7 @@ pub(super) fn closing(trial: &mut Trial<'_>) -> Outcome {
     if let Ok(found) = reader.get(Table::Main, b"key") {
         value("a reader from before", Ok(found), Some(b"value"))?;
     }
+
     if let Ok(found) = reader.count(Table::Main) {
         same("the count of a reader from before", found, 1)?;
     }
@@ -208,6 +211,7 @@ pub(super) fn closing(trial: &mut Trial<'_>) -> Outcome {
 /// A database that is opened again has all commits and nothing else.
 pub(super) fn reopening(trial: &mut Trial<'_>) -> Outcome {
     let mut database = trial.fresh()?;
+
     let mut model = Model::default();
     let mut last: Option<Receipt> = None;
     for number in 0_u8..5 {
@@ -256,6 +260,7 @@ pub(super) fn indexes_at_reopening(trial: &mut Trial<'_>) -> Outcome {
     put(&*database, Table::Index("two"), b"two")?;
     let database = trial.reopen(database, &["one", "two"])?;
     holds_names(&database, &["one", "two"])?;
+
     let reader = ok("make a reader", database.reader())?;
     refused(
         "count an index that was left out",
@@ -263,6 +268,7 @@ pub(super) fn indexes_at_reopening(trial: &mut Trial<'_>) -> Outcome {
         "UnknownIndex",
         |error| matches!(error, Error::UnknownIndex { .. }),
     )?;
+
     drop(reader);
     let database = trial.reopen(database, &["two"])?;
     holds_names(&database, &["two"])?;

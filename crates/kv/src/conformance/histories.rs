@@ -92,6 +92,7 @@ impl History {
         if self.random.below(2) == 0 {
             look(&format!("{step}: the writer"), &*writer, &model, &mut self.random)?;
         }
+
         if self.random.below(4) == 0 {
             return Ok(());
         }

@@ -21,6 +21,7 @@ fn check_all(step: &str, snapshots: &Snapshots) -> Outcome {
 /// each in its own rhythm.
 fn rewrite(database: &dyn Database, model: &mut Model, number: usize) -> Outcome {
     let value = format!("{number}");
+
     let keys: Vec<String> = (0..8).map(|key| format!("{key}")).collect();
     let mut changes: Vec<Change<'_>> = Vec::new();
     for table in TABLES {
@@ -42,6 +43,7 @@ pub(super) fn of_all_ages(trial: &mut Trial<'_>) -> Outcome {
     // In which order they go: the oldest first, the newest first, from the middle.
     for order in [|_: usize| 0, |count| count - 1, |count| count / 2] {
         let database = trial.fresh()?;
+
         let mut model = Model::default();
         let mut snapshots = Snapshots::new();
         for number in 0..8 {
@@ -91,6 +93,7 @@ pub(super) fn cursors_half_way(trial: &mut Trial<'_>) -> Outcome {
     let reader = ok("make a reader", database.reader())?;
     for table in TABLES {
         let map = model.table(table).clone();
+
         let mut cursor = ok("make a cursor", reader.cursor(table))?;
         let mut expected = map.iter();
         for (key, value) in expected.by_ref().take(map.len() / 2) {
@@ -103,6 +106,7 @@ pub(super) fn cursors_half_way(trial: &mut Trial<'_>) -> Outcome {
             .enumerate()
             .map(|(number, key)| (table, key.as_bytes(), (number % 2 > 0).then_some(&b"new"[..])))
             .collect();
+
         commit(format_args!("{table}: rewrite"), &*database, &mut model, &changes)?;
         for (key, value) in expected {
             let step = format!("{table}: next after a commit");
@@ -131,6 +135,7 @@ pub(super) fn beside_a_writer(trial: &mut Trial<'_>) -> Outcome {
 
     for number in 2..6 {
         let mut snapshots = Snapshots::new();
+
         let before = model.clone();
         let mut writer = ok("make a writer", database.writer())?;
         for table in TABLES {
@@ -160,6 +165,7 @@ pub(super) fn elsewhere(trial: &mut Trial<'_>) -> Outcome {
     let before = model.clone();
     let reader = ok("make a reader", database.reader())?;
     rewrite(&*database, &mut model, 2)?;
+
     let checked = thread::scope(|scope| {
         let moved = scope.spawn(|| {
             before.check("a reader in another thread", &*reader)?;

@@ -36,6 +36,7 @@ pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
             "round {round}: the first writer is to be {}",
             if is_committed { "committed" } else { "dropped" }
         );
+
         thread::scope(|scope| {
             let mut first = ok(&step, database.writer())?;
             let start = number_of(&step, &*first)?;
@@ -116,6 +117,7 @@ pub(super) fn whole_commits(trial: &mut Trial<'_>) -> Outcome {
     let database = &*database;
     let rounds = trial.extent.rounds;
     let is_done = AtomicBool::new(false);
+
     let write = |round: usize| {
         let step = format!("commit {round}");
         let mut writer = ok(&step, database.writer())?;
@@ -163,6 +165,7 @@ pub(super) fn whole_commits(trial: &mut Trial<'_>) -> Outcome {
 /// The commit that a reader sees, if it sees all of one and nothing of another.
 fn read_round(reader: &dyn Reader) -> Outcome<usize> {
     let step = "a reader beside a writer";
+
     let mut values = Vec::new();
     let mut counts = Vec::new();
     for table in TABLES {
@@ -181,6 +184,7 @@ fn read_round(reader: &dyn Reader) -> Outcome<usize> {
     let show = |value: Option<&Vec<u8>>| {
         value.map_or("nothing".into(), |value| String::from_utf8_lossy(value).into_owned())
     };
+
     for value in &values {
         let found = show(value.as_ref());
         let expected = format!("all of commit {}", show(Some(&first)));
@@ -196,6 +200,7 @@ fn read_round(reader: &dyn Reader) -> Outcome<usize> {
         .ok()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| failure(step, "the number of a commit", show(Some(&first)), None))?;
+
     let expected = (KEYS + 1 + round) as u64;
     for count in counts {
         same(format_args!("{step}: a count at commit {round}"), count, expected)?;

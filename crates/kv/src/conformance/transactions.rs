@@ -112,6 +112,7 @@ pub(super) fn refused_calls(trial: &mut Trial<'_>) -> Outcome {
             "Size",
             |error| matches!(error, Error::Size { .. }),
         )?;
+
         let found = writer.overwrite(Table::Index("other"), b"k", b"");
         refused("overwrite in no index", found, "UnknownIndex", |error| {
             matches!(error, Error::UnknownIndex { .. })

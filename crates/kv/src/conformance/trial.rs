@@ -295,6 +295,7 @@ pub(super) fn walk(
 ) -> Outcome {
     let entries: Vec<(&[u8], &[u8])> =
         map.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+
     let mut at = 0;
     for number in 0..steps {
         match random.below(10) {

@@ -266,6 +266,7 @@ impl PageBuilder {
             self.keys_len + entry.key.len(),
             self.values_len + stored_len(entry.kind, entry.value.len()),
         );
+
         if size > PAGE_SIZE {
             return false;
         }
@@ -428,6 +429,7 @@ impl PageLayout {
         let prefix_len = u16_at(page, 12);
         let kinds = HEADER_SIZE + ENTRY_ENDS_SIZE * count;
         let prefix = kinds + count.div_ceil(2);
+
         let suffixes = prefix + prefix_len;
         if count == 0 || suffixes > PAGE_SIZE {
             return Err(broken("entry_count", 1, count));
@@ -450,17 +452,20 @@ impl PageLayout {
 
         let (key_ends, value_ends) = page[HEADER_SIZE..kinds].split_at(2 * count);
         let values = suffixes + ends(key_ends)?;
+
         let end = values + ends(value_ends)?;
         if end > PAGE_SIZE {
             return Err(broken("ends", PAGE_SIZE, end));
         }
 
         let (pairs, last) = page[kinds..prefix].split_at(count / 2);
+
         let last = last.first().copied();
         let unknown = |tag: u8| Kind::from_tag(tag).is_none();
         let any_unknown = pairs.iter().fold(last.is_some_and(unknown), |any, pair| {
             any | unknown(pair & 15) | unknown(pair >> 4)
         });
+
         if any_unknown {
             return Err(broken("entry kind", 1, 0));
         }
@@ -488,6 +493,7 @@ impl PageLayout {
         let any_blob = page[kinds..prefix]
             .iter()
             .fold(false, |any, &pair| any | has_blob(pair & 15) | has_blob(pair >> 4));
+
         if any_blob && value_bytes == 0 && !(0..count).all(blobs_are_whole) {
             return Err(broken("place of a blob", BLOB_SPAN_SIZE, 0));
         }

@@ -170,7 +170,7 @@ pub struct NamedTableInfo {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// The name of its resolve function.
+    /// The name of its merge operator.
     pub resolve: String,
     /// Its configuration.
     pub config: TableConfig,
@@ -525,6 +525,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
 
     let active = dir.join(ACTIVE);
     let mut run_files = 0;
+
     let mut run_files_unreferenced = 0;
     let mut run_bytes = 0;
     for entry in disk.list(&active)? {

@@ -249,6 +249,7 @@ pub(crate) fn walk_log(
         };
 
         let path = dir.join(LOG).join(segment_name(number));
+
         // Beside a process that has the store open it may go meanwhile.
         let Ok(file) = disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
         let bytes = file.len()?;
@@ -433,6 +434,7 @@ fn walk_segment(
         };
 
         let Some(record) = record else { break };
+
         let expected = records.next_commit();
         let found = record.commit;
         if found != expected {

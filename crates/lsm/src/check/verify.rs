@@ -345,6 +345,7 @@ impl<'a> Check<'a> {
         };
 
         let report = Report::default();
+
         let done_bytes = 0;
         let total_bytes = 0;
         Ok(Self {
@@ -414,6 +415,7 @@ impl<'a> Check<'a> {
         let open = FileHandles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
 
         let files = Arc::new(FileSet::new(open, active, next_number));
+
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.numbers());
         self.total_bytes = wanted.bytes();

@@ -246,6 +246,7 @@ impl Compaction {
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
         let work = run_pages + blob_pages + buffer_pages + finishing;
         assert!(work > 0, "the footer is a page of work");
+
         Self {
             set: Arc::clone(set),
             plan,
@@ -356,6 +357,7 @@ impl Compaction {
     pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
         let mut guard = lock(&self.job);
         self.begin_anew_unless_whole(&mut guard);
+
         let tally = guard.1;
         let flushed = match &mut guard.0 {
             Job::Idle | Job::Done => None,
@@ -706,6 +708,7 @@ impl Compaction {
             run = output.as_ref().map(Run::number),
             entries = output.as_ref().map_or(0, |run| run.meta().entries),
         );
+
         let output = View::Output(output.map(|run| Arc::new(self.with_origin(run))));
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let inputs = std::mem::replace(&mut *view, output);
@@ -719,6 +722,7 @@ impl Compaction {
             Input::Buffer(buffer) => Some(buffer.clone()),
             Input::Run(_) => None,
         });
+
         let buffers: Vec<Memtable> = buffers.collect();
         drop(inputs);
         let bytes = buffers.iter().map(Memtable::memory_bytes).sum();
@@ -775,6 +779,7 @@ impl Compaction {
         builder.finish_last_page()?;
         let pages = tally.pages_before + merge.pages_passed();
         let passed = pages + self.blob_pages + self.buffer_pages;
+
         let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
             return Ok(());
         };
@@ -817,6 +822,7 @@ impl Compaction {
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;
+
         // Computing the work done visits each source, so the cost per entry stays constant.
         let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
         loop {

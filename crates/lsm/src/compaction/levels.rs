@@ -125,6 +125,10 @@ pub(crate) struct Level {
 
 /// Content of a table: memtable, flush under way, levels and union. Cheap to clone.
 #[derive(Debug, Clone, Default)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the levels below memtable and flush have no other name"
+)]
 pub(crate) struct Levels {
     pub(crate) buffer: Memtable,
     /// Part of the memtable's size that does not count as time: the updates of a replay.
@@ -211,6 +215,7 @@ impl CompactionEnv<'_> {
         memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
+
         // Level 1 gets filters as if a level were below: it has several runs even if it is the
         // last.
         let last = last.max(2) as u32;
@@ -279,6 +284,7 @@ impl CompactionEnv<'_> {
     ) -> Incoming {
         let level = at.0;
         assert!(!runs.is_empty(), "a compaction has inputs");
+
         // A single run is moved, not rewritten, unless rewriting drops deletions or masked keys.
         if let [run] = runs.as_slice()
             && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
@@ -295,6 +301,7 @@ impl CompactionEnv<'_> {
             policy = ?self.config.merge_policy,
             inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
         );
+
         let inputs = runs.into_iter().map(Input::Run).collect();
         let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
         let due = now + self.merge_ticks(level);
@@ -423,6 +430,7 @@ impl Levels {
     /// Cost: no I/O; a reference for each run and each part of the memtable.
     pub(crate) fn without(&self, span: &Span) -> Self {
         let mut next = self.clone();
+
         // A span of all keys leaves nothing to mask, so the table starts empty, at the same time.
         if span.is_everything() {
             let Self { flushes, written_bytes, .. } = *self;
@@ -439,6 +447,7 @@ impl Levels {
             let run = run.with_mask(&masking.on(run.mask()));
             (!run.mask().covers_all(run.min_key(), run.max_key())).then_some(run)
         };
+
         for level in &mut next.levels {
             if let Some(Incoming::Single(run)) = &level.incoming {
                 level.incoming = masked(run).map(Incoming::Single);
@@ -483,6 +492,7 @@ impl Levels {
     ) -> Option<(Self, Arc<Compaction>)> {
         let mut next = self.clone();
         next.fold_union(context);
+
         let mut readable = Sources::default();
         if let Some(View::Output(run)) = next.flushing.as_ref().map(ScheduledCompaction::view) {
             next.flushing = None;
@@ -491,6 +501,7 @@ impl Levels {
         }
 
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
+
         let runs = readable.runs;
         let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
         if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
@@ -572,6 +583,7 @@ impl Levels {
         let mut memory = TableMemory::default();
         sources.for_each_run(&mut |run| memory.add_run(run));
         bytes += memory.index_bytes();
+
         bytes += self
             .pending()
             .map(|ScheduledCompaction { compaction, .. }| match Arc::strong_count(compaction) {
@@ -651,6 +663,7 @@ impl Levels {
 
         let last = self.levels.len();
         let policy = level_policy(context.config.merge_policy, level, last);
+
         let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
         match (finished, policy) {
@@ -684,6 +697,7 @@ impl Levels {
         }
 
         let last = self.levels.len();
+
         // Deletions can be dropped only if no entry of the table is older than the inputs.
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
@@ -796,6 +810,7 @@ impl Levels {
         self.union = None;
         let mask = std::mem::take(&mut self.union_mask);
         let Some(run) = run.map(|run| run.under_mask(&mask)) else { return };
+
         let policy = match context.config.merge_policy {
             CompactionPolicy::Tiering => LevelPolicy::Tiering,
             CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => LevelPolicy::Levelling,

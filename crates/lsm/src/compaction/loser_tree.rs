@@ -644,6 +644,7 @@ mod tests {
                     let merge = merge(parts(&[buffer], order), Combine::Levels, order);
                     Source::Merge(Box::new(merge))
                 };
+
                 let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
                 let mut below = parts(&[a], order);
                 below.push(Source::Merge(Box::new(of_union())));

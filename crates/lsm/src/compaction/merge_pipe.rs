@@ -141,6 +141,7 @@ mod tests {
         batch.push(entry(b"", Kind::Delete, b""), None);
         batch.push(entry(b"bc", Kind::Upsert, b"23"), None);
         batch.push(entry(b"d", Kind::InsertBlob, b""), Some(blob(2)));
+
         let found: Vec<_> = batch
             .entries()
             .map(|(entry, blob)| {
@@ -151,6 +152,7 @@ mod tests {
                 (entry.key, entry.kind, entry.value, blob)
             })
             .collect();
+
         let expected = [
             (b"a".as_slice(), Kind::InsertBlob, b"1".as_slice(), Some(vec![1; 3])),
             (b"", Kind::Delete, b"", None),

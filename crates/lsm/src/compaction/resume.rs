@@ -131,6 +131,7 @@ impl ResumedOutput {
         let forget = plan.access == Access::Direct;
         let entries = set.file(number, Access::Buffered);
         let entries = PageSource::new(entries, identity, data_pages, forget);
+
         let blobs = (partial.blob_bytes > 0).then(|| {
             let pages = blob_pages(&partial) as u32;
             PageSource::new(set.blobs(number, Access::Buffered), identity, pages, forget)
@@ -197,6 +198,7 @@ impl ResumedOutput {
         let bytes: Box<[u8]> = bytes.into();
         let layout = PageLayout::parse(&bytes, place).map_err(|what| self.entries.corrupt(what))?;
         let large = self.read_large(layout, &bytes)?;
+
         let broken = |rule, expected, found| {
             Err(self.entries.corrupt(Corrupt { page: place.page, rule, expected, found }))
         };
@@ -204,6 +206,7 @@ impl ResumedOutput {
         for index in 0..layout.count() {
             let key = [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat();
             let is_first = place.page == 0 && index == 0;
+
             let is_above = is_first || key.as_slice() > self.builder.last_key();
             if !is_above || key < self.bounds.0 || key > self.bounds.1 {
                 return broken("keys rise, and are between those of the inputs", 1, 0);

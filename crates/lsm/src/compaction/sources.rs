@@ -260,6 +260,7 @@ mod tests {
             sources.narrow(range);
             sources.buffers.iter().map(|buffer| buffer.parts().len()).collect::<Vec<_>>()
         };
+
         assert_eq!(parts(&KeyRange::ALL), [2]);
         assert_eq!(parts(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
         assert_eq!(parts(&KeyRange::new(&(b"c".as_slice()..))), [1]);

@@ -71,7 +71,7 @@ impl UnionTable {
             match piece {
                 Piece::Run(run) => sources.runs.push(Arc::clone(run)),
                 Piece::Compaction(compaction, mask) => {
-                    sources.add(compaction.view().under_mask(mask))
+                    sources.add(compaction.view().under_mask(mask));
                 }
             }
         }
@@ -193,6 +193,7 @@ impl Union {
         let slice_min = u64::from(batch_pages) * SLICE_ENTRIES_PER_BATCH_PAGE;
         assert!(slice_min > 0, "a slice of no entries would never end");
         let UnionProgress { slices, frontier, passed } = progress;
+
         let union = Self {
             set: Arc::clone(set),
             spec,
@@ -408,6 +409,7 @@ impl Union {
         let order = Order::Ascending;
         let operator = self.spec.operator.clone();
         let sources = self.sources();
+
         // The reads ahead of a merge are shared among its runs, so their number comes first.
         let mut runs = 0;
         sources.for_each_run(&mut |_| runs += 1);

@@ -233,6 +233,7 @@ mod tests {
                 table
             })
             .collect();
+
         let all: Vec<&Table> = tables.iter().collect();
         let mut union = session.incremental_union(&all).unwrap();
         check_too_large(&union);

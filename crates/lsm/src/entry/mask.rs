@@ -193,6 +193,7 @@ impl Mask {
     /// Reads what [`encode`](Self::encode) wrote; `None` for what is no mask.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Option<Self>, Overrun> {
         let count = input.u32()?;
+
         // Not allocated ahead: the count has not been checked against the bytes that are there.
         let mut spans = Vec::new();
         for _ in 0..count {
@@ -208,6 +209,7 @@ impl Mask {
         let is_short = |span: &Span| {
             span.from.len().max(span.end.as_ref().map_or(0, Vec::len)) <= SPAN_KEY_BYTES_MAX
         };
+
         if !is_in_order(&spans) || !spans.iter().all(is_short) {
             return Ok(None);
         }
@@ -264,6 +266,7 @@ mod tests {
         for first in 0..256_u32 {
             for second in (0..65_536_u32).step_by(61) {
                 let numbers = [first, second & 0xFF, second >> 8];
+
                 let spans = numbers.map(|n| span((n & 15) as u8, (n >> 4) as u8 + 1));
                 let mut mask = Mask::default();
                 for span in &spans {
@@ -337,6 +340,7 @@ mod tests {
 
         let mut out = Writer::new();
         Mask::default().with(&span(1, 2)).encode(&mut out);
+
         let mut bytes = out.bytes().to_vec();
         (0..bytes.len()).for_each(|end| {
             Mask::decode(&mut Reader::new(&bytes[..end])).unwrap_err();

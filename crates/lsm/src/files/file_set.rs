@@ -435,9 +435,11 @@ impl FileSet {
         let is_closed = state.closed;
         let usage = state.usage.get_mut(&number)?;
         give_up(usage);
+
         if usage.handles == 0 {
             usage.forget_unsynced();
         }
+
         if usage.handles > 0 || usage.pins > 0 || is_closed {
             return None;
         }
@@ -560,6 +562,7 @@ impl Drop for FileHandle {
 
         let number = self.number;
         let Some(unused) = self.set.release(number, give_up) else { return };
+
         let set = Arc::clone(&self.set);
         let remove = move || {
             if let Err(error) = set.remove_unused(number, unused) {

@@ -392,6 +392,7 @@ impl FileHandles {
         self.reserve(true)?;
         let open = || self.disk.open(&path, OpenMode::CreateNew, access);
         let opened = self.with_space(|| self.with_room(open));
+
         let slot = HandleSlot {
             path,
             mode: OpenMode::ReadWrite,
@@ -567,6 +568,7 @@ impl PooledFile {
         if let Some(file) = open.as_ref() {
             return Ok(Some(Arc::clone(file)));
         }
+
         if !self.pool.reserve(beyond)? {
             return Ok(None);
         }

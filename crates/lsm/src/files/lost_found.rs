@@ -200,11 +200,13 @@ mod tests {
         let dir = Path::new("/s");
         let active = Path::new("/s/active");
         let name = "00000001.run".to_owned();
+
         let write = |disk: &SimDisk, path: &Path, bytes: &[u8]| -> io::Result<()> {
             let file = disk.open(path, OpenMode::CreateNew, Access::Buffered)?;
             file.write_at(bytes, 0)?;
             file.sync()
         };
+
         let script = |disk: &SimDisk| -> io::Result<()> {
             keep(disk, dir, active, std::slice::from_ref(&name))?;
             write(disk, &active.join(&name), b"second")?;

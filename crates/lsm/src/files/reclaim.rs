@@ -175,6 +175,7 @@ mod tests {
     fn blocked() -> BlockedReclaimer {
         let reclaimer = Reclaimer::new(false);
         let barrier = Arc::new(Barrier::new(2));
+
         let waiting = Arc::clone(&barrier);
         reclaimer.sweep(move || {
             waiting.wait();
@@ -255,6 +256,7 @@ mod tests {
         barrier.wait();
         reclaimer.wait();
         drop(reclaimer);
+
         assert_eq!(
             done.lock().unwrap().iter().map(|(number, _)| *number).collect::<Vec<_>>(),
             [0, 1]

@@ -164,6 +164,7 @@ pub(crate) fn check_room_for(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -
     let is_there = disk.kind(dir)?.is_some();
     let place = if is_there { Some(dir) } else { dir.parent() };
     let Some(place) = place else { return Ok(()) };
+
     if disk.kind(place)?.is_none() {
         // The error that follows says that the parent is missing.
         return Ok(());
@@ -333,6 +334,7 @@ impl Reserve {
         if !self.is_full() {
             return Ok(true);
         }
+
         // Allocating what is not there would take from others, for a moment, what there is.
         if disk.free_bytes(self.dir())? < self.bytes {
             return Ok(false);

@@ -134,6 +134,7 @@ impl WriteQueue {
         let files_max = self.handles.files_max();
         let Some(mut state) = self.state_unless_busy() else { return Ok(None) };
         state.reap();
+
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
         if in_flight >= IN_FLIGHT_MAX.min(files_max / 4).min(self.in_reserve(chunk.len())) {
             return Ok(None);
@@ -264,6 +265,7 @@ mod tests {
     #[test]
     fn chunks_land_in_their_files_in_any_order_of_asking() {
         let (disk, pool, behind) = behind(1024);
+
         let files: Vec<PooledFile> = (0..8).map(|n| file(&pool, n)).collect();
         let mut in_flight = Vec::new();
         for (n, file) in (0..).zip(&files) {

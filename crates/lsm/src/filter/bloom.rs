@@ -421,6 +421,7 @@ impl BloomBuilder {
         if due != 0 {
             self.set(due);
         }
+
         if hash == 0 {
             self.set(0);
         }
@@ -804,6 +805,7 @@ pub(crate) mod tests {
         let (stored, bytes) = (whole.blocks(), stored(&whole));
         assert!(stored.is_multiple_of(48), "{stored}");
         let two = Fold::uniform(2);
+
         let three = Fold::uniform(3);
         let four = Fold::uniform(4);
         let folds = [
@@ -823,17 +825,20 @@ pub(crate) mod tests {
                 filter.fold_to(fold);
                 assert_eq!((filter.fold(), filter.blocks()), (fold, fold.blocks(stored)));
                 assert!(filter.memory_bytes() <= word_count(&filter) * 8 + 300);
+
                 let all = 0..word_count(&filter);
                 assert_eq!(
                     filter.words(all.clone()),
                     built_folded(entries, &filter).words(all.clone())
                 );
+
                 let mut decoder =
                     BloomDecoder::new(stored, whole.probes(), bytes.len() as u64, fold).unwrap();
                 bytes.chunks(4072).for_each(|piece| decoder.push_words(piece).unwrap());
                 assert_eq!(decoder.finish().unwrap().words(all.clone()), filter.words(all));
                 let hashes: Vec<u64> = SplitMix64(entries as u64).take(entries).collect();
                 assert!(hashes.iter().all(|&hash| filter.contains(hash)), "{fold:?}");
+
                 let found = |hash: &u64| {
                     let block = filter.block::<true>(*hash).unwrap();
                     Pattern::new(*hash, filter.probes()).is_in(block)

@@ -392,6 +392,7 @@ pub(crate) fn probe_batch<'k>(
         Filter::Bloom(bloom) if !bloom.is_split() => Some(bloom),
         Filter::Bloom(_) | Filter::Ribbon(_) => None,
     });
+
     match plain.collect::<Option<Vec<&Bloom>>>() {
         Some(filters) => probe_plain(&filters, hashes, hits),
         None => probe_mixed(filters, hashes, key_at, hits),
@@ -523,10 +524,12 @@ mod tests {
             [4.0, 10.0, 10.0].map(|bits| FilterAllocation::Bloom(BloomSize::BitsPerEntry(bits))),
             [BLOOM, ribbon(3), ribbon(9)],
         ];
+
         for allocations in mixtures {
             let filters: Vec<Filter> = (0..300)
                 .map(|n| filled(if n % 7 == 6 { 0 } else { 40 * n }, allocations[n % 3]))
                 .collect();
+
             for (filter_count, hash_count) in
                 [(0, 0), (0, 9), (9, 0), (1, 1), (1, 1000), (2, 100), (40, 257), (300, 65)]
             {

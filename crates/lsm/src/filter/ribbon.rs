@@ -410,6 +410,7 @@ impl RibbonBuilder {
         if self.hashes.is_empty() && !self.segments.is_empty() {
             self.separators.push(separator(&self.last_key, key));
         }
+
         if self.hashes.capacity() == 0 {
             self.hashes.reserve_exact(SEGMENT_ENTRIES);
         }
@@ -535,6 +536,7 @@ impl Directory {
 
         let count = segments.len().saturating_sub(1);
         let (ends, bytes) = rest.split_at(self.bytes_first - self.ends_first);
+
         let ends: Vec<u32> =
             ends.iter().flat_map(|&word| [word as u32, (word >> 32) as u32]).collect();
         let bytes: Vec<u8> = bytes.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -719,6 +721,7 @@ impl<'a> RibbonProbe<'a> {
     #[inline]
     pub(crate) fn is_answered_yes(&self) -> bool {
         let Some((block, rest)) = self.words.split_at_checked(self.columns) else { return false };
+
         // A key that begins with its block's first slot ends with the block's last slot.
         let next = rest.get(..self.columns).unwrap_or(block);
         let mut result = self.result;
@@ -1014,6 +1017,7 @@ mod tests {
         let keys = even_keys(3 * SEGMENT_ENTRIES);
         let mut ribbon = built(12, &keys);
         let lost = ribbon.segments[1].blocks() as u64;
+
         ribbon.segments[1] = RibbonSegment {
             first_block: ribbon.segments[1].first_block,
             ..RibbonSegment::default()
@@ -1206,6 +1210,7 @@ mod tests {
             let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15;
             (product >> 64) as u64 ^ product as u64
         };
+
         let keys = even_keys(9_000);
         let ribbon = built(3, &keys);
         let words: Vec<u64> = stored(&ribbon)
@@ -1214,6 +1219,7 @@ mod tests {
             .iter()
             .map(|word| u64::from_le_bytes(*word))
             .collect();
+
         assert_eq!(ribbon.shape().segments, 2);
 
         // One separator, of less than a word.

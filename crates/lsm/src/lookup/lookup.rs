@@ -483,6 +483,7 @@ fn look_in_memory(
     let found = |kind, value: &[u8], blob: Option<&Blob>| {
         Ok(MemtableAnswer::Decided(Lookup::from_entry(key, (kind, value), blob)?))
     };
+
     for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),

@@ -169,6 +169,7 @@ impl RunningBatch {
         self.in_flight -= 1;
         let Some(submitted) = &mut self.submitted else { return };
         let Submitted { keys, batch, ready, .. } = &mut **submitted;
+
         let next = landed.and_then(|landed| {
             let next = batch.step(keys, landed.search, &landed.buffer);
             flight.give_back(landed.buffer);
@@ -249,6 +250,7 @@ impl Work {
             let Some(running) = &mut self.running[id as usize] else { continue };
             running.has_turn = false;
             running.drop_useless();
+
             if let Some(submitted) = &mut running.submitted
                 && let Some(&search) = submitted.ready.front()
             {
@@ -342,6 +344,7 @@ impl LookupThread {
 
         let state = Mutex::new(SlotState::UnderWay(None));
         let under_way = Arc::clone(&self.under_way);
+
         let slot = Arc::new(ResultSlot { state, done: Condvar::new(), under_way });
         let pending = PendingLookups { slot: Arc::clone(&slot) };
         if batch.ready.is_empty() {
@@ -350,6 +353,7 @@ impl LookupThread {
         }
 
         let submitted = Some(Box::new(batch));
+
         let mut running =
             RunningBatch { submitted, slot, in_flight: 0, has_turn: false, failed: None };
         let mut thread = lock(&self.thread);

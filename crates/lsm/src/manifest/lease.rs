@@ -100,6 +100,7 @@ impl Needs {
             return Ok(None);
         }
         let segment = input.u64()?;
+
         let count = input.u32()?;
         let mut runs = Vec::new();
         for _ in 0..count {

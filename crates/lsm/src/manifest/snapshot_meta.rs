@@ -177,7 +177,7 @@ pub(crate) struct UnionTableRef {
 pub(crate) struct SnapshotMeta {
     pub(crate) created_ns: u64,
     pub(crate) label: String,
-    /// Name of the resolve function.
+    /// Name of the merge operator.
     pub(crate) resolve: String,
     pub(crate) config: TableConfig,
     pub(crate) flushes: u64,
@@ -276,11 +276,13 @@ fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
         1 => {}
         _ => return damaged("unknown tag of a merge's output"),
     }
+
     let number = input.u64()?;
     let identity = input.u64()?;
     let data_pages = input.u32()?;
     let blob_bytes = input.u64()?;
     let work = input.u64()?;
+
     let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
     if data_pages == 0 || u64::from(data_pages).max(blob_pages) > RUN_PAGES_MAX {
         return damaged("a merge's output of a size that no run reaches");
@@ -579,7 +581,7 @@ impl SnapshotMeta {
         };
 
         let Ok(resolve) = std::str::from_utf8(input.string()?) else {
-            return damaged("name of the resolve function is not UTF-8");
+            return damaged("name of the merge operator is not UTF-8");
         };
 
         let Some(config) = TableConfig::decode(&mut input)? else {

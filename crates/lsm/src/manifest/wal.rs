@@ -453,6 +453,7 @@ impl SegmentScan {
         notes: Notes,
     ) -> Result<Self> {
         let window = Vec::new();
+
         let window_at = 0;
         let looked_at = 0;
         Ok(Self {

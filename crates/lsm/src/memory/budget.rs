@@ -376,10 +376,12 @@ impl TableMemory {
         let rate = self.rate_per_entry(room, goal, output, index);
         let needs_filter = !is_last || goal != MemoryGoal::Hit;
         let wanted = if needs_filter { filter_bytes_at(rate, output.entries) } else { 0 };
+
         // Room is made before the filter is promised, so the budget holds at every moment.
         let room = room.saturating_sub(output.index_bytes(index));
         self.fold_filters(goal, rate, room.saturating_sub(wanted));
         let free = room.saturating_sub(self.bytes());
+
         if !needs_filter {
             return FilterAllocation::LEAST;
         }
@@ -488,6 +490,7 @@ mod tests {
     /// of this many bits per entry on the last level and above it.
     fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<FilterCandidate> {
         let mut sizes = vec![(1.0 - above, bits.0)];
+
         // Nine tenths, nine hundredths and the rest of what is above the last level.
         for share in [0.9, 0.09, 0.01] {
             sizes.insert(0, (above * share, bits.1));
@@ -604,6 +607,7 @@ mod tests {
         assert!(all.iter().all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE)), "{all:?}");
         let for_hits = share_out(&levelled(0.1, (11.0, 14.0), 1.0), u64::MAX, 0.0);
         assert_eq!(for_hits.last(), Some(&FilterPortion::Nothing));
+
         assert!(
             for_hits.iter().rev().skip(1).all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE))
         );

@@ -348,6 +348,7 @@ mod tests {
     /// Entries in the chunks of some buffers and bytes of everything, what they share counted once.
     fn held(buffers: &[Memtable]) -> (usize, usize) {
         let mut entries = 0;
+
         let mut bytes = 0;
         let mut seen = std::collections::BTreeSet::new();
         for part in buffers.iter().flat_map(Memtable::parts) {
@@ -587,6 +588,7 @@ mod tests {
         }
 
         assert_eq!(buffer.parts().len(), 1);
+
         // A batch that begins another part, and is taken back.
         let key = 7_u64.to_le_bytes();
         let mut undo = begin(&mut buffer);
@@ -767,6 +769,7 @@ mod tests {
             }
 
             let before = model.clone();
+
             let mut undo = begin(&mut buffer);
             let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
             for step in 0..600_u64 {

@@ -323,6 +323,7 @@ impl Chunk {
 
         if let Some(&at) = found {
             let old = self.slots[at as usize];
+
             let mut combined = Vec::new();
             let mut value = value;
             if kind == Kind::Upsert {
@@ -413,6 +414,7 @@ impl Chunk {
 
             let value = &tail[in_tail(slot.value_start)..];
             let (value, behind) = value.split_at(slot.value_len as usize);
+
             let index = behind.first_chunk().filter(|_| slot.kind == Kind::InsertBlob);
             let blob = index.and_then(|index| {
                 blobs.get((u32::from_le_bytes(*index) as usize).checked_sub(undo.blobs)?)
@@ -586,6 +588,7 @@ impl Folded {
                     let (chunk, older) = folded.slot(older);
                     older.hash == slot.hash && folded.chunks[chunk].key(older) == key
                 });
+
                 folded.weight_bytes += chunk.entry_weight_bytes(slot);
 
                 if let Some(older) = older {
@@ -981,10 +984,12 @@ impl MemtablePartReader {
         }
 
         self.load();
+
         // Entries stand in order of arrival, so each step in key order would wait for memory twice.
         if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
             prefetch(slot);
         }
+
         if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
             && let Some(key) = self.part.chunks()[chunk].arena.get(slot.key_start as usize)
         {

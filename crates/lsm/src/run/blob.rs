@@ -173,6 +173,7 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
     }
 
     let mut results: Vec<Vec<u8>> = Vec::with_capacity(blobs.len());
+
     // First page, pages, and the blob that they belong to.
     let mut pieces: Vec<(u64, u64, usize)> = Vec::new();
     for (at, blob) in blobs.iter().enumerate() {

@@ -108,6 +108,7 @@ impl Checking<'_> {
         let file = run.file()?;
         let meta = run.meta();
         let filter = stored.get(file.as_ref())?;
+
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
         Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
@@ -437,6 +438,7 @@ impl<'a> Pages<'a> {
     pub(crate) fn load(&mut self, page: u32) -> Result<&[u8]> {
         if !self.loaded.contains(&page) {
             let count = CHUNK_PAGES.min(self.end - page);
+
             // A failed read leaves the chunk in an unknown state.
             self.loaded = 0..0;
             let chunk = &mut self.chunk[..count as usize * PAGE_SIZE];

@@ -28,7 +28,7 @@ use crate::run::run::Run;
 /// more of large ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
 
-/// ChunkReader that the readers of a merge have asked for ahead, beside one for each of them.
+/// Chunks that the readers of a compaction request ahead, beside one for each reader.
 const MERGE_CHUNKS_EXTRA: usize = 16;
 
 /// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
@@ -102,7 +102,7 @@ pub(crate) struct ChunkReader {
     rest: Range<u32>,
     /// Pages of the next chunk.
     chunk_pages: u32,
-    /// ChunkReader to have asked for.
+    /// Chunks to request ahead.
     ahead_max: usize,
 }
 
@@ -112,6 +112,7 @@ impl ChunkReader {
         debug_assert!(part.start <= part.end);
         let (chunk_pages, largest) = reading.chunk_pages();
         debug_assert!(0 < chunk_pages && chunk_pages <= largest);
+
         Self {
             run,
             order,
@@ -199,6 +200,7 @@ impl ChunkReader {
             }
 
             self.pages = pages;
+
             // Smaller ones, of readers on their way to this size, are not asked for again.
             if let Some(passed) = self.buffer.replace(arrived.buffer)
                 && passed.len() == self.reading.chunk_pages().1 as usize * PAGE_SIZE

@@ -97,6 +97,7 @@ impl RunReader {
         let mut ordinals = 0..run.meta().key_pages;
         let mut low_end = 0;
         let mut high_start = ordinals.end;
+
         if let Some(low) = low {
             let candidates = run.candidates(low);
             (ordinals.start, low_end) = (candidates.start, candidates.end);
@@ -113,6 +114,7 @@ impl RunReader {
         };
 
         debug_assert!(low_end <= run.meta().key_pages && high_start <= run.meta().key_pages);
+
         let is_empty = ordinals.is_empty() || range.misses(run.min_key(), run.max_key());
         let mut part = 0..0;
         if !is_empty {
@@ -292,6 +294,7 @@ impl RunReader {
         self.pages_entered += pages;
         self.large = None;
         let overflow_bytes = (pages as usize - 1) * PAYLOAD_SIZE;
+
         let mut large = vec![0; if pages > 1 { PAGE_SIZE + overflow_bytes } else { 0 }];
         // Chunks come in the order of the reader: downwards, overflow pages precede their key page.
         if self.order == Order::Descending {
@@ -302,6 +305,7 @@ impl RunReader {
         self.layout = layout.map_err(|what| self.corrupt(what))?;
         let bytes = self.chunks.bytes(page);
         self.layout.entries(bytes, &mut self.entries);
+
         if let Some(index) = out_of_order(&self.entries, bytes) {
             return Err(self.out_of_order(index));
         }
@@ -331,6 +335,7 @@ impl RunReader {
         let inline = entry.stored_value(bytes);
         let start = PAGE_SIZE - inline.len();
         large[start..PAGE_SIZE].copy_from_slice(inline);
+
         if self.order == Order::Ascending {
             self.read_overflow(page, pages, &mut large)?;
         }

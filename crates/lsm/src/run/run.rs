@@ -185,6 +185,7 @@ impl RunMeta {
         out.u32(self.filter_pages).u32(self.index_pages);
         out.u64(self.filter_blocks).u32(self.filter_probes).u32(self.index_bytes);
         out.u64(self.blob_bytes);
+
         if self.has_ribbon() {
             out.u32(FILTER_KIND_RIBBON).u32(self.filter_segments).u32(self.filter_directory_words);
         }
@@ -206,6 +207,7 @@ impl RunMeta {
         let key_bytes = input.u64()?;
         let value_bytes = input.u64()?;
         input.take(16)?;
+
         let meta = Self {
             purpose,
             identity,
@@ -253,6 +255,7 @@ impl RunMeta {
         // The identity that the checksum starts from stands in the page itself.
         let mut input =
             Reader::new(page.get(crate::block::page::HEADER_SIZE..).unwrap_or_default());
+
         let magic = input.take(8).unwrap_or_default();
         if magic != RUN_MAGIC {
             return Err(broken("footer magic", u64::from_le_bytes(RUN_MAGIC), 0));
@@ -263,6 +266,7 @@ impl RunMeta {
         let identity = peek.u32().and_then(|_| peek.u64()).unwrap_or_default();
         decode_payload(page, PageAddress { identity, page: number }, PageKind::Footer, 0)
             .map_err(|what| Error::corrupt(path, what))?;
+
         if !(1..=RUN_VERSION).contains(&version) {
             let path = path.to_owned();
             return Err(Error::UnknownVersion { path, found: version, newest: RUN_VERSION });
@@ -567,6 +571,7 @@ impl Run {
     ) -> Self {
         handle.note_bytes(meta.file_bytes());
         let index_bytes = section.index.memory_bytes();
+
         let gauge = Arc::new(Gauge::new(handle.set(), meta, &filter, index_bytes));
         Self {
             file,
@@ -934,6 +939,7 @@ fn read_with(
 ) -> Result<(RunMeta, Filter, IndexSection)> {
     let meta = read_meta(path, file)?;
     let index_first = meta.data_pages + meta.filter_pages;
+
     let index_end = index_first + meta.index_pages;
     let mut index_bytes = Vec::new();
     let filter = if with_filter == WithFilter::No {

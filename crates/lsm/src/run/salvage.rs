@@ -187,6 +187,7 @@ fn survey(
 /// [`Error::Corrupt`] if a page cannot be read a second time; [`Error::Disk`].
 pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> Result<Salvaged> {
     let DamagedRun { run, purpose, filter, index } = *damaged;
+
     let path = files.path(run.number);
     let mut gaps = Gaps::default();
     let Some(file) = open_file(files, &path)? else {
@@ -211,6 +212,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let mut saved = 0;
     let mut blob_gaps = Gaps::default();
     let mut lost_blobs = 0;
+
     let blobs_file = open_file(files, &files.blobs_path(run.number))?;
     let mut blobs = match &blobs_file {
         Some(file) => {

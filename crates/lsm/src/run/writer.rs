@@ -378,6 +378,7 @@ impl RunBuilder {
         let mut builder = Self::with_identity(handle, file, plan, identity);
         builder.writer.next_page = data_pages;
         builder.writer.has_old_pages = true;
+
         builder.blobs = blobs.map(|file| {
             let mut blobs = BlobWriter::new(&set, file, identity, blob_bytes);
             blobs.writer.has_old_pages = true;
@@ -580,6 +581,7 @@ impl RunBuilder {
 
     fn push_large(&mut self, entry: EntryRef<'_>) -> Result<()> {
         let stored = stored_len(entry.kind, entry.value.len());
+
         // A union combines values, and keeps a blob, without asking for its place.
         let Ok(stored_bytes) = u32::try_from(stored) else {
             let limit = VALUE_BYTES_MAX - BLOB_SPAN_SIZE;
@@ -749,6 +751,7 @@ impl RunFinisher {
                     self.writer.payload(PageKind::Footer, 0, &self.meta.encode())?;
                     self.has_footer = true;
                 }
+
                 self.writer.end()?;
             }
 

@@ -367,7 +367,7 @@ pub enum Verify {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The resolve function that the table was saved with, unless it is a ready-made one. A
+    /// The merge operator that the table was saved with, unless it is a ready-made one. A
     /// snapshot knows only its name.
     pub resolve: Option<MergeOperator>,
     /// Another [`TableConfig::disk_cache`].
@@ -642,7 +642,7 @@ pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Re
     Ok(())
 }
 
-/// The resolve function of that name: the one given, or a ready-made one.
+/// The merge operator of that name: the one given, or a ready-made one.
 pub(crate) fn resolve_of(
     name: &str,
     stored: &str,
@@ -661,6 +661,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
     let config = &meta.config;
     let salt = inner.salt();
     let context = CompactionEnv { set, config, salt, table: inner.id() };
+
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
         check_footer(run.path(), run.meta(), wanted)?;
@@ -736,7 +737,7 @@ fn restore_levels(
             let incoming = restore_merge(inner, merge, spec, time)?;
             match &incoming {
                 Incoming::Compaction(pending) => {
-                    held.add_output(pending.compaction.planned_bytes())
+                    held.add_output(pending.compaction.planned_bytes());
                 }
                 Incoming::Single(run) => held.add_run(run),
             }
@@ -819,6 +820,7 @@ fn restore_merge(
             }
         }
     }
+
     let compaction = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
     if inner.is_read_only() {
         // It merges nothing.
@@ -832,6 +834,7 @@ fn restore_merge(
             mask,
         }));
     }
+
     let pending = resume(compaction, merge.due, time)?;
     Ok(Incoming::Compaction(ScheduledCompaction { mask: merge.mask.clone(), ..pending }))
 }
@@ -897,7 +900,7 @@ pub struct SnapshotInfo {
     pub label: String,
     /// When it was saved, in nanoseconds since the Unix epoch.
     pub created_ns: u64,
-    /// Name of the table's resolve function.
+    /// Name of the table's merge operator.
     pub resolve: String,
     /// The configuration of its table; with that function if it is a ready-made one.
     pub config: TableConfig,

@@ -107,6 +107,7 @@ pub(crate) fn export(
     let reading = snapshot::read(inner, name)?;
     let disk = place.disk_or(inner.files().disk());
     let open = || open_target(&disk, &place.dir, inner.salt());
+
     let target = with_room(&[inner.files().handles()], open)?;
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
@@ -198,6 +199,7 @@ pub(crate) fn import(
     let open = FileHandles::new(disk, OPEN_FILES_DEFAULT);
 
     let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
+
     let go_on = || inner.check_open();
     // No run of this session is shared: it may be the very one that is damaged.
     let copier = Copier::new(&files, inner, [], &go_on, progress);

@@ -105,6 +105,7 @@ pub(crate) fn back_up(
     };
 
     let made = renew(source, &target, progress);
+
     // What was copied in vain goes before the lock does.
     let report = made.and_then(|report| target.close().map(|()| report))?;
     event!(DEBUG, "store.backed_up", source.inner.dir(), commit = source.commit);
@@ -153,6 +154,7 @@ fn renew(
     let known = target.snapshots().runs().into_iter().chain(known);
 
     let go_on = || source.inner.check_open();
+
     // Files of a store that was closed meanwhile may be gone for good reason.
     let damage = |error| go_on().err().unwrap_or_else(|| damaged(error));
     let mut copier = Copier::new(source.inner.files(), target, known, &go_on, progress);
@@ -250,7 +252,9 @@ fn copy_log(
             let path = source.dir().join(LOG).join(&name);
             source.disk().open(&path, OpenMode::Read, Access::Buffered)
         };
+
         let file = source.files().handles().with_room(open)?;
+
         let path = dir.join(&name);
         let is_there = is_copy_of(file.as_ref(), target, &path)?;
         if !is_there {
@@ -277,6 +281,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
         return Ok(false);
     }
     let open = || target.disk().open(path, OpenMode::Read, Access::Buffered);
+
     let other = target.files().handles().with_room(open)?;
     let len = file.len()?;
     if other.len()? != len {

@@ -64,10 +64,12 @@ fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
     if let Some(flush) = place.change(Table::begin_flush)? {
         advance(&mut place, &flush, u64::MAX, &mut |_, _| {})?;
     }
+
     let Some(compaction) = place.change(|table| Ok(table.begin_compaction()))? else {
         return Ok(());
     };
     let merged = advance(&mut place, &compaction, u64::MAX, progress);
+
     let ended = place.change(|table| {
         table.end_compaction(&compaction);
         Ok(())
@@ -131,6 +133,7 @@ impl Store {
     /// before stays so.
     pub fn compact(&self, progress: Progress<'_>) -> Result<()> {
         let shared = &self.shared;
+
         let mut before = 0;
         let mut made = 0;
         for info in self.tables()? {

@@ -335,6 +335,7 @@ impl Shared {
             return Ok(());
         }
         self.inner.files().handles().with_space(|| disk.create_dir(&dir))?;
+
         let synced = self.inner.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
@@ -352,6 +353,7 @@ impl Shared {
         let files = self.inner.files();
         files.check_poisoned()?;
         let _right = files.handles().may_write()?;
+
         if state.log.is_none() {
             self.make_log_dir()?;
         }
@@ -667,6 +669,7 @@ impl Shared {
             return Ok(());
         }
         let _right = self.inner.files().handles().may_write()?;
+
         let needed_from = match published.manifest.segment {
             0 => state.segment + 1,
             segment => segment,

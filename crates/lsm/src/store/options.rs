@@ -104,7 +104,7 @@ pub struct StoreOptions {
     pub log_bytes_max: Option<u64>,
     /// Where checkpoints are made.
     pub checkpoint_thread: CheckpointThread,
-    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their
+    /// Merge operators of the tables that are not built in: the store knows their
     /// names.
     pub resolves: Vec<MergeOperator>,
 }
@@ -140,7 +140,7 @@ impl StoreOptions {
         Self { checkpoint_thread, ..self }
     }
 
-    /// The same with one more resolve function.
+    /// The same with one more merge operator.
     #[must_use]
     pub fn resolve(mut self, resolve: MergeOperator) -> Self {
         self.resolves.push(resolve);

@@ -40,7 +40,7 @@ use crate::trace::event;
 pub struct ReaderOptions {
     /// Like [`SessionOptions::open_files_max`].
     pub open_files_max: usize,
-    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their
+    /// Merge operators of the tables that are not built in: the store knows their
     /// names.
     pub resolves: Vec<MergeOperator>,
 }
@@ -58,7 +58,7 @@ impl ReaderOptions {
         Self { open_files_max, ..self }
     }
 
-    /// The same with one more resolve function.
+    /// The same with one more merge operator.
     #[must_use]
     pub fn resolve(mut self, resolve: MergeOperator) -> Self {
         self.resolves.push(resolve);

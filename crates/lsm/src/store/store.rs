@@ -528,7 +528,7 @@ impl NamedTable {
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`];
-    /// [`Error::Poisoned`] if a resolve function has panicked in a commit, so that only what
+    /// [`Error::Poisoned`] if a merge operator has panicked in a commit, so that only what
     /// somebody has read before is known to be whole.
     pub fn view(&self) -> Result<Arc<Table>> {
         self.shared.inner.check_open()?;

@@ -157,6 +157,7 @@ impl BulkLoader {
         self.settle()?;
         let runs = self.tiers.first().map_or(0, Vec::len);
         let written_bytes = self.written_bytes;
+
         let added = self.parts(batch).into_iter().try_for_each(|part| {
             self.flush()?;
             self.add(part, Room::default())
@@ -179,6 +180,7 @@ impl BulkLoader {
     ) -> Vec<&'a [(K, Update<'u>)]> {
         let limit = self.sorted_bytes();
         let mut parts = Vec::new();
+
         let mut start = 0;
         let mut weight = 0;
         for (at, (key, update)) in batch.iter().enumerate() {
@@ -312,12 +314,14 @@ impl BulkLoader {
         let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
         let level = context.last_level_of(weight);
         let spec = context.spec(inputs, (level, level), true, &TableMemory::default());
+
         let compaction = Compaction::new(self.session.files(), spec);
         if self.has_two_threads()
             && let ControlFlow::Break(reason) = compaction.merge_on_two_threads(watch)?
         {
             return Ok(ControlFlow::Break(reason));
         }
+
         while !compaction.is_complete() {
             if let ControlFlow::Break(reason) = watch(compaction.done(), compaction.total()) {
                 return Ok(ControlFlow::Break(reason));

@@ -184,6 +184,7 @@ impl Diff {
             // What combines in another way is not the same.
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
+
         let reading = Reading::Scan(Prefetcher::new(session.files().handles()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let order = Order::Ascending;
@@ -323,6 +324,7 @@ fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
     let mut open = changes.iter().enumerate().peekable();
     while open.peek().is_some() {
         let mut refs = Vec::new();
+
         let mut places = Vec::new();
         let mut bytes = 0;
         while bytes < BLOB_BYTES_MAX
@@ -333,6 +335,7 @@ fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
             refs.extend([old.clone(), new.clone()]);
             places.push(at);
         }
+
         let blobs = retrieve(session.disk(), READS_IN_FLIGHT, &refs)?;
         for (pair, at) in blobs.chunks_exact(2).zip(places) {
             are_same[at] = pair[0] == pair[1];

@@ -270,7 +270,7 @@ impl Session {
     }
 
     /// A new table with what several tables hold together. Where more than one has a key, the
-    /// table's resolve function combines the values, left to right, the left one being the newer;
+    /// table's merge operator combines the values, left to right, the left one being the newer;
     /// the blob is that of the leftmost one. A deletion in one table hides nothing in another. The
     /// tables stay as they are and independent; the new one has the configuration of the last.
     ///
@@ -283,7 +283,7 @@ impl Session {
     ///
     /// # Errors
     /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another
-    /// session or with another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
+    /// session or with another merge operator, [`UnionOfNothing`](crate::Error::UnionOfNothing),
     /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge)
     /// for more than 65,536 runs, [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
@@ -303,7 +303,7 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotNotCompatible`](crate::Error::SnapshotNotCompatible) for another label,
-    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a resolve function that is
+    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a merge operator that is
     /// not ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),

@@ -212,7 +212,7 @@ impl Table {
     /// Cost: no I/O.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
+    /// [`Error::InvalidConfig`], also for another merge operator and for a memory budget that the
     /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed
     /// then.
     pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
@@ -279,7 +279,7 @@ impl Table {
     }
 
     /// Sets the value of a key that is absent; otherwise combines it with the old value by the
-    /// table's resolve function, without reading. Removes the key's blob. Cost: as
+    /// table's merge operator, without reading. Removes the key's blob. Cost: as
     /// [`insert`](Self::insert).
     ///
     /// # Errors
@@ -380,7 +380,7 @@ impl Table {
         let mut applied = Applied { undo, before: None };
         let ticks = self.tree.now(&self.context());
 
-        // A resolve function that panics leaves a part of the batch behind. A merge that it was
+        // A merge operator that panics leaves a part of the batch behind. A merge that it was
         // called by begins anew by itself.
         let done =
             catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied, tries_upserts)));
@@ -647,12 +647,14 @@ impl Table {
                 }
                 CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
+
             let asked = match self.config.merge_thread {
                 CompactionThread::Caller => 0,
                 CompactionThread::Background => {
                     pending.compaction.requested.load(Ordering::Acquire)
                 }
             };
+
             let target = pending.compaction.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
         }
@@ -843,7 +845,7 @@ impl Table {
             if table.config.resolve != last.config.resolve {
                 let left = table.config.resolve.name();
                 let right = last.config.resolve.name();
-                return Err(differ(&format!("resolve functions `{left}` and `{right}`")));
+                return Err(differ(&format!("merge operators `{left}` and `{right}`")));
             }
         }
 
@@ -1333,6 +1335,7 @@ mod tests {
         const BATCH: u64 = 50 * 148;
 
         let session = session();
+
         // What is larger counts: the write buffer or the bound.
         for (write_buffer, most) in
             [(BufferSize::Entries(64), BOUND), (BufferSize::Bytes(200_000), 200_000)]

@@ -295,7 +295,7 @@ fn a_stream_that_fails_is_told_of_as_it_is() {
     );
 }
 
-/// Another resolve function, another salt, deletions and all: the golden file stays.
+/// Another merge operator, another salt, deletions and all: the golden file stays.
 #[test]
 fn golden_canonical_export() {
     let place = Place::simulated(1);

@@ -330,7 +330,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
     }
 }
 
-/// Another resolve function makes something else of the same entries, but what both hold is
+/// Another merge operator makes something else of the same entries, but what both hold is
 /// compared.
 #[test]
 fn tables_with_different_functions_are_compared_by_what_they_hold() {

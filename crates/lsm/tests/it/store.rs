@@ -251,7 +251,7 @@ fn a_view_is_one_commits_whatever_comes_after() {
     store.close().unwrap();
 }
 
-/// Tables of own resolve functions come back with them, and not without.
+/// Tables of own merge operators come back with them, and not without.
 #[test]
 fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let disk = SimDisk::new(1);

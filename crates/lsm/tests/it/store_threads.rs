@@ -106,7 +106,7 @@ impl Mine {
     }
 }
 
-/// A store with two tables of such a resolve function.
+/// A store with two tables of such a merge operator.
 fn store_of(
     mine: &Arc<Mine>,
     disk: &Arc<SimDisk>,

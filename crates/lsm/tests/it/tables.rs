@@ -418,7 +418,7 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
     }
 }
 
-/// A resolve function that panics on the background thread costs its merge a step, and nobody the
+/// A merge operator that panics on the background thread costs its merge a step, and nobody the
 /// thread.
 #[test]
 fn the_background_thread_outlives_a_panic_of_a_resolve_function() {

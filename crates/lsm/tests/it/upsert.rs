@@ -43,7 +43,7 @@ fn read(session: &Session, table: &Table, key: &[u8]) -> Option<(Vec<u8>, Option
     }
 }
 
-/// Half of a batch whose resolve function panicked could be read, and a snapshot made it durable.
+/// Half of a batch whose merge operator panicked could be read, and a snapshot made it durable.
 #[test]
 fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
     let place = Place::simulated(1);

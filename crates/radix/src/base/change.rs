@@ -126,6 +126,7 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
             index,
         })
         .collect();
+
     // A deleted prefix comes before all that it overlaps with.
     let is_address = |step: &Step| step.action != Action::DeletePrefix;
     steps.sort_by(|one, other| {
@@ -161,6 +162,7 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
         if let Some(same) = same {
             note(same, step);
         }
+
         if step.action == Action::DeletePrefix && same.is_none() {
             above.push(step);
         }

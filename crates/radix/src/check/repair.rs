@@ -115,6 +115,7 @@ impl Store {
             Error::CorruptRecord { .. } => Ok(()),
             other => Err(other),
         })?;
+
         if let Some(error) = book.unread {
             return Err(error);
         }
@@ -133,6 +134,7 @@ impl Store {
         }
 
         let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
+
         // The writer is borrowed for reading until all changes are known.
         let mut changes = Vec::new();
         let head = {
@@ -153,6 +155,7 @@ impl Store {
         debug_assert!(repaired.kept <= book.versions.len() as u64);
         let may_lose = repaired.lost() > 0 || repaired.unreferenced > 0;
         repaired.was_refused = loss == Loss::Refused && may_lose;
+
         if repaired.is_clean() || repaired.was_refused {
             return Ok(repaired);
         }
@@ -360,6 +363,7 @@ fn compare_nodes(
     }
 
     let users = users_of(nodes, &wanted)?;
+
     // Bases that no version needs for themselves stay for their differences.
     for (key, (node, _)) in &users {
         let base = Wanted { node: *node, is_inline: false, extensions: BTreeMap::new() };

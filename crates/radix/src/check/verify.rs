@@ -71,6 +71,7 @@ impl Report {
     ) -> Result<()> {
         let mut known = NodeHash::EMPTY;
         known.0[..ROW_KEY_BYTES].copy_from_slice(key);
+
         let at = NodePlace { node: node.unwrap_or(known), path: Prefix::EMPTY };
         let hash = match nodes.content(&at, record) {
             Err(error) => return self.note_error(place, error),
@@ -126,9 +127,11 @@ impl Tree {
 
     fn walk(&self, root: &Root, mut report: Option<&mut Report>) -> Result<BTreeSet<NodeHash>> {
         let (reader, edge) = self.open(root)?;
+
         // No cache: each node must be read from the database.
         let cache = NodeCache::new(0);
         let nodes = Nodes { cache: &cache, reader: &*reader, root: Some(*root) };
+
         let mut hashes = BTreeSet::new();
         if edge.is_none() {
             hashes.insert(NodeHash::EMPTY);
@@ -142,6 +145,7 @@ impl Tree {
             let end = end_hash(&edge);
             hashes.insert(end);
             hashes.extend(extension_hashes(end, edge.extension.as_bytes()));
+
             let is_known = match &edge.end {
                 Node::Leaf(value) => hash_leaf(value) == end,
                 Node::Stored(_) => true,
@@ -331,6 +335,7 @@ impl Store {
 
         // A cache of its own, so that nothing is taken from memory that the database no longer has.
         let cache = NodeCache::new(BASES_BYTES);
+
         let nodes = Nodes { cache: &cache, reader, root: None };
         let mut users = UserCounts::default();
         let scanned = each_stored_node(reader, |key, end| {
@@ -435,6 +440,7 @@ fn each_stored_node(
         let mut spilled = BTreeMap::new();
         let mut users = 0;
         let mut problem = None;
+
         let Ok(own) = RecordKey::try_from(key.as_slice()) else {
             let mut start = [0; ROW_KEY_BYTES];
             let len = key.len().min(ROW_KEY_BYTES);
@@ -485,6 +491,7 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
     if let Some(error) = book.unread.take() {
         report.note_error(place, error)?;
     }
+
     if let Err(error) = versions::check_format(reader, back_end) {
         report.note_error("format", error)?;
     }

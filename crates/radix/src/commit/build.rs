@@ -52,6 +52,7 @@ pub(crate) fn build(
     threads: usize,
 ) -> Result<Built> {
     debug_assert!(steps.is_sorted_by(|one, other| one.prefix < other.prefix), "steps ascend");
+
     // At most a leaf and a branch for each step; two more for a split of the root edge.
     let list = Vec::with_capacity(2 * steps.len() + 2);
     let mut builder = Builder { nodes, list, missing: None };
@@ -136,6 +137,7 @@ impl Builder<'_> {
     fn update(&mut self, old: &OldEdge, depth: usize, steps: &[Step]) -> Result<NewSubtree> {
         let extension = old.extension.as_bytes();
         let along = along(extension, depth, steps);
+
         let end = depth + along;
         if let [Step { prefix, action: Action::DeletePrefix, .. }] = steps
             && prefix.as_bytes().len() == end
@@ -145,6 +147,7 @@ impl Builder<'_> {
 
         let mut above = old.extension;
         above.truncate(along);
+
         // A change leaves the extension half way: the old edge is split there.
         if along < extension.len() {
             let rest = OldEdge {
@@ -216,6 +219,7 @@ impl Builder<'_> {
 
             let in_base = base.as_ref().and_then(|(_, base)| base.child(token));
             let is_there = in_base.is_some();
+
             let child = in_base.map(|edge| OldEdge::of(&edge.to_edge()));
             let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
             let sub = match child {

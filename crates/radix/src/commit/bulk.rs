@@ -102,6 +102,7 @@ impl Bulk {
         let extension = extension.after(from);
         debug_assert!(from <= frame.depth && frame.children.len() <= 256);
         let Frame { value, children, .. } = frame;
+
         let (hash, end, content) = match value {
             Some(value) if children.is_empty() => {
                 let hash = hash_leaf(&value);
@@ -127,6 +128,7 @@ impl Bulk {
         let edge = Edge { extension, top: top_of(hash, extension.as_bytes()), end };
         self.records.add(hash, &edge.extension, 1, Some(content));
         self.record_bytes += ROW_BYTES;
+
         if self.record_bytes >= BATCH_BYTES {
             self.write(writer)?;
         }

@@ -70,6 +70,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
     for wave in by_height {
         debug_assert!(!wave.is_empty(), "a node of height n has a child of height n - 1");
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
+
         let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
         if hashers.len() < threads {
             hashers.resize_with(threads, Hasher::default);
@@ -174,6 +175,7 @@ impl Hasher {
             };
             extensions.push(ChainJob { hash, tokens: list[at].extension.as_bytes() });
         }
+
         debug_assert!(hashed.next().is_none(), "each node that was hashed has its edge");
 
         self.done.extend(extensions.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));

@@ -62,6 +62,7 @@ impl NewBranch {
     /// All children, ascending by token.
     pub(crate) fn children(&self) -> impl Iterator<Item = (u8, Child<'_>)> {
         let mut edits = self.edits.iter().copied().peekable();
+
         let base = self.base.as_ref().map(|(_, base)| &**base);
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -140,6 +141,7 @@ impl Built {
             new.count + usize::from(new.value.is_some()) >= 2,
             "fewer make a leaf or a longer extension"
         );
+
         let value = new.value.as_deref();
         if let Some((node, base)) = &new.base
             && base.may_be_edited(new.edits.len())

@@ -92,6 +92,7 @@ impl RecordChanges {
         // Sorted by record and extension: each record is read and written once.
         let mut nodes: Vec<&mut [ReferenceChange]> =
             self.edges.chunk_by_mut(|one, other| one.key == other.key).collect();
+
         let mut effect = Effect::default();
         let mut bases = Bases::default();
         for nodes in nodes.chunks_mut(ROWS_AT_ONCE) {
@@ -180,12 +181,14 @@ impl Bases {
             if users.now > 0 || !users.was_released {
                 continue;
             }
+
             if users.stored > 0 {
                 writer.remove(Table::Main, &of_users)?;
             }
 
             let record = writer.get(Table::Main, &key)?;
             let record = record.ok_or_else(|| broken(base, "the record is missing"))?;
+
             let record =
                 Record::decode(&key, &record).map_err(|Broken(rule)| broken(base, rule))?;
             if record.extensions == Extensions::default() {
@@ -244,6 +247,7 @@ impl NodeRecord<'_> {
 
     fn change(&mut self, changes: &mut [ReferenceChange], record: Option<&[u8]>) -> Result<()> {
         debug_assert!(changes.iter().all(|change| change.key == self.key), "changes of one record");
+
         let content = changes.iter_mut().find_map(|change| change.content.take());
         let changes = by_extension(changes);
         let Some(record) = record else {
@@ -264,6 +268,7 @@ impl NodeRecord<'_> {
 
         let mut record =
             Record::decode(&self.key, record).map_err(|Broken(rule)| self.broken(rule))?;
+
         // Written again only if the extensions changed: the content never does.
         let before = record.extensions.clone();
         match &mut record.extensions {
@@ -431,6 +436,7 @@ impl NodeRecord<'_> {
         // First stored extension at or above the position of the last seek that the walk has not
         // passed.
         let mut ahead: Option<Prefix> = None;
+
         let mut is_sought = false;
         let mut shared = Vec::with_capacity(changes.len());
         for change in changes {

@@ -145,6 +145,7 @@ impl Delta {
         let mut input = Input(&bytes);
         let base = NodeHash(*input.hash()?);
         let value = read_value(&mut input, &bytes)?;
+
         let mut extension_max = whole.extension_max;
         let entries = read_children(&mut input, &bytes, |input| {
             if input.0.first() == Some(&GONE) {
@@ -248,6 +249,7 @@ impl Branch {
         };
         let kept = |entry: &u32| !is_changed(token(*entry));
         let is_listed = |change: &&(u8, Option<Edge>)| change.1.is_some() || in_base(change.0);
+
         let count = entries.iter().filter(|entry| kept(entry)).count()
             + changes.iter().filter(is_listed).count();
         if count == 0 {

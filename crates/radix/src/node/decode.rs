@@ -110,6 +110,7 @@ impl PlainNode {
 
         literal(input, &[0x61, b'v'], "no \"v\" after \"c\"")?;
         let value = value(input)?.map(Arc::from);
+
         let node = Self { value, children };
         let bytes = &all[..all.len() - input.0.len()];
         if node.encode() != bytes {

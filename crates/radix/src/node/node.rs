@@ -151,6 +151,7 @@ impl<'a> Input<'a> {
 
     pub(crate) fn edge(&mut self) -> Read<EdgeRef<'a>> {
         let head = self.byte()?;
+
         let extension = self.tokens(head & !LEAF_FLAG)?;
         let top = self.hash()?;
         let end = if head & LEAF_FLAG != 0 {

@@ -321,6 +321,7 @@ impl Proof {
             at: bytes.len() - input.0.len(),
             rule,
         };
+
         let (form, addresses) = match head(&mut input) {
             Ok((PROOF_VERSION, form, addresses)) => (form, addresses),
             Ok((found, ..)) => return Err(ProofError::UnsupportedVersion { found }),
@@ -481,6 +482,7 @@ impl<'a> Parser<'a> {
         let mut node =
             PlainNode { value, children: tokens.into_iter().map(hash_to_come).collect() };
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
+
         let below = self.proof.below(place);
         if extension_below(&node, &below).is_some() {
             return Err(self.malformed("a node of an extension stands for itself"));
@@ -488,6 +490,7 @@ impl<'a> Parser<'a> {
 
         let at = self.proof.nodes.len();
         self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
+
         let mut below = below.into_iter().peekable();
         for (token, hash) in &mut node.children {
             *hash = match place_of(&mut below, *token) {
@@ -530,6 +533,7 @@ fn value_and_tokens(input: &mut Input<'_>) -> Result<ValueAndTokens, Broken> {
 
     let bitmap = input.array::<BITMAP_BYTES>()?;
     let is_set = |token: &u8| bitmap[usize::from(token / 8)] & 1 << (token % 8) != 0;
+
     let tokens: Vec<u8> = (0..=u8::MAX).filter(is_set).collect();
     if tokens.len() != count {
         return Err(Broken("number of children"));

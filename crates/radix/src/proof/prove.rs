@@ -33,6 +33,7 @@ impl Tree {
         let nodes = self.inner().nodes(&*reader, root);
         let sorted: Vec<&[u8]> = proof.addresses().iter().map(Address::as_bytes).collect();
         nodes.find(&edge, &sorted)?;
+
         Prover { nodes: &nodes, root: *root, proof: &mut proof }.edge(
             &edge,
             Prefix::EMPTY,
@@ -61,6 +62,7 @@ impl Prover<'_> {
     /// Adds the nodes of an edge and the nodes below it on the paths of addresses. At most 36 deep.
     fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: ProofPlace) -> Result<()> {
         let end = end_hash(edge);
+
         let extension = edge.extension.as_bytes();
         // From the top of the extension down to the node at its end.
         let mut hashes: Vec<NodeHash> =

@@ -37,6 +37,7 @@ pub(crate) fn encode(
 ) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut records = BTreeMap::from([(b"f".to_vec(), own_format())]);
     records.extend(trees.iter().map(|(name, tree)| (tree_key(name), number_body(*tree))));
+
     let mut named: BTreeMap<Vec<u8>, Vec<VersionId>> = BTreeMap::new();
     for (id, version) in versions {
         let root = root_key(version.tree, &version.edge.top).to_vec();
@@ -50,6 +51,7 @@ pub(crate) fn encode(
         let all = named.get(owner).map_or(&[][..], Vec::as_slice);
         Ids { newest: all.last().copied(), older: all.len().saturating_sub(1) as u64 }
     };
+
     for (id, version) in versions {
         let key = version_key(*id);
         let dependents = ids_of(&key);

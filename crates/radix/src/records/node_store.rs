@@ -50,6 +50,7 @@ pub(crate) fn find_in_memory(
     address: &[u8],
 ) -> std::result::Result<Option<Vec<u8>>, NotInMemory> {
     let mut rest = address;
+
     let mut extension = edge.extension;
     let mut end = edge.end.clone();
     loop {
@@ -207,6 +208,7 @@ impl Nodes<'_> {
     fn load_many(&self, places: &[NodePlace]) -> Result<Vec<Loaded>> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
+
         let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
         let one_by_one = || places.iter().map(|place| self.load(place)).collect();
         let records = match self.records(missing.iter().map(|&at| places[at].node)) {
@@ -233,6 +235,7 @@ impl Nodes<'_> {
             .filter(|(_, (_, branch))| branch.is_none())
             .map(|(base, _)| *base)
             .collect();
+
         let base_records = match self.records(wanted.iter().copied()) {
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
             records => records?,
@@ -315,6 +318,7 @@ impl Nodes<'_> {
     /// `None` if nothing is below `prefix`.
     pub(crate) fn seek(&self, edge: &Edge, prefix: &Prefix) -> Result<Option<(Prefix, Edge)>> {
         let wanted = prefix.as_bytes();
+
         let mut edge = edge.clone();
         let mut path = Prefix::EMPTY;
         loop {
@@ -322,12 +326,15 @@ impl Nodes<'_> {
                 path.as_bytes().len() <= wanted.len(),
                 "the path is not below the prefix"
             );
+
             let rest = &wanted[path.as_bytes().len()..];
             let extension = edge.extension.as_bytes();
+
             let along = common(extension, rest);
             if along == rest.len() {
                 return Ok(Some((path, edge)));
             }
+
             if along < extension.len() {
                 return Ok(None);
             }
@@ -361,6 +368,7 @@ fn spread(
         addresses[range.clone()].iter().all(|address| address.len() >= depth),
         "each address of the group leads to the node"
     );
+
     let (value, branch) = match loaded {
         Loaded::Value(value) => (Some(value), None),
         Loaded::Branch(branch) => (None, Some(branch)),
@@ -383,6 +391,7 @@ fn spread(
             let edge = edge.to_edge();
             level.push(AddressGroup { edge, depth: depth + 1, range: at..at + count });
         }
+
         at += count;
     }
 }

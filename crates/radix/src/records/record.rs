@@ -192,6 +192,7 @@ impl<'a> Record<'a> {
         let mut input = open(key, record)?;
         let byte = input.byte()?;
         let kind = Kind::of(byte & !SPILLED_FLAG)?;
+
         let count = input.number()?;
         let extensions = if byte & SPILLED_FLAG != 0 {
             Extensions::Spilled(count)

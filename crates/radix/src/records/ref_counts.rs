@@ -147,11 +147,13 @@ fn walk(
         path.as_bytes().len() + edge.extension.as_bytes().len() <= ADDRESS_BYTES_MAX,
         "`load_whole` refuses a branch whose children lie deeper"
     );
+
     if base.has(edge) {
         return Ok(());
     }
 
     visit(&path, edge, others.iter().map(|other| i64::from(other.has(edge))).sum());
+
     let Node::Stored(node) = edge.end else { return Ok(()) };
     let base = base.along(nodes, path, &edge.extension)?;
     if matches!(&base, Landing::Node(Some(other), _) if *other == node) {
@@ -163,6 +165,7 @@ fn walk(
         .into_iter()
         .map(|other| other.along(nodes, path, &edge.extension))
         .collect::<Result<_>>()?;
+
     path.extend(edge.extension.as_bytes());
     let Loaded::Branch(branch) = nodes.load_whole(&NodePlace { node, path })? else {
         return Ok(());

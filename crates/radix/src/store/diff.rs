@@ -208,6 +208,7 @@ impl<'a> Diff<'a> {
         let (before, ones) = self.open(&self.from, path, one, along)?;
         let (after, twos) = self.open(&self.to, path, two, along)?;
         self.pending.push(Pending::Children(path, ones, twos, 0));
+
         if before != after {
             self.pending.push(Pending::Value(path, before, after));
         }
@@ -325,10 +326,12 @@ mod tests {
         let database = Arc::new(Memory::new(&INDEXES).unwrap());
         let store = Store::open(database, &Options { cache_bytes: 0, threads: 1 }).unwrap();
         let tree = store.create_tree("tree").unwrap();
+
         let address = |at: u64| {
             let spread = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
             Address::new(&spread.to_le_bytes()).unwrap()
         };
+
         let set = |at| Change::Set(address(at), b"value".to_vec());
         let all: Vec<Change> = (1..=4_000).map(set).collect();
         let one = tree.commit(&Root::EMPTY, &all).unwrap().root;

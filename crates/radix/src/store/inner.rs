@@ -99,6 +99,7 @@ impl Inner {
     /// Notes the outcome of a transaction that is now visible; `transactions` includes it.
     pub(crate) fn note(&self, moves: TreeChanges, transactions: u64) {
         let mut roots = self.roots();
+
         // A snapshot of a later transaction may have been noted already.
         if roots.transactions > transactions {
             return;
@@ -148,6 +149,7 @@ impl Inner {
         let trees: HashSet<TreeId> =
             versions::trees(reader)?.into_iter().map(|(_, id)| id).collect();
         let is_there = trees.contains(&tree);
+
         let mut roots = self.roots();
         if roots.transactions == transactions {
             roots.trees = Some(trees);

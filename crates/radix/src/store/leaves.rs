@@ -151,6 +151,7 @@ impl<'a> Leaves<'a> {
             let at = if self.order == Order::Ascending { 0 } else { branch.len() };
             Pending::Children(path, branch, at)
         });
+
         match self.order {
             Order::Ascending => self.pending.extend(children.into_iter().chain(value)),
             Order::Descending => self.pending.extend(value.into_iter().chain(children)),

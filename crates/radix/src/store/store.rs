@@ -347,6 +347,7 @@ impl Tree {
     /// back-end.
     pub fn get(&self, root: &Root, addresses: &[Address]) -> Result<Vec<Option<Vec<u8>>>> {
         let snapshot = self.inner.refresh()?;
+
         // With all of it in memory nothing else is needed: a root that is known is retained, and
         // nodes do not change.
         if let Some(edge) = self.inner.known(self.tree.id, root)

@@ -418,6 +418,7 @@ impl<'a> Transaction<'a> {
             .iter()
             .rev()
             .find(|(of, of_root, _)| (*of, of_root) == (tree.id, root));
+
         match moved {
             Some((_, _, Some(edge))) => return Ok(Some(edge.clone())),
             // Nobody else commits meanwhile, so a known root that this transaction left alone is
@@ -656,6 +657,7 @@ impl<'a> Transaction<'a> {
 
         let effect =
             records.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
+
         // Only readers of an older snapshot ask for these nodes again.
         effect.gone.iter().for_each(|node| self.inner.cache.remove(*node));
         self.take_out(id, &version, &dependents)?;

@@ -121,6 +121,7 @@ impl Tree {
         }
 
         let mut transaction = self.transaction()?;
+
         let mut made: Vec<(VersionId, Edge)> = Vec::new();
         let mut all = Vec::new();
         loop {
@@ -133,6 +134,7 @@ impl Tree {
             let parent = u64::from_le_bytes(source.array()?);
             let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
             let metadata = source.metadata()?;
+
             let parent = match parent.checked_sub(1) {
                 None => None,
                 Some(at) => match usize::try_from(at).ok().and_then(|at| made.get(at)) {

@@ -335,6 +335,7 @@ impl<R: Read> Source<R> {
 
         let unsupported =
             |what, found, known: String| Err(ExchangeError::Unsupported { what, found, known });
+
         let version = u32::from_le_bytes(source.array()?);
         if version != EXPORT_VERSION {
             return unsupported("version", version.to_string(), EXPORT_VERSION.to_string());
@@ -345,6 +346,7 @@ impl<R: Read> Source<R> {
         let [kind] = source.array()?;
         source.check_crc()?;
         source.mark = source.at;
+
         if scheme != SCHEME.as_bytes() {
             return unsupported("scheme", scheme.escape_ascii().to_string(), SCHEME.into());
         }
@@ -397,6 +399,7 @@ impl<R: Read> Source<R> {
         if !is_due {
             return Ok(tag);
         }
+
         if tag != MARK_TAG {
             return self.damaged("a mark is missing");
         }
@@ -420,6 +423,7 @@ impl<R: Read> Source<R> {
             if len == usize::from(END_TAG) {
                 return Ok(count);
             }
+
             if len > ADDRESS_BYTES_MAX {
                 return self.damaged("length of an address");
             }

@@ -126,6 +126,7 @@ impl Plan {
             }
             plan.counters.transactions += 1;
             plan.counters.outputs += transaction.output.len() as u64;
+
             if !coinbase {
                 plan.counters.inputs += transaction.input.len() as u64;
                 for (input, source) in transaction.input.iter().enumerate() {
@@ -140,6 +141,7 @@ impl Plan {
                     plan.spends.push(Spend { key, txid, input, outpoint });
                 }
             }
+
             for (output, vout) in transaction.output.iter().zip(0u32..) {
                 if output.value > Amount::MAX_MONEY {
                     let amount_sat = output.value.to_sat();
@@ -185,6 +187,7 @@ impl Plan {
         for (key, old) in self.coinbase_keys.iter().zip(values) {
             changes.entry(*key).or_insert((old, None));
         }
+
         for (key, value) in self.created {
             changes.entry(key).or_insert((None, None)).1 = Some(value);
         }

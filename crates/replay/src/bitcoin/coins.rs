@@ -133,6 +133,7 @@ mod tests {
         let coin = Coin::parse(&key, &value).unwrap();
         assert_eq!((coin.vout, coin.amount_sat, coin.height), (0x0102_0304, 5_000_000_000, 91_842));
         assert_eq!((coin.coinbase, coin.script), (true, &[0x51, 0x52][..]));
+
         for size in 0..FIXED_SIZE {
             assert_eq!(Coin::parse(&key, &value[..size]), None);
         }

@@ -92,6 +92,7 @@ impl BlockFiles {
                 files.push(BlockFile { path: path.clone(), size: meta.len(), key });
                 continue;
             }
+
             let key = obfuscation_key(path)?;
             let before = files.len();
             for entry in std::fs::read_dir(path).map_err(|source| unreadable(path, source))? {
@@ -105,11 +106,13 @@ impl BlockFiles {
                     files.push(BlockFile { path, size, key });
                 }
             }
+
             let added = files.get_mut(before..).unwrap_or_default();
             if added.is_empty() {
                 let what = "the directory has no blk*.dat";
                 return Err(Error::Path { path: path.clone(), what });
             }
+
             added.sort_by(|one, other| one.path.cmp(&other.path));
         }
 
@@ -146,6 +149,7 @@ impl BlockFiles {
                     monitor.progress(Phase::Scan, before + position, Some(total));
                 }
             }
+
             // The position moves only here, because the record before damage may have to be taken
             // back.
             scan.found.into_iter().for_each(&mut visit);
@@ -176,6 +180,7 @@ impl BlockFiles {
 
         let path = self.path(file);
         let left = self.size(file) - offset;
+
         let mut frame = [0; FRAME_SIZE as usize + HEADER_SIZE];
         let fits = left >= frame.len() as u64;
         if fits {
@@ -223,12 +228,14 @@ impl BlockFiles {
         let lying = own_size.filter(|&own| own != u64::from(previous.size));
         let searched_from = lying.map_or(offset, |_| previous.offset + FRAME_SIZE);
         let at_end = self.next_record(file, searched_from)?.is_none();
+
         if lying.is_some() {
             found.pop();
         }
 
         if at_end {
-            let (path, offset) = (path.display(), lying.map_or(offset, |_| previous.offset));
+            let path = path.display();
+            let offset = lying.map_or(offset, |_| previous.offset);
             monitor.warn(&format_args!("{path}: no whole record from byte {offset} to the end"));
             return Ok(None);
         }
@@ -358,6 +365,7 @@ impl BlockFiles {
         while chunk_start < end {
             let mut chunk = vec![0; chunk_size(end - chunk_start)];
             self.read_at(file, chunk_start, &mut chunk)?;
+
             let mut places: Vec<_> =
                 chunk.windows(4).zip(chunk_start..).filter(|(bytes, _)| *bytes == magic).collect();
             for (_, place) in places.drain(..) {
@@ -373,6 +381,7 @@ impl BlockFiles {
                     return Ok(Some(place));
                 }
             }
+
             // A magic may lie across the border of two chunks.
             let advance = chunk.len() as u64;
             chunk_start += if advance > 3 { advance - 3 } else { advance };

@@ -130,10 +130,12 @@ impl Headers {
                 path.push(index);
                 next = self.parent(index);
             }
+
             let Some(below) = next.and_then(|index| self.placed(index)) else {
                 path.drain(..).for_each(|index| leads_nowhere[index] = true);
                 continue;
             };
+
             let mut height = below.height;
             let mut work = below.work;
             while let Some(node) = path.pop().and_then(|index| self.nodes.get_mut(index)) {

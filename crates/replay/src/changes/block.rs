@@ -84,6 +84,7 @@ impl OpenBlock {
         let mut hash = Sha256::new();
         hash.update(parent);
         hash.update(self.number.to_le_bytes());
+
         let mut add = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(bytes);
@@ -118,6 +119,7 @@ impl OpenBlock {
                 Expectation::Present => ("del", "a value".to_owned(), found.is_some()),
                 Expectation::Never => ("del", "a value".to_owned(), false),
             };
+
             if !holds {
                 let found = match expectation {
                     Expectation::Never => None,

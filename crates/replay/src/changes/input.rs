@@ -72,6 +72,7 @@ impl Lines {
         self.is_partial =
             read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         read?;
+
         let size = self.line.len();
         if size == 0 {
             return Ok((self.number, None));
@@ -187,15 +188,18 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 }
                 self.in_frame = true;
             }
+
             if self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
                 self.decoder
                     .decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBytes(DECODED_SIZE))
                     .map_err(damaged)?;
             }
+
             let size = self.decoder.read(buffer)?;
             if size > 0 || buffer.is_empty() {
                 return Ok(size);
             }
+
             if self.decoder.is_finished() {
                 let stated = self.decoder.get_checksum_from_data();
                 let computed = self.decoder.get_calculated_checksum();

@@ -130,11 +130,13 @@ impl Record {
         if line.contains('\r') {
             return Err(Malformed::CarriageReturn);
         }
+
         if line.is_empty() {
             return Err(Malformed::Blank);
         }
         let (word, rest) =
             line.split_once(' ').map_or((line, None), |(word, rest)| (word, Some(rest)));
+
         let fields: Vec<&str> = rest.map_or_else(Vec::new, |rest| rest.split(' ').collect());
         let wrong = |record, form| Err(Malformed::Fields { record, form });
         match (word, fields.as_slice()) {
@@ -187,6 +189,7 @@ impl Expected {
                 }
                 _ => false,
             };
+
             if !fresh {
                 return Err(refused());
             }
@@ -302,6 +305,7 @@ mod tests {
             "Begin 1",
             "put\t00 00",
         ];
+
         for line in refused {
             assert!(Record::parse(line.as_bytes()).is_err(), "{line:?}");
         }

@@ -241,11 +241,13 @@ impl Shared {
 
         let keys: Vec<Vec<u8>> =
             (0..head.pieces()).map(|piece| piece_key(table, key, piece)).collect();
+
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut value = Vec::new();
         for piece in self.index.find_many(&keys)? {
             value.extend(piece.ok_or_else(|| corrupt("a piece of a value is missing"))?);
         }
+
         if value.len() != length {
             return Err(corrupt("the pieces of a value add up to another length"));
         }
@@ -397,6 +399,7 @@ impl Engine for Btree {
                 None => Update::Remove(key),
             })
             .collect();
+
         self.0.index.apply(&updates)?;
         self.0.index.flush(true)?;
 
@@ -512,17 +515,20 @@ impl Cursor for BtreeCursor<'_> {
     fn next(&mut self) -> Result<Option<Entry>> {
         loop {
             let changed = self.changes.peek().map(|(key, _)| key);
+
             let stored = self.next.as_ref().map(|(key, _)| key);
             let is_changed = changed.is_some_and(|key| stored.is_none_or(|stored| key <= stored));
             if is_changed && changed == stored {
                 self.next = next_stored(&mut self.stored)?;
             }
+
             if is_changed {
                 match self.changes.next() {
                     Some((key, Some(value))) => return Ok(Some(Entry { key, value })),
                     _ => continue,
                 }
             }
+
             let Some((key, head)) = self.next.take() else { return Ok(None) };
             self.next = next_stored(&mut self.stored)?;
             let value = self.table.shared.value(self.table.number, &key, &head)?;

@@ -66,6 +66,7 @@ pub fn open_or_create(disk: &Arc<dyn Disk>, dir: &Path, settings: Settings) -> R
     if store::is_store(disk.as_ref(), dir)? {
         return Ok(Store::open(Arc::clone(disk), dir, &options)?);
     }
+
     if disk.kind(dir).map_err(Error::from)?.is_some() {
         // An interrupted creation leaves these.
         let is_ours =

@@ -76,6 +76,7 @@ impl Names {
         let complete = pairs.iter().rev().find_map(|(&sequence, halves)| {
             Some((sequence, halves.log.as_deref()?, halves.state.as_deref()?))
         });
+
         let Some((sequence, log, state)) = complete else {
             delete(engine, pairs.values())?;
             return Ok(None);
@@ -162,7 +163,9 @@ impl Names {
         let mut pairs: BTreeMap<u64, Halves> = BTreeMap::new();
         for name in engine.snapshots()? {
             let mut parts = name.splitn(3, '-');
-            let (role, sequence) = (parts.next(), parts.next().and_then(|text| text.parse().ok()));
+
+            let role = parts.next();
+            let sequence = parts.next().and_then(|text| text.parse().ok());
             match (role, sequence) {
                 (Some(role), Some(sequence)) if role == self.log => {
                     pairs.entry(sequence).or_default().log = Some(name);

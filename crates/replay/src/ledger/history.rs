@@ -292,18 +292,21 @@ impl History {
         // kept.
         let undo = encode_undo(changes);
         let note_value = encode_note(self.tip.as_ref().map_or(block, |tip| tip.block), &note);
+
         let note_key = record(NOTE, block);
         let undo_key = record(UNDO, block);
         let mut records = vec![
             Change { key: &note_key, value: Some(&note_value) },
             Change { key: &undo_key, value: Some(&undo) },
         ];
+
         let dropped_keys: Vec<_> = self
             .kept
             .iter()
             .take(dropped)
             .flat_map(|&block| [record(NOTE, block), record(UNDO, block)])
             .collect();
+
         records.extend(dropped_keys.iter().map(|key| Change { key, value: None }));
 
         let batch: Vec<_> = changes
@@ -315,6 +318,7 @@ impl History {
         self.kept.drain(..dropped.min(self.kept.len()));
         self.kept.push_back(block);
         self.tip = Some(Tip { block, note });
+
         if self.engine.wants_commit() {
             return self.checkpoint();
         }
@@ -342,6 +346,7 @@ impl History {
         };
 
         let tip = self.tip.as_ref().map(|tip| tip.block);
+
         let oldest =
             self.oldest().filter(|_| tip >= Some(block)).ok_or(Error::Ahead { block, tip })?;
         if block < oldest {
@@ -358,6 +363,7 @@ impl History {
         self.versions.truncate(self.versions.partition_point(|version| version.block < block) + 1);
 
         let nearest = self.nearest_version(block)?;
+
         // A rollback that fails half way leaves state and log apart, and must not be saved.
         let was_broken = std::mem::replace(&mut self.broken, true);
         if let Some(version) = nearest {
@@ -403,6 +409,7 @@ impl History {
         let newest = Mark { sequence: self.sequence, block };
         let tables = (self.log.as_ref(), self.state.as_ref());
         self.names.save(self.engine.as_ref(), newest, tables)?;
+
         if !self.engine.keeps_snapshots() {
             self.points.clear();
         }
@@ -453,6 +460,7 @@ impl History {
     fn open_point(&self, point: Mark) -> Result<Option<Version>> {
         let log = self.names.open_log(self.engine.as_ref(), point)?;
         let (kept, tip) = read_log(log.as_ref())?;
+
         let is_kept = |tip: &Tip| self.kept.binary_search(&tip.block).is_ok();
         let Some(tip) = tip.filter(|tip| Some(tip.block) == point.block && is_kept(tip)) else {
             return Ok(None);

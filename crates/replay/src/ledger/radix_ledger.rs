@@ -27,8 +27,8 @@ use terrane::radix::{
     Transaction, Tree,
 };
 
+use super::blocks::Ledger;
 use super::history::{Error, NetChange, Result, Tip};
-use super::ledger::Ledger;
 use crate::engines::engine::{Cause, Cursor, EngineError, Entry, State};
 use crate::error::Class;
 use crate::hex;
@@ -161,6 +161,7 @@ impl RadixLedger {
 
         // Keys sort by block, so each entry must name the entry before.
         let tree = store.tree(TREE)?;
+
         let mut kept = VecDeque::<Block>::new();
         let mut tip = None;
         for (key, value) in store.metadata_entries(BLOCK)? {
@@ -200,6 +201,7 @@ impl RadixLedger {
         if !block.holds_version {
             return Ok(false);
         }
+
         if let Some(next) = next.filter(|next| next.root == block.root && !next.holds_version) {
             let key = block_key(next.number);
             let value = transaction.metadata(&key)?;
@@ -281,6 +283,7 @@ impl Ledger for RadixLedger {
         // The oldest blocks beyond the limit are forgotten in the same transaction. A version moves
         // from each of them to its heir, so the index of the heir is carried from block to block.
         let keep_max = self.keep_max.map_or(usize::MAX, |max| max.max(1) as usize);
+
         let forgotten = (self.kept.len() + 1).saturating_sub(keep_max);
         let mut heir = None;
         for at in 0..forgotten {
@@ -335,6 +338,7 @@ impl Ledger for RadixLedger {
                 Some(block) => Some(Tip { block, note: self.note(block)? }),
                 None => None,
             };
+
             let mut transaction = self.store.transaction()?;
             for block in self.kept.range(target..).rev() {
                 Self::forget(&mut transaction, block, None)?;
@@ -344,6 +348,7 @@ impl Ledger for RadixLedger {
             self.state.root = self.kept.back().map_or(Root::EMPTY, |block| block.root);
             self.tip = tip;
             self.unsaved = true;
+
             if !progress(total - (self.kept.len() - left) as u64, total) {
                 break;
             }
@@ -359,6 +364,7 @@ impl Ledger for RadixLedger {
 
         // At these levels every commit is durable when it returns.
         let database = self.store.database();
+
         let is_each =
             matches!(database.guarantee().durability, Durability::Each | Durability::Group);
         if !is_each {

@@ -25,7 +25,7 @@
 mod limits;
 mod error;
 mod codes;
-mod container;
+mod rows;
 mod events;
 pub mod irmin;
 pub mod replayable;

@@ -58,6 +58,7 @@ impl<R: Read> Bodies<R> {
             return Err(Error::Length { record: self.record, length });
         };
         body.resize(bytes, 0);
+
         if self.fill(body)? < bytes {
             return Err(Error::TruncatedTrace { record: self.record });
         }

@@ -175,9 +175,11 @@ pub fn replay(
             }
             Err(error) => return Err(error.into()),
         };
+
         let is_commit = matches!(operation, Operation::Commit { .. });
         replay.apply(&operation)?;
         replay.row += 1;
+
         if is_commit {
             replay.report.blocks.record(block_start.elapsed());
             replay.collect(options.collection)?;
@@ -352,6 +354,7 @@ impl<'e> Replay<'e> {
         let mut path = std::mem::take(&mut self.path);
         let mut value = std::mem::take(&mut self.value);
         as_it_is(key, &mut path);
+
         let context = self.context(of.value)?;
         let (kind, answer) = match question {
             Question::Find => ("find", context.find(path.steps(), &mut value)),

@@ -82,6 +82,7 @@ pub fn replay(
                 break;
             }
         };
+
         replay.place.level = Some(block.statistics.level);
         replay.block(&mut block.events())?;
         if let Some(transactions) = &mut replay.report.transactions {
@@ -356,6 +357,7 @@ impl<'s> Replay<'s> {
             return self.unexpected("folds lie in each other too deep");
         }
         self.counts().folds += 1;
+
         if let Some(start) = start {
             let root: [&[u8]; 0] = [];
             start.fold(&root, fold, (), |_, tree, ()| self.visit(tree, rest, folds + 1))?;
@@ -470,6 +472,7 @@ impl<'s> Replay<'s> {
             }
             _ => unreachable!("not a question"),
         }
+
         Ok(())
     }
 

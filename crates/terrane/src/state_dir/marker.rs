@@ -65,6 +65,7 @@ impl Marker {
 
         // The checksum covers every line before its own, so nothing below meets damaged bytes.
         let body = text.strip_suffix('\n').and_then(|text| text.rfind('\n'));
+
         let body = &text[..body.map_or(0, |end| end + 1)];
         let checksum = format!("crc32c {:08x}\n", crc32c(body.as_bytes()));
         if text[body.len()..] != checksum {

@@ -239,12 +239,14 @@ impl OpenOptions {
         let dir = StateDir::open(dir)?;
         let marker = self.marker(&dir)?;
         let _lock = dir.lock()?;
+
         let path = dir.path(DATABASE);
         if let Some(rule) = damage_of_files(marker.back_end, &path)?.into_iter().next() {
             return Err(Error::Corrupt { path, rule });
         }
 
         let database = self.database(&dir, &marker)?;
+
         let repaired = Store::repair(&database, loss);
         // Without durability no commit of the repair was synced.
         let synced = match (&repaired, self.durability) {
@@ -282,11 +284,13 @@ impl OpenOptions {
     /// interrupted creation.
     fn new_marker(&self, dir: Option<&StateDir>) -> Result<Marker> {
         let begun = dir.map(Marker::begun).transpose()?.flatten();
+
         let back_end = self.back_end.or(begun.as_ref().map(|begun| begun.back_end));
         let back_end = back_end.unwrap_or(BackEnd::Lsm);
         if !back_end.is_built() {
             return Err(Error::NotBuilt { back_end });
         }
+
         match back_end {
             BackEnd::Memory => {
                 let refused = "back-end memory keeps nothing; choose another";
@@ -303,9 +307,11 @@ impl OpenOptions {
             Some(address) => RedisAddress { urls, ..address },
             None => RedisAddress::new(urls),
         };
+
         if address.urls.is_empty() {
             return Err(Error::Refused(NO_SERVER.to_owned()));
         }
+
         // A line feed in a URL would end its line of the marker.
         if address.urls.iter().any(|url| url.contains(char::is_control)) {
             let refused = "a URL of a Redis server has no line feeds and other control characters";

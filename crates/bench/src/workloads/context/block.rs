@@ -214,6 +214,7 @@ impl Block {
                 }
                 Operation::Copy { from, to } => context.copy(from, to)?,
             };
+
             if !is_right {
                 let message = format!("block {}: not so in the engine: {operation:?}", self.number);
                 return Err(Error::Wrong(message));

@@ -93,6 +93,7 @@ pub fn record(
 ) -> Result<CommitHash> {
     let mut trace = Trace { recorder: Recorder::new(output)?, context: 0, made: 0 };
     let mut tip = load(generator, engine, &mut trace)?;
+
     let mut block = Block::new();
     let mut value = Vec::new();
     for _ in 0..blocks {
@@ -105,6 +106,7 @@ pub fn record(
         trace.made += 1;
         trace.context = trace.made;
         trace.recorder.checkout(keep(tip), keep(trace.context))?;
+
         for operation in block.operations() {
             trace.operation(operation)?;
         }
@@ -112,6 +114,7 @@ pub fn record(
         let parent = Scoped { is_last: !is_abandoned, value: tip };
         let made = Scoped { is_last: is_abandoned, value: commit };
         trace.commit(made, &[parent], block.date)?;
+
         if !is_abandoned {
             tip = commit;
         }
@@ -128,6 +131,7 @@ fn load<W: Write>(
     trace: &mut Trace<W>,
 ) -> Result<CommitHash> {
     let mut context = engine.empty();
+
     let mut path = StepsBuf::new();
     let mut value = Vec::new();
     for number in 0..generator.state().count() {

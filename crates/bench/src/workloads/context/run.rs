@@ -297,6 +297,7 @@ impl Run<'_> {
         let start = Instant::now();
         let tip = self.tip;
         let absent = || Error::Wrong(format!("the store has lost commit {tip}"));
+
         let mut context = self.engine.checkout(&tip)?.ok_or_else(absent)?;
         if self.options.prefetch {
             context.prefetch(&self.block.paths());
@@ -525,6 +526,7 @@ impl Collector<'_> {
                 Err(StoreError::GcCancelled) => {}
                 Err(error) => return Err(EngineError::from(error).into()),
             }
+
             report.wall_s += seconds(start);
             report.longest_s = report.longest_s.max(seconds(start));
         }

@@ -201,6 +201,7 @@ impl State {
         let free = values - fixed as u64 - ROLLS;
         let groups = free * ACCOUNTS_PERCENT / 100 / GROUP_VALUES;
         let map_count = (values / VALUES_PER_MAP).clamp(MAPS.0, MAPS.1);
+
         let in_items = free - groups * GROUP_VALUES - map_count * MAP_FIELDS.len() as u64;
         let items = in_items / 2;
         let mut state = Self {
@@ -224,6 +225,7 @@ impl State {
         let total: u64 = (0..count).map(weight).sum();
         let share = |rank| (u128::from(self.items) * u128::from(weight(rank))) / u128::from(total);
         let shares: u64 = (0..count).map(|rank| share(rank) as u64).sum();
+
         let mut ids: Vec<(String, u64)> = (0..count)
             .map(|rank| {
                 // Large maps are scattered among the ids; most ids ever given are gone.
@@ -231,8 +233,10 @@ impl State {
                 (id.to_string(), rank)
             })
             .collect();
+
         ids.sort();
         self.ranks = vec![0; count as usize];
+
         let mut first = 0;
         let mut first_item = 0;
         for (at, (id, rank)) in ids.iter().enumerate() {
@@ -298,6 +302,7 @@ impl State {
         let fields = ACCOUNT_FIELDS.len() as u64;
         if number < self.globals_first() {
             let at = self.maps.partition_point(|map| map.first <= number) - 1;
+
             let map = &self.maps[at];
             let offset = number - map.first;
             if offset >= 2 * map.items {
@@ -311,6 +316,7 @@ impl State {
         } else if number < self.middle_first() {
             let offset = number - self.accounts_first();
             let group = offset / GROUP_VALUES;
+
             let offset = offset % GROUP_VALUES;
             let contract = self.contract_of(group);
             let (at, fields) = if offset < contract * fields {
@@ -324,6 +330,7 @@ impl State {
                     }
                 }
             };
+
             EntryKind::Account { account: group * GROUP_ACCOUNTS + at, fields }
         } else if number < self.roll(0) {
             EntryKind::Global(GLOBALS_MIDDLE[(number - self.middle_first()) as usize])
@@ -557,6 +564,7 @@ fn push_name<const BYTES: usize>(path: &mut StepsBuf, start: u64, part: Option<(
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut words =
         (0..).map(|at: u64| splitmix(start.wrapping_add(at.wrapping_mul(SPLITMIX_STEP))));
+
     let mut first = words.next().unwrap_or_default();
     if let Some((at, count)) = part {
         let edge = |at: u64| ((u128::from(at)) << 64) / u128::from(count);

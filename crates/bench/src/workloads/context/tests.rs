@@ -52,6 +52,7 @@ fn count(block: &Block) -> (Counts, Paths) {
             paths.accesses.entry(path.clone()).or_default()[kind] += 1;
             paths.all.insert(path);
         };
+
         match operation {
             Operation::Mem { path, .. } => {
                 counts.mem += 1;
@@ -114,12 +115,14 @@ fn a_block_of_lima_has_the_published_counts() {
         assert_eq!(accesses[0].1, [444, 888, 444]);
         assert!(accesses[0].0.ends_with("/balance"), "{}", accesses[0].0);
         assert_eq!(accesses.iter().filter(|(_, [_, reads, _])| *reads >= 40).count(), 10);
+
         // Most written paths were read in the same block.
         let overwritten: u64 = accesses
             .iter()
             .filter(|(_, [_, reads, _])| *reads > 0)
             .map(|(_, [_, _, writes])| writes)
             .sum();
+
         assert_eq!(overwritten, 1_800);
         assert_eq!(paths.accesses["data/contracts/global_counter"], [106, 212, 106]);
     }
@@ -187,6 +190,7 @@ fn the_state_is_in_order_and_has_few_wide_directories_and_many_narrow_ones() {
         assert_eq!(state.count(), values);
         let mut path = StepsBuf::new();
         let mut value = Vec::new();
+
         let mut last = Vec::new();
         let mut widths: HashMap<Vec<Vec<u8>>, u64> = HashMap::new();
         for number in 0..values {
@@ -200,11 +204,13 @@ fn the_state_is_in_order_and_has_few_wide_directories_and_many_narrow_ones() {
             }
             last = steps;
         }
+
         let at = |path: &str| {
             let steps: Vec<Vec<u8>> =
                 path.split('/').map(|step| step.as_bytes().to_vec()).collect();
             widths[&steps]
         };
+
         assert_eq!(at("data/contracts/index"), state.account_count());
         assert_eq!(at("data/big_maps/index"), state.map_count());
         let items =
@@ -226,6 +232,7 @@ fn what_a_number_is_drawn_for_has_the_path_for_it() {
         state.path(number, &mut path);
         path.steps().to_string()
     };
+
     assert_eq!(spell(state.global_counter()), "data/contracts/global_counter");
     assert_eq!(spell(state.changing_global()), "data/big_maps/next");
     assert_eq!(spell(state.roll(0)), "data/rolls/owner/current/0000");
@@ -234,23 +241,27 @@ fn what_a_number_is_drawn_for_has_the_path_for_it() {
     assert_eq!(globals.len(), 20);
     assert!(globals.contains("data/version") && !globals.contains("data/big_maps/next"));
     assert!(globals.iter().all(|path| path.matches('/').count() <= 3), "{globals:?}");
+
     for account in 0..state.account_count() {
         assert!(spell(state.balance(account)).ends_with("/balance"), "{account}");
         for random in [0, u64::MAX / 2, u64::MAX] {
             assert_eq!(spell(state.account_field(account, random)).matches('/').count(), 4);
         }
     }
+
     for group in 0..state.contract_count() {
         for random in [0, u64::MAX / 2, u64::MAX] {
             assert_eq!(spell(state.storage_field(group, random)).matches('/').count(), 5);
         }
     }
+
     for item in 0..state.item_count() {
         let data = state.item(item, false);
         let length = state.item(item, true);
         assert!(state.is_item_data(data) && !state.is_item_data(length));
         assert!(spell(data).ends_with("/data") && spell(length).ends_with("/len"), "{item}");
     }
+
     let sizes: Vec<u64> = (0..state.map_count()).map(|rank| state.map_size_by_rank(rank)).collect();
     assert!(sizes.iter().all(|number| spell(*number).ends_with("/total_bytes")));
     assert_eq!(sizes.iter().collect::<BTreeSet<_>>().len(), sizes.len());
@@ -278,6 +289,7 @@ fn values_have_the_published_sizes_and_differ_from_version_to_version() {
 
     let percent: Vec<f64> =
         counts.iter().map(|count| f64::from(*count) * 100.0 / samples as f64).collect();
+
     let published = [0.75, 29.7, 48.5, 1.4, 3.9, 5.3, 9.4, 0.67, 0.24, 0.06, 0.06, 0.06];
     for (log, (found, expected)) in percent.iter().zip(published).enumerate() {
         assert!((found - expected).abs() < 0.02 + expected * 0.1, "{log}: {found} %");
@@ -294,6 +306,7 @@ fn run(mut generator: Generator, blocks: u64) -> (Generator, Box<dyn Context>) {
     let info = CommitInfo { date: 0, author: b"Tezos", message: b"" };
 
     let mut context = engine.empty();
+
     let mut path = StepsBuf::new();
     let mut value = Vec::new();
     for number in 0..generator.state().count() {
@@ -304,6 +317,7 @@ fn run(mut generator: Generator, blocks: u64) -> (Generator, Box<dyn Context>) {
     let start = context.commit(&info, &[]).unwrap();
 
     let mut commits = Vec::new();
+
     let mut block = Block::new();
     let mut tip = start;
     for _ in 0..blocks {
@@ -324,6 +338,7 @@ fn run(mut generator: Generator, blocks: u64) -> (Generator, Box<dyn Context>) {
 /// Compares every value with what the generator knows of it.
 fn check(generator: &Generator, context: &mut dyn Context) {
     let mut path = StepsBuf::new();
+
     let mut value = Vec::new();
     let mut expected = Vec::new();
     for number in 0..generator.versions.len() as u64 {
@@ -373,6 +388,7 @@ fn forks_are_two_blocks_of_one_parent_and_the_first_one_is_forgotten() {
         Options { seed: SEED, values: VALUES_MIN, profile: often_copied(), fork_every: Some(3) };
 
     let mut drawn = Generator::new(options).unwrap();
+
     let mut block = Block::new();
     let mut shape = Vec::new();
     for _ in 0..9 {

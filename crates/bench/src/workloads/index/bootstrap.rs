@@ -86,6 +86,7 @@ pub fn run(
     let Options { entries, ops, absent_percent, ref common } = *options;
     bounded_entries("entries", entries)?;
     bounded_entries("ops", ops)?;
+
     if absent_percent > 100 {
         return Err(Error::Options("absent must be at most 100".to_owned()));
     }
@@ -120,6 +121,7 @@ fn measure(
 ) -> Result<EngineReport> {
     let Options { entries, ops, ref common, .. } = *options;
     let mut runner = Runner::new(store, engine, common)?;
+
     let numbers = Numbers::new(common.seed, entries);
     let mut sorted = (0..entries).map(|number| {
         if number % TOLD_EVERY == 0 {

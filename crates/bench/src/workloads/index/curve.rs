@@ -37,6 +37,7 @@ impl Curve {
         if at_s < last_s + self.step_s {
             return;
         }
+
         if self.points.len() == POINTS_MAX {
             self.step_s *= 2.0;
             let mut number = 0;
@@ -74,6 +75,7 @@ mod tests {
         for tick in 1..=10_000_u64 {
             curve.record(tick as f64 / 4.0, tick * 10);
         }
+
         let points = curve.points(2_500.0, 100_000);
         assert!(
             points.len() > POINTS_MAX / 2 && points.len() <= POINTS_MAX + 1,

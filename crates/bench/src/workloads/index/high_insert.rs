@@ -101,6 +101,7 @@ fn measure(
     let numbers = Numbers::new(common.seed, 0);
 
     let mut done = 0;
+
     let mut calls = 0_u64;
     let mut part: Vec<(Key, Value)> = Vec::with_capacity(batch as usize);
     while done < entries && !monitor.stop() {

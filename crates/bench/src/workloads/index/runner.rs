@@ -309,12 +309,14 @@ impl<'a> Runner<'a> {
             let took = start.elapsed();
             latency.record(took);
             busy += took;
+
             let expected = is_there.then_some(&value[..]);
             if found.as_deref() != expected {
                 let engine = self.engine.name();
                 let message = format!("{engine}, key {number}: {found:?}, not {expected:?}");
                 return Err(Error::Wrong(message));
             }
+
             self.hash(&key, found.as_deref());
             if at % TOLD_EVERY == 0 {
                 monitor.progress(Phase::Check, at, Some(sample));
@@ -396,6 +398,7 @@ fn find_report(
 ) -> FindReport {
     let each = |count: u64| count as f64 / finds.max(1) as f64;
     let pages = now.engine.zip(before.engine).map(|(now, before)| now - before);
+
     let stats = now.stats.as_ref().zip(before.stats.as_ref());
     let by_level = |of: fn(&Stats) -> &Vec<u64>| {
         let (now, before) = stats?;

@@ -403,6 +403,7 @@ pub(super) fn report(measurement: &Measurement) -> Report {
     let memory = memory(measurement);
     let model = model(measurement, io.io_per_get);
     let speed = speed(measurement);
+
     let convergence = Convergence {
         converged: measurement.warm_up.converged,
         warmup_ops: measurement.warm_up.ops,
@@ -453,6 +454,7 @@ pub(super) fn report(measurement: &Measurement) -> Report {
 fn engine(measurement: &Measurement) -> Engine {
     let stats = &measurement.stats;
     let logical_bytes = measurement.prepared.logical_bytes();
+
     let disk_bytes = stats.levels.iter().map(|level| level.bytes).sum();
     let level = |level: &terrane::lsm::LevelStats| Level {
         runs: level.runs,
@@ -529,6 +531,7 @@ fn io(measurement: &Measurement) -> Io {
     let pages = sum.reads + cache_hits;
     let exact = per(sum.reads as f64, sum.ops);
     let io_per_get = rounded(exact);
+
     let process = sum.process.map(|usage| ProcessIo {
         read_bytes: usage.read_bytes,
         write_bytes: usage.write_bytes,
@@ -611,6 +614,7 @@ fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
 
     // If the last level has several runs, the model counts all but one among the upper runs.
     let last_run = last_entries / last_runs.max(1);
+
     let upper_runs = stats.runs().saturating_sub(1);
     let pages = stats.key_pages.max(1);
     let shape = Shape {
@@ -671,6 +675,7 @@ fn warnings(
     if let Some(bytes) = memory.budget_exceeded_by_bytes {
         warn("budget_exceeded", format!("the table takes {bytes} bytes more than its budget"));
     }
+
     if let Some(ratio) = io.process_difference_ratio.filter(|_| io.process_agrees == Some(false)) {
         let text = format!("engine and process differ by {:.2} % of the bytes read", ratio * 100.0);
         warn("accounting_differs", text);

@@ -120,11 +120,13 @@ fn measure(
     // Resident memory before the opening is that of the program, and no part of the budget.
     reset_rss_peak();
     let binary_bytes = rss_bytes();
+
     let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
     let mut open_options = OpenOptions::default().memory_goal(options.goal.into());
     if let Some(bytes) = budget {
         open_options = open_options.memory_budget(bytes);
     }
+
     if options.buffered {
         open_options = open_options.disk_cache(DiskCache::All);
     }
@@ -134,6 +136,7 @@ fn measure(
     let open_s = seconds(start);
 
     let mut reader = Reader::new(&table, place, prepared, options);
+
     let warm_up = warm_up(&mut reader, options, monitor)?;
     let measured = reads(&mut reader, options, monitor)?;
     let measurement = Measurement {
@@ -175,6 +178,7 @@ fn warm_up(
 
     let mut ops = 0;
     let mut costs = Vec::new();
+
     let mut converged = false;
     let mut cache_bytes = 0;
     while ops < most && (options.warm_up != WarmUp::Steady || !converged) {
@@ -207,6 +211,7 @@ fn reads(
     reader.latencies.fill_with(Latency::new);
 
     let mut sum = Window::default();
+
     let mut windows = Vec::new();
     let mut hash = StreamHash::default();
     while sum.ops < options.reads {
@@ -227,6 +232,7 @@ fn reads(
     let means: Vec<f64> = windows.iter().map(|window| window.io_per_get).collect();
     let mut latency = Latency::new();
     reader.latencies.iter().for_each(|of_thread| latency.merge(of_thread));
+
     Ok(Measured {
         sum,
         windows,
@@ -357,10 +363,12 @@ fn read(table: &Table, drawn: &Drawn, batch: usize, latency: &mut Latency) -> Re
         };
         let keys = &keys[..batch.min(keys.len())];
         let start = Instant::now();
+
         let results = match keys {
             [key] => vec![table.get(key)?],
             keys => table.get_many(keys)?,
         };
+
         latency.record(start.elapsed());
         for (operation, result) in drawn.operations[first..].iter().zip(&results) {
             let number = operation.number;

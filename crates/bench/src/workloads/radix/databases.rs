@@ -96,6 +96,7 @@ impl Databases {
         self.totals.syncs += counts.syncs;
         self.totals.bytes_written += counts.bytes_written;
         self.totals.bytes_read += counts.bytes_read;
+
         if self.back_end == BackEnd::Redis {
             // The server may outlive the cell, so its keys are removed.
             clear(&**database).map_err(Error::database)?;

@@ -90,6 +90,7 @@ impl Shape {
                 Some(value) => drop(self.values.insert(address.to_vec(), *value)),
                 None => drop(self.values.remove(*address)),
             }
+
             let Some(shared) = self.shared(address) else { continue };
             let fork = address[..shared].to_vec();
             match value {
@@ -150,6 +151,7 @@ impl Shape {
     pub fn measure(&self) -> Floor {
         let (nodes, bytes) = self.hashed();
         let longest = self.hashed.keys().last().copied().unwrap_or(0);
+
         let content = vec![0xA5; longest];
         let share = bytes.div_ceil(ROUND_BYTES_MAX).max(1);
         let round = || {

@@ -100,6 +100,7 @@ fn single(bed: &Bed, load: Load, commits: u64, seed: u64) -> Result<Figure> {
 fn equal(bed: &Bed, holders: u64, seed: u64) -> Result<Vec<Figure>> {
     let addresses: Result<Vec<Address>> =
         Keys::new(seed).take(holders as usize).map(|key| address(&key.address)).collect();
+
     let addresses = addresses?;
     let mut figures = Vec::new();
     let mut note = |what: &str, start: Instant, root: Root| {
@@ -157,6 +158,7 @@ fn fill(bed: &Bed, sizes: &Sizes, seed: u64) -> Result<CreatedBatches> {
     let mut source = Keys::new(seed);
     let mut keys = Vec::new();
     let mut root = Root::EMPTY;
+
     let mut all_s = 0.0;
     let mut last_s = 0.0;
     for number in 0..sizes.batches {
@@ -187,6 +189,7 @@ fn get(bed: &Bed, made: &CreatedBatches, sizes: &Sizes, seed: u64) -> Result<Vec
     let mut random = Keys::new(seed ^ 1);
     let mut chosen = Vec::new();
     let mut absent = Vec::new();
+
     for _ in 0..sizes.gets {
         let key = &made.keys[random.below(made.keys.len() as u64) as usize];
         chosen.push((address(&key.address)?, key.value));
@@ -195,6 +198,7 @@ fn get(bed: &Bed, made: &CreatedBatches, sizes: &Sizes, seed: u64) -> Result<Vec
     for key in random.take(sizes.gets as usize) {
         absent.push(address(&key.address)?);
     }
+
     let lookup = || -> Result<f64> {
         let start = Instant::now();
         for (address, value) in &chosen {
@@ -220,6 +224,7 @@ fn get(bed: &Bed, made: &CreatedBatches, sizes: &Sizes, seed: u64) -> Result<Vec
     let absent_s = start.elapsed().as_secs_f64();
     let addresses: Vec<Address> = chosen.iter().map(|(address, _)| *address).collect();
     let start = Instant::now();
+
     let mut found = 0;
     for part in addresses.chunks(1_000) {
         found += bed.tree.get(&made.root, part)?.iter().flatten().count() as u64;
@@ -285,6 +290,7 @@ fn leaves(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
         whole.push(Prefix::from(address(&key.address)?));
     }
     let start = Instant::now();
+
     for prefix in &whole {
         let count = list(prefix)?;
         ensure(count == 1, || format!("{count} leaves begin with {prefix}, not 1"))?;
@@ -306,6 +312,7 @@ fn leaves(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
 
 fn space(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
     let database = bed.store.database();
+
     let disk_bytes = || database.disk_bytes().map_err(Error::database);
     let mut figures = Vec::new();
     let mut note = |name: &str, count: u64, start: Instant, bytes: u64| {

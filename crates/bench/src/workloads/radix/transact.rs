@@ -87,6 +87,7 @@ pub fn update_shape(seed: u64) -> Shape {
     let deletes = deletes.iter().map(|address| (address.as_slice(), None));
 
     let steps: Vec<Step<'_>> = sets.chain(deletes).collect();
+
     // The test commits once dry and once for good, so both count.
     let mut dry = shape.clone();
     dry.reset();
@@ -184,6 +185,7 @@ fn update(bed: &Bed, seed: u64) -> Result<()> {
     for number in &sets {
         changes.push(Change::Set(address(&update_entry(*number).0)?, b"5.0".to_vec()));
     }
+
     for number in &deletes {
         changes.push(Change::Delete(address(&update_entry(*number).0)?));
     }
@@ -241,20 +243,24 @@ fn same_address_space(bed: &Bed, _: u64) -> Result<()> {
     let root = fill(bed, &SPACE)?;
     check_root(root, "9eb5a1068e149642")?;
     let (kept, deleted) = SPACE.split_at(3);
+
     let mut changes = Vec::new();
     for (address, _) in kept {
         changes.push(set(address, "2.0")?);
     }
+
     for (address, _) in deleted {
         changes.push(Change::Delete(parsed(address)?));
     }
 
     let mut twice = changes.clone();
     twice.push(set(deleted[0].0, "2.0")?);
+
     let refused = bed.tree.commit(&root, &twice);
     ensure(matches!(refused, Err(radix::Error::DuplicateAddress { .. })), || {
         format!("an address that is named twice gave {refused:?}")
     })?;
+
     let last = commit_twice(bed, &root, &changes)?;
     for (address, _) in kept {
         check_value(bed, &last, address, Some("2.0"))?;
@@ -270,6 +276,7 @@ fn same_address_space_without_children(bed: &Bed, _: u64) -> Result<()> {
     let present = [SPACE[0], SPACE[1], SPACE[2], SPACE[4], SPACE[5]];
     let added = SPACE[3];
     let root = fill(bed, &present)?;
+
     let deleted = [present[0].0, present[3].0, present[4].0];
     let mut changes = vec![set(added.0, "2.0")?];
     for address in deleted {
@@ -281,6 +288,7 @@ fn same_address_space_without_children(bed: &Bed, _: u64) -> Result<()> {
     for address in deleted {
         check_value(bed, &last, address, None)?;
     }
+
     for (address, value) in &present[1..3] {
         check_value(bed, &last, address, Some(value))?;
     }
@@ -314,6 +322,7 @@ fn check_links(bed: &Bed, expected: &[(Root, Root)]) -> Result<()> {
         .iter()
         .filter_map(|version| Some((root(version.parent?)?, version.root)))
         .collect();
+
     let mut back: Vec<(Root, Root)> = versions
         .iter()
         .flat_map(|version| version.children.iter().map(|child| (version.root, *child)))
@@ -324,6 +333,7 @@ fn check_links(bed: &Bed, expected: &[(Root, Root)]) -> Result<()> {
     for list in [&mut links, &mut back, &mut expected] {
         list.sort_unstable();
     }
+
     ensure(links == expected && back == expected, || {
         let mut text = String::new();
         for (parent, child) in &links {

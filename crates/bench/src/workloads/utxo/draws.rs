@@ -156,6 +156,7 @@ impl Draws {
         let mut duplicates = 0;
         let mut generate_s = 0.0;
         let start = Instant::now();
+
         let mut batch = Vec::new();
         for at in 0..batches {
             monitor.progress(Phase::Draw, at * batch_size, Some(batches * batch_size));
@@ -208,6 +209,7 @@ impl Draws {
     /// [`Error::Io`].
     pub fn live_after(&self, batches: u64) -> Result<impl Iterator<Item = u64> + use<>> {
         let mut gone = Bitmap::new(self.prepared.entries + self.batches * self.batch_size);
+
         let mut reader = self.read()?;
         let mut batch = Vec::new();
         for _ in 0..batches {
@@ -284,6 +286,7 @@ mod tests {
 
         let mut live: BTreeSet<u64> = (20..120).collect();
         let mut reader = draws.read().unwrap();
+
         let mut batch = Vec::new();
         let mut young = 0;
         for at in 0..500 {

@@ -170,6 +170,7 @@ fn measure(
         if options.threads > 1 { CompactionThread::Background } else { CompactionThread::Caller };
     let mut open_options = OpenOptions::default().merge_thread(merge_thread);
     open_options = open_options.queue_depth(options.queue_depth);
+
     if let Some(bytes) = options.memory_budget {
         open_options = open_options.memory_budget(bytes).memory_goal(options.memory_goal.into());
     }
@@ -210,6 +211,7 @@ fn report(options: &Options, work: &Work<'_>, outcome: &Outcome<'_>) -> Report {
     let looks_up = options.mode != Mode::UpdateOnly;
 
     let update_bytes = is.update_bytes - was.update_bytes;
+
     let lookups = work.lookups.report();
     let updates = work.updates.report();
     Report {

@@ -120,6 +120,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     } else {
         CompactionThread::Caller
     };
+
     let config = TableConfig {
         merge_thread,
         memory_goal: memory_goal.into(),

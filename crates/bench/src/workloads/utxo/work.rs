@@ -219,6 +219,7 @@ impl<'a> Work<'a> {
                 ahead.push_back(self.submit(batch)?);
                 debug_assert!(ahead.len() as u64 <= in_flight);
             }
+
             if batch + 1 < in_flight {
                 continue;
             }
@@ -227,6 +228,7 @@ impl<'a> Work<'a> {
             let mut found = pending.wait()?;
             self.lookups.record(submitted.elapsed());
             (self.numbers, self.keys) = (numbers, keys);
+
             if has_updates {
                 // At the submission, only the batches before `from` had been applied.
                 let from = (batch + 1).saturating_sub(in_flight);
@@ -235,11 +237,13 @@ impl<'a> Work<'a> {
                     patches.correct(from, key, found);
                 }
             }
+
             self.verify(batch, &found)?;
             if has_updates {
                 self.update(batch)?;
                 patches.note(batch, &self.keys, &self.inserted);
             }
+
             self.end_batch()?;
         }
 
@@ -343,6 +347,7 @@ impl<'a> Work<'a> {
         }
 
         let mut cursor = self.table.cursor()?;
+
         let mut count = 0_u64;
         let mut found = 0_u128;
         while let Some(entry) = cursor.next_ref()? {
@@ -362,6 +367,7 @@ impl<'a> Work<'a> {
 
     fn look_for_deleted(&self, draws: &Draws, batches: u64) -> Result<()> {
         let mut reader = draws.read()?;
+
         let mut numbers = Vec::new();
         let mut keys = Vec::new();
         for _ in 0..batches {

@@ -114,6 +114,7 @@ pub(crate) fn salvage(
     for (number, segment) in segments.iter().enumerate() {
         found.segments.push(segment.start);
         found.skip_to(segment.start);
+
         let is_last = number + 1 == segments.len();
         let mut is_sealed = false;
         while let Some(frame) = next_whole(segment, found.end, must_reach, is_last) {

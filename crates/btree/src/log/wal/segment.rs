@@ -232,6 +232,7 @@ impl Segment {
         let kind = next(&mut fields);
         let body_len = next(&mut fields);
         let [entries, synced, replaced] = [(); 3].map(|()| fields.u64().unwrap_or_default());
+
         let body_end = behind_head.saturating_add(u64::from(body_len));
         if magic != FRAME_MAGIC || body_end > end || !(UPDATES..=SEALED).contains(&kind) {
             return Ok(None);
@@ -243,6 +244,7 @@ impl Segment {
         let found = crc32c_append(frame_crc(self.owner.tree, position, &head[8..]), &body);
         let next = self.start + (body_end - self.start).next_multiple_of(FRAME_ALIGN as u64);
         debug_assert!(position < next, "a frame has a head");
+
         let is_end = kind == SEALED;
         Ok((found == crc).then_some(Frame {
             position,
@@ -323,6 +325,7 @@ impl Segment {
                 failed(error.into())?;
                 window.fill(0);
             }
+
             for offset in (0..len.saturating_sub(3)).step_by(FRAME_ALIGN) {
                 if window[offset..offset + 4] != FRAME_MAGIC {
                     continue;
@@ -333,6 +336,7 @@ impl Segment {
                     Err(error) => failed(error)?,
                 }
             }
+
             at += (len / FRAME_ALIGN * FRAME_ALIGN).max(FRAME_ALIGN) as u64;
         }
 

@@ -113,6 +113,7 @@ fn segments_that_are_not_needed_go() {
     let disk = SimDisk::new(1);
     let shared: Arc<dyn Disk> = disk.clone();
     let dir = Path::new("/i");
+
     let mut wal = create(&shared, 300);
     for number in 0..50 {
         wal.append(&mut body(number), number).unwrap();
@@ -132,6 +133,7 @@ fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
     let disk = SimDisk::new(1);
     let shared: Arc<dyn Disk> = disk.clone();
     let dir = Path::new("/i");
+
     let mut wal = create(&shared, 1 << 20);
     for number in 0..50 {
         wal.append(&mut body(number), number).unwrap();
@@ -149,6 +151,7 @@ fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
     let start = wal.end();
     wal.append(&mut body(50), 51).unwrap();
     wal.sync().unwrap();
+
     let read = |found: &mut Vec<u64>, end| {
         Wal::recover(&shared, dir, TREE, (start, end), 300, |frame| {
             found.push(frame.entries);
@@ -177,6 +180,7 @@ fn readers_go_beyond_an_end_whose_successor_comes_later() {
     let mut readers =
         [0, end].map(|start| WalReader::new(disk.clone(), Path::new("/i"), TREE, start));
     assert!(readers[0].next_of(0).unwrap().is_some());
+
     for reader in &mut readers {
         assert!(reader.next_of(0).unwrap().is_none());
         assert_eq!(reader.position(), end);
@@ -185,6 +189,7 @@ fn readers_go_beyond_an_end_whose_successor_comes_later() {
     let (mut wal, found) = read_all(&disk, end).unwrap();
     assert_eq!((wal.end(), found.len()), (end, 1));
     wal.append(&mut body(2), 2).unwrap();
+
     for reader in &mut readers {
         let frame = reader.next_of(0).unwrap().unwrap();
         assert_eq!((frame.position, frame.entries), (end, 2));

@@ -128,6 +128,7 @@ impl ContextArgs {
             distance: self.gc_distance,
             bytes_per_s: self.gc_rate,
         });
+
         let settings = Settings {
             cache_bytes: usize::try_from(self.memory_budget).unwrap_or(usize::MAX),
             is_durable: !self.relaxed,
@@ -155,6 +156,7 @@ impl ContextArgs {
         let report = run::run(&self.store, &self.options(), &mut progress)?;
         drop(progress);
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
+
         let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
         let whole = ContextReport {
             head,
@@ -163,6 +165,7 @@ impl ContextArgs {
             host: Host::of(&self.store),
             report,
         };
+
         let text = output::aligned(&lines(&whole.report));
 
         output::checked(command, self.json, &whole, &text, interrupted.as_ref())
@@ -185,7 +188,9 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+
     lines.extend(report.phases.iter().flat_map(phase_lines));
+
     let files = &report.files;
     let chunks = format!("{} in {} chunks", output::bytes(files.chunk_bytes), files.chunks);
     lines.extend([
@@ -259,6 +264,7 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+
     if let Some(peak) = phase.rss_peak_bytes {
         lines.push(("resident", format!("{} at most", output::bytes(peak))));
     }

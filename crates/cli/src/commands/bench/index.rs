@@ -332,6 +332,7 @@ impl ReplayArgs {
             trace_flushes: self.common.flush_every.is_none(),
             common: self.common.common(),
         };
+
         let report = self.common.measured(|limit, progress| {
             Ok(replay::run(&self.common.store, &self.trace, limit, &options, progress)?)
         })?;
@@ -386,6 +387,7 @@ fn engine_lines(report: &EngineReport) -> Vec<(&'static str, String)> {
         ("operations", format!("{} in {:.1} s", report.ops, report.wall_s)),
         ("speed", format!("{:.0} operations/s", report.ops_per_s)),
     ];
+
     // The text shows ten points of the object.
     let points = &report.curve;
     let every = points.len().div_ceil(10).max(1);
@@ -395,6 +397,7 @@ fn engine_lines(report: &EngineReport) -> Vec<(&'static str, String)> {
         .step_by(every)
         .map(|point| format!("{:.0} k", point.ops_per_s / 1e3))
         .collect();
+
     lines.push(("over time", rates.join(", ")));
 
     if let Some(load_s) = report.load_s {

@@ -220,6 +220,7 @@ impl SetupArgs {
         let options = setup::Options { keys, seed, shape: self.shape.into() };
         let report = setup::run(&self.store, &options, &mut progress)?;
         drop(progress);
+
         let lines = [
             ("keys", report.keys.to_string()),
             ("loading", format!("{:.1} s, {:.0}/s", report.load_s, report.inserts_per_s)),
@@ -230,6 +231,7 @@ impl SetupArgs {
             ("store", output::bytes(report.store_bytes.unwrap_or(0))),
             ("stream", report.stream_hash.clone()),
         ];
+
         let head = started.head();
         let host = Host::of(&self.store);
         let measured = Measurement { head, report: &report, host };
@@ -277,13 +279,16 @@ impl RunArgs {
         let files = self.files.make()?;
         let mut progress = Progress::new(self.output.quiet);
         let before = self.yardstick(&mut progress)?;
+
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let options = self.options();
         let mut report = match &self.store {
             Some(store) => run::run(store, limit.as_ref(), &options, &mut progress)?,
             None => run::run_in_memory(&self.table(), &options, &mut progress)?,
         };
+
         drop(limit);
+
         // After Ctrl-C the device is not measured, which takes seconds.
         let after = if report.is_interrupted { None } else { self.yardstick(&mut progress)? };
         drop(progress);
@@ -323,6 +328,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         ("reads", format!("{} found, {} absent, 0 missing", workload.found, workload.absent)),
         ("I/O per GET", format!("{:.4}{ci}, {:.0} bytes", report.io_per_get, io.bytes_per_get)),
     ];
+
     if let Some(prediction) = &report.model.prediction {
         let expected = prediction.io_per_get(workload.absent_ratio);
         lines.push(("by the model", format!("{expected:.4}")));
@@ -330,6 +336,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
 
     let steady = if convergence.converged { "steady" } else { "not steady" };
     lines.push(("warm-up", format!("{steady} after {} reads", convergence.warmup_ops)));
+
     let budget = memory.budget_bytes.zip(memory.budget_ratio).filter(|_| memory.memory_enforced);
     lines.push((
         "memory budget",
@@ -340,11 +347,13 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
             None => memory.budget_bytes.map_or("none".to_owned(), output::bytes),
         },
     ));
+
     let parts = [memory.filter_bytes, memory.index_bytes, memory.cache_bytes].map(output::bytes);
     lines.push((
         "in memory",
         format!("filters {}, index {}, cache {}", parts[0], parts[1], parts[2]),
     ));
+
     lines.push((
         "reads by engine",
         format!("{}, {}", io.engine.read_requests, output::bytes(io.engine.read_bytes)),
@@ -382,6 +391,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         "{:.0} us, p99 {:.0}, p99.9 {:.0}, longest {:.0}",
         call.p50, call.p99, call.p999, call.max
     );
+
     lines.push(("a call", text));
     lines.push(("stream", workload.stream_hash.clone()));
     lines.extend(report.warnings.iter().map(|warning| ("warning", warning.text.clone())));

@@ -171,10 +171,12 @@ impl ModelArgs {
             Some(file) => beside(file)?,
             None => predictions(&self.table(), self.goal.into(), &self.memory),
         };
+
         let mut lines = vec![(
             "memory".to_owned(),
             "per hit   per miss  bits above  bits last  index   cache".to_owned(),
         )];
+
         for found in &predictions.predictions {
             let row = format!(
                 "{:<8.4}  {:<8.4}  {:<10.1}  {:<9.1}  {:<6.3}  {:.4}",
@@ -206,6 +208,7 @@ impl ModelArgs {
             ShapeArg::Levelled4 => (0.25, 5),
             ShapeArg::Lazy4 => (0.37, 9),
         };
+
         Shape {
             upper_ratio: self.upper_ratio.unwrap_or(upper_ratio),
             upper_runs: f64::from(self.upper_runs.unwrap_or(upper_runs)),
@@ -235,6 +238,7 @@ fn predictions(shape: &Shape, goal: Goal, memory: &[f64]) -> Predicted {
 fn beside(file: &Path) -> Result<Predicted, Failure> {
     let refuse = |what: &str| Failure::usage(format!("{}: {what}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| refuse(&error.to_string()))?;
+
     let report: Beside = serde_json::from_slice(&bytes)
         .map_err(|error| refuse(&format!("no report of `terrane bench kvget run`: {error}")))?;
     let Some(ratio) = report.memory.budget_ratio else {
@@ -256,6 +260,7 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
     {
         return Err(refuse("the table of that run has no pages"));
     }
+
     let found = predictions(&shape, report.engine.options.memory_goal, &[ratio]);
     let expected = shape
         .predict(ratio, report.engine.options.memory_goal)

@@ -346,11 +346,13 @@ impl RadixArgs {
                     std::io::ErrorKind::NotFound => Ok(()),
                     _ => Err(failed(&place, &error)),
                 })?;
+
                 if progress.stop() {
                     return Err(Failure::interrupted("interrupted"));
                 }
                 done += 1;
                 progress.progress(Phase::Measure, done, Some(total));
+
                 match outcome? {
                     (used, Outcome::Done(report)) => runs.push((used, *report)),
                     (_, Outcome::Refused(why)) => {
@@ -360,6 +362,7 @@ impl RadixArgs {
                     }
                 }
             }
+
             let dir = self.dir[*dir].display().to_string();
             cells.push(measured(order, dir, refused, runs, &floors));
         }
@@ -425,17 +428,20 @@ impl RadixArgs {
                     if back_end == BackEnd::Memory && number > 0 {
                         continue;
                     }
+
                     let mut levels = self.durability.clone();
                     let none = DurabilityArg::None;
                     if back_end == BackEnd::Memory && !levels.contains(&none) {
                         // The back-end that the other ones are compared with.
                         levels.insert(0, none);
                     }
+
                     for durability in &levels {
                         // A load that only reads is the same in every column.
                         if load.only_reads() && durability != &levels[0] {
                             continue;
                         }
+
                         let sizes = self.sizes(*durability);
                         let order = Order {
                             backend: back_end.name().to_owned(),
@@ -446,6 +452,7 @@ impl RadixArgs {
                             redis_urls: self.redis.redis_url.clone(),
                             starts_redis: self.start_redis,
                         };
+
                         orders.push((number, order));
                     }
                 }
@@ -458,6 +465,7 @@ impl RadixArgs {
     /// Runs one cell, in the process of that cell.
     fn run_cell(&self, order: &str) -> Result<(), Failure> {
         let malformed = || Failure::usage("--cell is for `terrane bench radix` itself");
+
         let order: Order = serde_json::from_str(order).map_err(|_| malformed())?;
         let durability = named_durability(&order.durability).ok_or_else(malformed)?;
         let outcome = run(&Cell {
@@ -471,6 +479,7 @@ impl RadixArgs {
             redis_password: self.redis.password(),
             starts_redis: order.starts_redis,
         })?;
+
         let text = serde_json::to_string(&outcome);
 
         output::print(&text.map_err(|error| Failure::environment(error.to_string()))?)
@@ -482,6 +491,7 @@ impl RadixArgs {
             Failure::environment(format!("running {} on {}: {error}", order.load, order.backend))
         };
         let program = std::env::current_exe().map_err(|error| environment(&error))?;
+
         let text = serde_json::to_string(order).map_err(|error| environment(&error))?;
         let mut command = Command::new(program);
         command.args([
@@ -493,6 +503,7 @@ impl RadixArgs {
             &self.seed.to_string(),
             "--dir",
         ]);
+
         command.arg(dir);
 
         if let Some(file) = &self.redis.redis_password_file {
@@ -502,20 +513,24 @@ impl RadixArgs {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let start = Instant::now();
         let mut child = command.spawn().map_err(|error| environment(&error))?;
+
         let read = |stream: Option<&mut dyn std::io::Read>| {
             let mut text = String::new();
             stream.map_or(Ok(0), |stream| stream.read_to_string(&mut text)).map(|_| text)
         };
+
         // The child prints its line and its error at the very end. The error fits into a pipe, so
         // reading one stream after the other cannot block.
         let found = read(child.stdout.as_mut().map(|stream| stream as &mut dyn std::io::Read));
         let reported = read(child.stderr.as_mut().map(|stream| stream as &mut dyn std::io::Read));
+
         let ended = child.wait4().map_err(|error| environment(&error))?;
         let used = Used {
             real: start.elapsed().as_secs_f64(),
             user: ended.rusage.utime.as_secs_f64(),
             system: ended.rusage.stime.as_secs_f64(),
         };
+
         let found = found.map_err(|error| environment(&error))?;
         let reported = reported.map_err(|error| environment(&error))?;
 
@@ -578,6 +593,7 @@ fn measured(
     runs.sort_by(|one, other| one.0.real.total_cmp(&other.0.real));
     let best = runs.first();
     let report = best.map(|(_, report)| report);
+
     // `best` belongs to the run with the least real time, for all three times.
     let times = |part: fn(&Used) -> f64| {
         let median = times_of(runs.iter().map(|(used, _)| part(used)).collect()).median;
@@ -589,11 +605,13 @@ fn measured(
         let mut found = of_load.filter(|floor| floor.floor.name == name);
         found.next().map(|floor| floor.floor.floor.wall_s)
     };
+
     let tests = report.map_or(&[][..], |report| &report.tests).iter().enumerate();
     let tests = tests.map(|(at, test)| {
         let times = times_of(runs.iter().map(|(_, report)| report.tests[at].wall_s).collect());
         TestTimes { name: test.name.clone(), best_s: times.best, median_s: times.median }
     });
+
     let figures = report.map_or(&[][..], |report| &report.figures).iter().enumerate();
     let figures = figures.map(|(at, figure)| {
         let times = times_of(runs.iter().map(|(_, report)| report.figures[at].us_each).collect());
@@ -610,6 +628,7 @@ fn measured(
             root: figure.root.clone(),
         }
     });
+
     let real_s = times(|used| used.real);
 
     Measurement {
@@ -665,12 +684,15 @@ fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
                 && other.load == cell.load
                 && other.real_s.is_some()
         });
+
         let same = |other: &&Measurement| {
             (other.backend, other.durability, other.load)
                 == (cell.backend, cell.durability, cell.load)
         };
+
         // Cells of the first directory come first.
         let first = cells.iter().find(same).filter(|first| first.dir != cell.dir);
+
         // Back-end memory commits without syncs only, and runs more commits in the loads of single
         // keys.
         let to_memory =
@@ -689,6 +711,7 @@ fn compare_with_appends(cells: &mut [Measurement], dirs: &[DirMeasurement]) {
     let single = |cell: &Measurement, durability: &str| {
         cell.load == Load::Single.name() && cell.durability == durability
     };
+
     let seconds = |figure: &FigureTimes| figure.best_us * figure.count as f64 / 1e6;
     let unsynced: Vec<(&str, String, f64)> = cells
         .iter()
@@ -717,6 +740,7 @@ impl Comparison {
             load.map_or("unknown".to_owned(), |[one, ..]| format!("{one:.2}"))
         };
         let Averages { before, after } = self.load_average;
+
         parts.push(format!(
             "seed {}, best and median of {}, load of the host {} before and {} after",
             self.seed,
@@ -724,6 +748,7 @@ impl Comparison {
             average(before),
             average(after)
         ));
+
         parts.push(self.dirs.iter().map(DirMeasurement::line).collect::<Vec<_>>().join("\n"));
 
         if self.cells.iter().any(|cell| cell.load == Load::Tests.name()) {
@@ -746,6 +771,7 @@ impl Comparison {
                 floor.name, floor.floor.wall_s
             )
         });
+
         parts.push(floors.collect::<Vec<_>>().join("\n"));
         parts.push(self.notes());
         parts.retain(|part| !part.is_empty());
@@ -770,6 +796,7 @@ impl Comparison {
             "PEAK",
             "ON DISK",
         ];
+
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         for cell in self.cells.iter().filter(|cell| cell.load == Load::Tests.name()) {
             let mut row =
@@ -780,11 +807,13 @@ impl Comparison {
                 rows.push(row);
                 continue;
             }
+
             let best = |times: &Option<Times>| {
                 times.as_ref().map_or(dash(), |times| format!("{:.3}", times.best))
             };
             let ratio = |ratio: Option<f64>| ratio.map_or(dash(), |ratio| format!("{ratio:.2}"));
             let size = |size: Option<u64>| size.map_or(dash(), bytes);
+
             let median =
                 cell.real_s.as_ref().map_or(dash(), |times| format!("{:.3}", times.median));
             row.extend([
@@ -800,6 +829,7 @@ impl Comparison {
                 size(cell.rss_peak_bytes),
                 size(cell.disk_bytes),
             ]);
+
             rows.push(row);
         }
 
@@ -812,6 +842,7 @@ impl Comparison {
                 .map(str::to_owned)
                 .to_vec(),
         ];
+
         for cell in &self.cells {
             rows.extend(cell.tests.iter().map(|test| {
                 vec![
@@ -841,6 +872,7 @@ impl Comparison {
             "TO APPENDS",
             "ON DISK",
         ];
+
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         for cell in self.cells.iter().filter(|cell| cell.load != Load::Tests.name()) {
             if cell.refused.is_some() {
@@ -850,6 +882,7 @@ impl Comparison {
                         .to_vec(),
                 );
             }
+
             rows.extend(cell.figures.iter().map(|figure| {
                 vec![
                     format!("{}: {}", cell.load, figure.name),
@@ -912,6 +945,7 @@ fn published_table() -> String {
             .map(str::to_owned)
             .to_vec(),
     ];
+
     rows.extend(PUBLISHED.iter().map(|run| {
         let seconds = [run.real_s, run.user_s, run.system_s].map(|seconds| format!("{seconds:.3}"));
         [run.backend, run.machine, run.filesystem]
@@ -920,5 +954,6 @@ fn published_table() -> String {
             .chain(seconds)
             .collect()
     }));
+
     table(3, &rows)
 }

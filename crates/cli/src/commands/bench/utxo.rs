@@ -258,6 +258,7 @@ impl SetupArgs {
         let mut progress = Progress::new(self.output.quiet);
         let report = setup::run(&self.store, &self.table.options(&self.output), &mut progress)?;
         drop(progress);
+
         let lines = [
             ("entries", report.entries.to_string()),
             ("loading", format!("{:.1} s, {:.0}/s", report.load_s, report.inserts_per_s)),
@@ -268,6 +269,7 @@ impl SetupArgs {
             ("merge work left", output::bytes(report.merge_debt_bytes)),
             ("store", output::bytes(report.store_bytes)),
         ];
+
         let host = Host::of(&self.store);
         let made = Created { head: started.head_without_time(), report: &report, host };
 
@@ -352,6 +354,7 @@ impl RunArgs {
             ModeArg::Pipelined => (4, 2),
             ModeArg::UpdateOnly => (1, 2),
         };
+
         run::Options {
             mode: self.mode.into(),
             batches: self.batches,
@@ -371,6 +374,7 @@ impl RunArgs {
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let dir = self.store.clone().unwrap_or_else(|| PathBuf::from("."));
         let before = self.yardstick(&mut progress)?;
+
         let report = match &self.store {
             Some(store) => run::run(store, &self.options(), &mut progress)?,
             None => {
@@ -378,9 +382,11 @@ impl RunArgs {
                 run::run_in_memory(&setup, &self.options(), &mut progress)?
             }
         };
+
         let after = self.yardstick(&mut progress)?;
         let beside_writes = self.beside_writes(&report, &mut progress)?;
         drop(progress);
+
         let both = before.as_ref().zip(after.as_ref());
         let iops = both.map(|(before, after)| (before.read_iops + after.read_iops) / 2.0);
         let spread = both
@@ -434,6 +440,7 @@ fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
         ("time", format!("{:.2} s", report.wall_s)),
         ("operations", format!("{:.0}/s", report.ops_per_s)),
     ];
+
     if let Some(reads) = report.lookup_io_per_op {
         lines.push(("reads", format!("{reads:.4} a lookup, {} missing", report.missing)));
     }
@@ -466,6 +473,7 @@ fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
             lines.push((name, text));
         }
     }
+
     lines.push(("memory", format!("{} at most", output::bytes(report.rss_peak_bytes))));
     let debt = (report.merge_debt_before_bytes, report.merge_debt_after_bytes);
     let debt = (output::bytes(debt.0), output::bytes(debt.1));
@@ -498,6 +506,7 @@ impl DryRunArgs {
         let dir = std::env::temp_dir();
         let draws = Draws::new(&dir, (prepared, Kind::Replaced), count, &mut progress)?;
         drop(progress);
+
         let ops = (self.batches * self.batch_size) as f64;
         let drawn = Drawn {
             entries: self.entries,

@@ -162,10 +162,12 @@ impl DiffArgs {
         let below = steps(&self.below)?;
         let (from, older) = checkout(&store, Some(&self.from))?;
         let (to, newer) = checkout(&store, self.to.as_deref())?;
+
         let part = |context: &Context| -> Result<Tree, Failure> {
             let found = context.find_tree(&below)?;
             Ok(found.unwrap_or_else(|| context.tree().empty()))
         };
+
         let mut difference = Difference {
             from: from.to_base58(),
             to: to.to_base58(),
@@ -175,6 +177,7 @@ impl DiffArgs {
             changed: 0,
             changes: (self.common.json && !self.summary).then(Vec::new),
         };
+
         let mut lines = (!self.common.json && !self.summary).then(Lines::new);
         let mut shown = below.clone();
         ended(part(&older)?.diff(&part(&newer)?, |path, change| {
@@ -195,6 +198,7 @@ impl DiffArgs {
                 None => Ok(()),
             }
         }))?;
+
         if let Some(mut lines) = lines {
             return output::flush(&mut lines.0);
         }
@@ -215,6 +219,7 @@ impl DumpArgs {
         let (commit, context) = checkout(&store, self.at.as_deref())?;
         let at = steps(&self.path)?;
         let found = context.find_tree(&at)?;
+
         let dir =
             found.ok_or_else(|| Failure::not_found(format!("nothing is at {:?}", self.path)))?;
         if dir.kind() == Kind::Value {
@@ -227,11 +232,13 @@ impl DumpArgs {
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = at.clone();
         let root: [&[u8]; 0] = [];
+
         // With an explicit limit there may be that many paths.
         let fold = match self.limit {
             Some(_) => Fold { parts_max: u64::MAX, ..Fold::default() },
             None => Fold::default(),
         };
+
         ended(dir.fold(&root, fold, (), |path, tree, ()| {
             if tree.kind() == Kind::Directory {
                 return Ok(());

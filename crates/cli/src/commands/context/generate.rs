@@ -93,6 +93,7 @@ impl GenTraceArgs {
             profile: self.profile.into(),
             fork_every: self.fork_every,
         })?;
+
         let target = Target::open(&self.file, self.force)?;
         let (last_commit, written) = target.fill(|stream| self.write(&mut generator, stream))?;
         let report = Generated {
@@ -105,6 +106,7 @@ impl GenTraceArgs {
             last_commit: last_commit.to_string(),
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let state = format!("{} values and {} blocks", grouped(self.values), grouped(self.blocks));
         let lines = [
             ("trace", format!("{}, {}", report.file, bytes(written))),
@@ -126,14 +128,17 @@ impl GenTraceArgs {
         let signals = Some(Progress::new(true));
         let out = Watched { stream, bar, done: 0, total: None, signals, is_unread: false };
         let mut out = BufWriter::with_capacity(1 << 16, out);
+
         let (disk, dir): (Arc<dyn Disk>, PathBuf) = match &self.store {
             Some(dir) => (RealDisk::auto(), dir.clone()),
             None => (MemoryDisk::new(), PathBuf::from("context")),
         };
+
         let settings = Settings { is_durable: false, ..Settings::default() };
         let mut engine = ContextStore::new(open_or_create(&disk, &dir, settings)?);
         let recorded = record(generator, &mut engine, self.blocks, &mut out);
         let closed = engine.close();
+
         if out.get_ref().is_stopped() {
             return Err(Failure::interrupted("interrupted; no trace was made"));
         }

@@ -263,6 +263,7 @@ impl Questions {
             text: if found { "present" } else { "absent" }.to_owned(),
             ..Reply::default()
         };
+
         Ok(match question {
             Question::Find => match tree.find(path)? {
                 None => Reply { text: "no value".to_owned(), ..is_there(false) },
@@ -308,10 +309,12 @@ impl ProveArgs {
         let output = Output::new(&self.file, self.force, self.common.json)?;
         let store = open(&self.common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
+
         let (proof, answers) = produce_tree_proof(context.tree(), |tree| {
             let answers = self.questions.ask(&tree, &asked)?;
             Ok((tree, answers))
         })?;
+
         let encoded = proof.encode()?;
         let report = Proven {
             commit: commit.to_base58(),
@@ -320,6 +323,7 @@ impl ProveArgs {
             bytes: encoded.len() as u64,
             answers,
         };
+
         output.write(&encoded)?;
 
         output.report(command, &report, &report.text())
@@ -346,10 +350,12 @@ impl VerifyProofArgs {
         let about = |failure: Failure| failure.about(&file);
         let proof = Proof::decode(&encoded).map_err(|error| about(error.into()))?;
         let RootHash(root) = self.root;
+
         let rules = match self.scheme {
             SchemeName::Tezos => Rules::TEZOS,
             SchemeName::Blake3 => Rules::BLAKE3,
         };
+
         let root_hex = hex(&root);
         let verified = proof.verify(&rules, KindedHash::directory(Hash(root)));
         let verified = verified.map_err(|error| match error {
@@ -362,6 +368,7 @@ impl VerifyProofArgs {
             }
             other => about(other.into()),
         })?;
+
         let answers = verified.replay(|tree| {
             let answers = self.questions.ask(&tree, &asked)?;
             Ok((tree, answers))
@@ -385,6 +392,7 @@ impl VerifyProofArgs {
 
         content.add(&mut Vec::new(), verified.state());
         let bytes = encoded.len() as u64;
+
         let report = Verified { root_hex, file, bytes, content, answers };
         if self.json {
             return output::report(command, true, &report, &[]);
@@ -460,8 +468,10 @@ impl Verified {
             ("proof", format!("{} in {}, right", bytes(self.bytes), self.file)),
             ("hidden", format!("{hidden} of the tree")),
         ];
+
         let mut all = vec![output::aligned(&lines)];
         all.extend(self.answers.iter().map(Answer::line));
+
         let directories = self.content.directories.iter().flatten();
         all.extend(directories.map(|HeldDirectory { path, children }| {
             format!("{path}/: {}", count_of(*children, "child", "children"))

@@ -50,6 +50,7 @@ struct Moved {
 impl MoveArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
+
         let dir = self.common.store.as_path();
         let disk: Arc<dyn Disk> = RealDisk::auto();
         // The command opens no reader, as index and volumes may be missing from their recorded
@@ -60,12 +61,14 @@ impl MoveArgs {
         let mut recovery = store.recovery();
         let index_entries = recovery.indexed.take();
         note(dir, recovery);
+
         let report = Moved {
             archive: store.archive_dir().display().to_string(),
             index: store.index_dir().display().to_string(),
             index_entries,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         store.close()?;
         let mut lines = vec![("archive", report.archive.clone()), ("index", report.index.clone())];
         let made = |entries| ("made anew", count_of(entries, "entry", "entries"));

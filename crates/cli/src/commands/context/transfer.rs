@@ -143,6 +143,7 @@ fn failure(error: Error, file: &Path) -> Failure {
             | Error::UnexpectedElement { .. }
             | Error::RootMismatch { .. }
     );
+
     let failure = Failure::from(error);
     if is_about_file { failure.about(&file.display().to_string()) } else { failure }
 }
@@ -193,6 +194,7 @@ impl ExportArgs {
         let started = Instant::now();
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.at.as_deref())?;
+
         let disk = self.mode.disk()?;
         if existing(&disk, dir)?.is_some() {
             let message =
@@ -228,10 +230,12 @@ impl ExportArgs {
         let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
         let from = from.transpose()?.map(|(from, _)| from);
         let bar = ByteBar::new("exporting", self.quiet);
+
         let export = |out: &mut dyn Write| match &from {
             Some(from) => reader.export_since(from, &commit, out),
             None => reader.export(&commit, out),
         };
+
         let done = output.export((bar, None), signals, export, |error| failure(error, path))?;
         let Some(Snapshot { elements, bytes: size, .. }) = done else { return Ok(()) };
 
@@ -243,6 +247,7 @@ impl ExportArgs {
             bytes: size,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let mut lines = vec![("exported", format!("{} to {}", report.commit, report.file))];
         lines.extend(report.from.iter().map(|from| ("without what is in", from.clone())));
         lines.extend([
@@ -260,11 +265,13 @@ impl ImportArgs {
         let started = Instant::now();
         let path = self.file.as_path();
         let dir = self.common.store.as_path();
+
         // A missing input is refused before a store is created for it.
         let mut input = BufReader::new(Input::open(path, ByteBar::new("importing", self.quiet))?);
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let reader = existing(&disk, dir)?;
         let created = reader.is_none();
+
         let failed = |error| failure(error, path);
         let branch = self.branch.as_ref().map(String::as_bytes);
         let (store, snapshot) = match reader {
@@ -294,6 +301,7 @@ impl ImportArgs {
                 imported.map_err(failed)?
             }
         };
+
         drop(input);
         store.close()?;
         let report = Imported {
@@ -306,10 +314,12 @@ impl ImportArgs {
             store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let made = if created { "a new store" } else { "the store" };
         let mut lines =
             vec![("imported", format!("{} into {made} {}", report.commit, dir.display()))];
         lines.extend(report.branch.iter().map(|branch| ("branch", branch.clone())));
+
         lines.extend([
             ("elements", grouped(report.elements)),
             ("bytes", bytes(report.bytes)),

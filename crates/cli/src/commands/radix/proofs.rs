@@ -99,6 +99,7 @@ impl Proven {
             ("root", self.root.clone()),
             ("proof", format!("{} in {}", bytes(self.bytes), self.file)),
         ];
+
         for answer in &self.values {
             let value = answer.value_hex.as_ref().map_or("no value".to_owned(), |digits| {
                 let value = literal::field(format!("hex:{digits}").as_bytes()).unwrap_or_default();
@@ -119,10 +120,12 @@ impl ProveArgs {
         let tree = self.tree.find(&store)?;
         let root = find_root(&tree, self.root.root.as_deref())?;
         let proof = tree.prove(&root, &addresses)?;
+
         let form = match self.form {
             FormArg::Full => Form::Full,
             FormArg::Compact => Form::Compact,
         };
+
         let encoded = proof.to_bytes(form);
         store.close()?;
         let report = Proven {
@@ -132,6 +135,7 @@ impl ProveArgs {
             bytes: encoded.len() as u64,
             values: of_proof(&proof, &root)?,
         };
+
         output.write(&encoded)?;
 
         output.report(command, &report, &report.text())
@@ -150,6 +154,7 @@ impl VerifyProofArgs {
         let addresses = addresses_of(&self.addresses)?;
         let file = self.file.display().to_string();
         let encoded = read_all(&self.file, self.bytes_max)?;
+
         let refused =
             |error: terrane::radix::ProofError| Failure::check(error.to_string()).about(&file);
         let values = if addresses.is_empty() {
@@ -164,6 +169,7 @@ impl VerifyProofArgs {
             };
             pairs.map(answer).collect()
         };
+
         let bytes = encoded.len() as u64;
         let report = Proven { tree: None, root: root.to_string(), file, bytes, values };
         if self.json {

@@ -125,10 +125,12 @@ impl ExportArgs {
         let named = || find_root(&tree, self.root.root.as_deref());
         let root = if self.all { None } else { Some(named()?) };
         let bar = ByteBar::new("exporting", self.quiet);
+
         let export = |out: &mut dyn Write| match &root {
             Some(root) => tree.export(root, out).map(|done| (1, done.values, done.bytes)),
             None => tree.export_all(out).map(|done| (done.versions, done.changes, done.bytes)),
         };
+
         let to_failure = |error| failure(error, &self.file);
         let done = output.export((bar, None), signals, export, to_failure);
         let closed = store.close();
@@ -145,6 +147,7 @@ impl ExportArgs {
             bytes: size,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let what = match &report.root {
             Some(root) => root.clone(),
             None => count_of(versions, "version", "versions"),
@@ -164,6 +167,7 @@ impl ExportArgs {
 impl ImportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
+
         // A missing input is refused before a store is created for it.
         let mut input = Input::open(&self.file, ByteBar::new("importing", self.quiet))?;
         let opening = self.common.redis.opening(self.backend, self.durability);
@@ -173,10 +177,12 @@ impl ImportArgs {
         let tree = store.tree_or_create(&self.tree)?;
         let imported = tree.import_all(&mut input);
         let done = input.close();
+
         // The error of the import is reported, not that of cleaning up.
         let is_over = imported.is_err() && is_new;
         let left = if is_over { store.delete_tree(&self.tree).map(drop) } else { Ok(()) };
         let closed = store.close();
+
         let imported = imported.map_err(|error| {
             let failure = failure(error, &self.file);
             match left {
@@ -186,6 +192,7 @@ impl ImportArgs {
                 }
             }
         })?;
+
         closed?;
         let last = imported.last();
         let report = Read {
@@ -198,6 +205,7 @@ impl ImportArgs {
             bytes: done,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let what = match report.versions {
             0 | 1 => report.root.clone(),
             several => count_of(several, "version", "versions"),

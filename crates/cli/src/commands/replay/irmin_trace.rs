@@ -134,6 +134,7 @@ impl IrminTraceArgs {
         let mut file = BufReader::new(File::open(&self.trace).map_err(failed)?);
         let mut start = Vec::new();
         (&mut file).take(MAGIC_BYTES).read_to_end(&mut start).map_err(failed)?;
+
         let family = Family::of(&start);
         if family.is_none() && start.len() as u64 == MAGIC_BYTES {
             let found = String::from_utf8_lossy(&start);
@@ -149,16 +150,19 @@ impl IrminTraceArgs {
             is_durable: !self.relaxed,
             ..Settings::default()
         };
+
         let distance = self.gc_distance;
         let options = Options {
             until: self.until,
             ignores_hashes: self.no_check,
             collection: self.gc_every.map(|every| Collection { every, distance }),
         };
+
         let mut progress = Progress::new(self.output.quiet);
         let mut engine = ContextStore::open(&self.store, settings)?;
         context::note(&self.store, engine.store().recovery());
         let before = Usage::now();
+
         let replayed =
             match family {
                 Family::Irmin => irmin::replay(input, &mut engine, &options, &mut progress)
@@ -168,7 +172,9 @@ impl IrminTraceArgs {
                 Family::Raw => octez::replay_raw(input, engine.store(), &options, &mut progress)
                     .map_err(Failure::from),
             };
+
         drop(progress);
+
         // Blocks before the failed one are good, and stay.
         let closed = engine.close();
         let report = replayed.map_err(|failure| failure.about(&shown.to_string()))?;
@@ -229,6 +235,7 @@ impl ReplayReport {
             let SpreadReport { mean, stddev, p50, p99, max, .. } = ms;
             format!("{mean:.2} ± {stddev:.2} ms, p50 {p50:.2}, p99 {p99:.2}, longest {max:.2}")
         };
+
         let transactions = match self.transactions_per_block {
             Some(count) => format!("{count} a block assumed"),
             None => format!("{} in all", self.transactions),
@@ -244,6 +251,7 @@ impl ReplayReport {
             ("block", spread(&self.block_latency_ms)),
             ("commit", spread(&self.commit_latency_ms)),
         ];
+
         if self.collections > 0 {
             lines.push(("collection", spread(&self.collection_ms)));
         }

@@ -172,6 +172,7 @@ mod tests {
         let seed = 7;
         let mut random = crate::sim::sim::random::Random::new(seed);
         let mut image = Image::default();
+
         let mut model: Vec<u8> = Vec::new();
         let mut copies = Vec::new();
         for step in 0..400 {
@@ -186,9 +187,11 @@ mod tests {
                 model.resize(model.len().max(offset + len), 0);
                 model[offset..offset + len].copy_from_slice(&bytes);
             }
+
             assert_eq!(image.to_bytes(), model, "seed {seed} step {step}");
             let stored = image.pages.iter().flatten().count() as u64;
             assert_eq!(image.stored, stored, "seed {seed} step {step}");
+
             if step % 50 == 0 {
                 copies.push((image.clone(), model.clone()));
             }

@@ -321,6 +321,7 @@ impl Tree {
         let (from_dir, from_name) = self.find_parent(from)?;
         let (to_dir, to_name) = self.find_parent(to)?;
         let node = *self.dir(from_dir)?.seen.get(from_name).ok_or(Errno::NOENT)?;
+
         let from_names = names_of(from)?;
         let to_names = names_of(to)?;
         if to_names.len() > from_names.len() && to_names.starts_with(&from_names) {
@@ -620,6 +621,7 @@ impl Tree {
         let mut todo = vec![ROOT];
         todo.extend(self.nodes.keys().filter(|&&node| is_open(node)));
         reached.extend(&todo);
+
         while let Some(node) = todo.pop() {
             let Ok(dir) = self.dir(node) else { continue };
             let pending = dir.pending.iter().filter_map(|(_, change)| match change {
@@ -648,6 +650,7 @@ impl Tree {
     /// The paths of all files, sorted.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
+
         let mut entered = BTreeSet::from([ROOT]);
         let mut todo = vec![(ROOT, PathBuf::from("/"))];
         while let Some((dir, path)) = todo.pop() {

@@ -359,6 +359,7 @@ impl Sequence {
 
         let lows = Bits::decode(reader, u64::from(count) * u64::from(low_bits))?;
         let highs = Bits::decode(reader, u64::from(count) + buckets)?;
+
         let ones: u64 = highs.words.iter().map(|word| u64::from(word.count_ones())).sum();
         if ones != u64::from(count) {
             return Err(broken("fences: one bits", count.into(), ones));
@@ -446,6 +447,7 @@ mod tests {
             }
 
             values.sort_unstable();
+
             // The number of buckets must stay small: memory is bounded by it.
             let count_expected = count_expected.min(4 * values.len() as u64 + 8);
             prop_assume!(value_max >> best_low_bits(value_max, count_expected) < 1 << 16);

@@ -188,9 +188,11 @@ impl Fences {
         if shift > 63 {
             return Err(broken("fences: shift", 63, shift.into()));
         }
+
         if zero != 0 {
             return Err(broken("fences: byte 3", 0, zero.into()));
         }
+
         if count != pages {
             return Err(broken("fences: pages", pages.into(), count.into()));
         }

@@ -40,6 +40,7 @@ impl SeparatorsBuilder {
     /// Begins a page whose first key is `key`, after one whose last key is `before`.
     pub(super) fn start_page(&mut self, key: &[u8], before: &[u8]) {
         let skip = self.separators.prefix.len();
+
         let key = key.get(skip..).unwrap_or_default();
         let before = before.get(skip..).unwrap_or_default();
         let separator = if self.separators.pages == 0 {
@@ -149,6 +150,7 @@ impl Separators {
     /// The last separator that is not above `key`, which is without the prefix.
     fn ordinal(&self, key: &[u8]) -> u32 {
         let front = eight_bytes(key);
+
         // Blocks whose front is lower begin below the key; those whose front is equal are to be
         // compared in full, which for most keys are none.
         let below = self.fronts.partition_point(|&other| other < front);
@@ -182,9 +184,11 @@ impl Separators {
         let header = header()
             .map_err(|_: terrane_io::bytes::Overrun| broken("separators: header", left + 1, left));
         let (zeros, count, prefix) = header?;
+
         if zeros != [0; 3] {
             return Err(broken("separators: bytes 1 to 3", 0, 1));
         }
+
         if count != pages {
             return Err(broken("separators: pages", pages.into(), count.into()));
         }
@@ -235,10 +239,12 @@ impl Separators {
 /// The index, within a block, of its last separator that is not above `key`; 0 if all are.
 fn last_at_most(mut rest: &[u8], key: &[u8]) -> usize {
     let mut last = 0;
+
     // Bytes that the key has in common with the separator before.
     let mut matched = 0;
     for index in 0..BLOCK_COUNT {
         let Some((coded, after)) = split_separator(rest) else { break };
+
         // The separator before is not above the key. One that shares more with it than the key does
         // relates to the key as it does; one that shares less is above both.
         if coded.shared < matched {

@@ -369,6 +369,7 @@ impl Check<'_> {
         let dir = self.dir;
         let next_table = manifest.next_table;
         let log = DamagedWal { disk, dir, salt, next_table };
+
         let mut plan = LogPlan {
             rewrites: Rewrites::new(),
             behind: Vec::new(),

@@ -291,7 +291,7 @@ impl World {
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         held.version = version;
         let before = held.table.config().clone();
-        // The resolve function stays as it is.
+        // The merge operator stays as it is.
         let refused = if config.resolve == before.resolve { "memory_budget" } else { "resolve" };
         match held.table.set_config(&config) {
             Ok(()) => {

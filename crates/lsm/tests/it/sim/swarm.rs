@@ -185,7 +185,7 @@ impl Swarm {
         key
     }
 
-    /// How a snapshot is opened; whether with its resolve function is for the caller to say.
+    /// How a snapshot is opened; whether with its merge operator is for the caller to say.
     pub(crate) fn open_options(&self, seed: u64) -> OpenOptions {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut options = OpenOptions::default();

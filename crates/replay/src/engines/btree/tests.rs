@@ -40,6 +40,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
     let disk = SimDisk::new(1);
     let engine = open(&disk);
     let mut table = engine.new_table().unwrap();
+
     let mut model = Model::new();
     let lengths = [0, 1, 699, 700, 701, 1_400, 1_401, 10_000];
     for (round, shift) in [0, 3, 5, 1].into_iter().enumerate() {
@@ -50,6 +51,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
             let value = (at != round).then(|| vec![round as u8; length]);
             put(table.as_mut(), &mut model, key, value);
         }
+
         assert_eq!(content(table.as_ref(), b""), model, "before");
         let name = format!("point {round}");
         table.save(&name, "label").unwrap();
@@ -64,12 +66,14 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
         assert_eq!(table.get_many(&keys).unwrap(), expected);
         assert_eq!(engine.snapshots().unwrap(), [name], "only the last one of a table is there");
     }
+
     drop((table, engine));
     let engine = open(&disk);
     assert!(matches!(engine.open("point 3", "other"), Err(EngineError::Refused(_))));
     assert!(matches!(engine.open("point 2", "label"), Err(EngineError::Refused(_))));
     let table = engine.open("point 3", "label").unwrap();
     assert_eq!(content(table.as_ref(), b""), model);
+
     // A deleted table leaves no key behind, and the next table has another number.
     engine.delete("point 3").unwrap();
     assert!(engine.0.index.is_empty().unwrap());
@@ -101,6 +105,7 @@ fn tables_saved_together_become_durable_together() {
             let disk = SimDisk::new(1);
             let (engine, mut tables) = lay_out(&disk);
             disk.set_plan(FaultPlan::crash_at(call));
+
             // The call does not answer for a fault after its sync.
             let is_saved = save(&engine, &mut tables, 2).is_ok();
             drop((tables, engine));
@@ -111,6 +116,7 @@ fn tables_saved_together_become_durable_together() {
             assert!(round == 2 || names == ["log-1", "state-1"], "{names:?}, call {call}");
             assert!(round == 2 || !is_saved, "call {call}");
             *(if round == 2 { &mut newer } else { &mut older }) += 1;
+
             for name in names {
                 let table = engine.open(&name, "label").unwrap();
                 assert_eq!(content(table.as_ref(), b"")[&b"key"[..]], [round; 2_000]);

@@ -49,6 +49,7 @@ fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacin
         } else {
             let mut model = models.last().map(|(_, model)| model.clone()).unwrap_or_default();
             let block = models.last().map_or(0, |(block, _)| block + 1 + rng.below(3));
+
             let mut changes = BTreeMap::new();
             for _ in 0..rng.below(6) {
                 let key = rng.below(16).to_le_bytes()[..1].to_vec();
@@ -57,23 +58,28 @@ fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacin
                 let old = model.get(&key).cloned();
                 changes.insert(key.clone(), NetChange { key, old, new });
             }
+
             for change in changes.values() {
                 match &change.new {
                     Some(value) => model.insert(change.key.clone(), value.clone()),
                     None => model.remove(&change.key),
                 };
             }
+
             let changes: Vec<_> = changes.into_values().collect();
             history.append(block, block.to_le_bytes().to_vec(), &changes).unwrap();
             models.push((block, model));
         }
+
         let Some((block, model)) = models.last() else { continue };
         assert_eq!(&content(history.state()), model, "{context}");
         let note = block.to_le_bytes().to_vec();
         assert_eq!(history.tip(), Some(&Tip { block: *block, note }), "{context}");
+
         if let Some(max) = keep_max {
             assert!(history.kept().count() as u64 <= max, "{context}");
         }
+
         // The log as the next process would read it.
         let (kept, _) = read_log(history.log.as_ref()).unwrap();
         assert_eq!(kept, history.kept, "{context}");
@@ -312,17 +318,20 @@ fn a_later_process_goes_back_by_the_nearest_point_and_undoes_the_rest() {
         let mut history = open_durably(&disk, None, 0);
         let blocks: Vec<_> = history.points.iter().filter_map(|point| point.block).collect();
         assert_eq!(blocks, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
+
         // Undoing any of the other blocks would fail.
         for block in (target + 1..=100).filter(|&block| undone.is_none_or(|undone| block > undone))
         {
             let key = record(UNDO, block);
             history.log.update(&[Change { key: &key, value: None }]).unwrap();
         }
+
         history.rollback(Some(target), |_, _| true).unwrap();
         let value = vec![u8::try_from(target).unwrap()];
         assert_eq!(content(history.state()), Model::from([(vec![0], value.clone())]));
         assert_eq!(history.tip(), Some(&Tip { block: target, note: value }));
         assert!(history.kept().eq(1..=target));
+
         // The points above are gone with the next one.
         history.checkpoint().unwrap();
         let left = 2 * usize::try_from(target.div_ceil(10)).unwrap();
@@ -384,6 +393,7 @@ fn what_is_no_point_of_this_history_is_passed_over() {
     let disk = SimDisk::new(1);
     append_tens(&mut open_durably(&disk, None, 0), 60);
     let history = open_durably(&disk, None, 0);
+
     let engine = history.engine.as_ref();
     let delete = |end: &str, role: &str| {
         for name in engine.snapshots().unwrap() {
@@ -486,6 +496,7 @@ fn after_a_loss_of_power_at_any_call_no_way_back_leads_to_an_abandoned_branch() 
         let disk = SimDisk::new(1);
         disk.set_plan(FaultPlan::crash_at(call));
         drop(fork(&disk));
+
         for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
             let context = format!("crash at call {call}, {survival:?}");
             let disk = disk.after_crash(survival);
@@ -494,6 +505,7 @@ fn after_a_loss_of_power_at_any_call_no_way_back_leads_to_an_abandoned_branch() 
             let branch = tip.note[0];
             let blocks = 1..=u8::try_from(tip.block).unwrap();
             assert!(history.kept().eq(1..=tip.block), "{context}");
+
             left += u64::from(
                 branch == 2
                     && history.points.iter().any(|point| {
@@ -501,6 +513,7 @@ fn after_a_loss_of_power_at_any_call_no_way_back_leads_to_an_abandoned_branch() 
                         read_log(log.as_ref()).unwrap().1.is_some_and(|tip| tip.note[0] == 1)
                     }),
             );
+
             drop(history);
             for block in blocks {
                 let mut history = open_durably(&disk, None, 0);

@@ -15,9 +15,9 @@
 use std::io::{BufRead, Write};
 
 use super::codes::{Decode, Input, Key, List, Output, Scoped};
-use super::container::{Rows, RowsWriter};
 use super::error::{Malformed, Result};
 use super::limits::Family;
+use super::rows::{Rows, RowsWriter};
 use crate::engines::context::{CommitHash, Steps};
 
 /// A context of the trace.

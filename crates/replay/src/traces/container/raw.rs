@@ -6,10 +6,10 @@
 use std::io::BufRead;
 
 use super::codes::{Decode, Input, Key, List};
-use super::container::Rows;
 use super::error::{Malformed, Result};
 use super::events::{Fold, Listing, Status, TreeOperation, tree_operation};
 use super::limits::Family;
+use super::rows::Rows;
 
 /// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

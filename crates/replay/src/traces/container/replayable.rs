@@ -13,10 +13,10 @@
 use std::io::{BufRead, Write};
 
 use super::codes::{Decode, Encode, Input, Items, Key, List, Output, Scoped};
-use super::container::{Rows, RowsWriter};
 use super::error::{Malformed, Result};
 use super::events::{Fold, Status, TreeOperation, tree_operation};
 use super::limits::Family;
+use super::rows::{Rows, RowsWriter};
 
 /// A tree or a context: its number, and whether it occurs for the last time.
 pub type Tracker = Scoped<u64>;

@@ -10,8 +10,8 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
 use super::codes::{Encode, Output};
-use super::container::RowsWriter;
 use super::irmin::{Operation, Operations, Question, Recorder};
+use super::rows::RowsWriter;
 use super::*;
 use crate::engines::context::{CommitHash, StepsBuf};
 use crate::hex;
@@ -119,6 +119,7 @@ fn the_published_trace_of_one_commit_is_read_up_to_its_cut_row() {
             &format!("commit {FIXTURE_COMMIT} 1530374852 Genesis [] 3!"),
         ]
     );
+
     assert!(matches!(end, Some(Error::TruncatedTrace { row: 6, offset: 296 })), "{end:?}");
 }
 
@@ -139,6 +140,7 @@ fn sample() -> (Vec<u8>, Vec<String>) {
     let parents = [keep(commit), last(other)];
     trace.commit((keep(other), &parents), (-5, b"message"), last(4)).unwrap();
     trace.commit((last(commit), &[]), (0, b""), keep(4)).unwrap();
+
     let rows = [
         format!("checkout {commit}! {}", i64::MIN),
         format!("add data/a/b  {} -1!", i64::MAX),
@@ -151,6 +153,7 @@ fn sample() -> (Vec<u8>, Vec<String>) {
         format!("commit {other} -5 message [\"{commit}\", \"{other}!\"] 4!"),
         format!("commit {commit}! 0  [] 4"),
     ];
+
     (trace.finish().unwrap(), rows.to_vec())
 }
 
@@ -166,6 +169,7 @@ fn what_is_recorded_is_read() {
 fn the_recorder_writes_the_published_bytes() {
     let commit: CommitHash = FIXTURE_COMMIT.parse().unwrap();
     let protocol = "38ecdef0cd08640f318a9b055f6b0d0c9ae030913a871d9b9d86fb846317da21";
+
     let mut trace = Recorder::new(Vec::new()).unwrap();
     let find = |trace: &mut Recorder<Vec<u8>>, at, context| {
         trace.ask(Question::Find, (path(at).steps(), false), keep(context)).unwrap();
@@ -185,7 +189,8 @@ fn boundaries(bytes: &[u8]) -> Vec<usize> {
     let mut at = vec![13];
     while at[at.len() - 1] < bytes.len() {
         let start = at[at.len() - 1];
-        let (mut length, mut end) = (0, start);
+        let mut length = 0;
+        let mut end = start;
         loop {
             length |= usize::from(bytes[end] & 0x7F) << (7 * (end - start));
             end += 1;
@@ -195,6 +200,7 @@ fn boundaries(bytes: &[u8]) -> Vec<usize> {
         }
         at.push(end + length);
     }
+
     at
 }
 
@@ -203,6 +209,7 @@ fn a_trace_that_is_cut_anywhere_gives_its_whole_rows_and_says_where_it_was_cut()
     let (bytes, expected) = sample();
     let boundaries = boundaries(&bytes);
     assert_eq!(boundaries.len(), expected.len() + 1);
+
     for length in 0..bytes.len() {
         let (rows, end) = read_irmin(&bytes[..length]);
         let whole = boundaries.iter().filter(|&&at| at <= length).count().saturating_sub(1);
@@ -254,6 +261,7 @@ fn a_failing_input_or_output_is_told_from_a_damaged_trace() {
         assert!(matches!(end, Error::Read { offset, .. } if offset == length as u64), "{end:?}");
         assert_eq!(end.class(), crate::error::Class::Environment);
     }
+
     let mut room = [0; 20];
     assert!(matches!(Recorder::new(&mut room[..5]), Err(Error::Write { row: 0, .. })));
     let mut trace = Recorder::new(&mut room[..]).unwrap();
@@ -266,10 +274,12 @@ fn another_magic_version_and_header_are_told_apart() {
     let (mut bytes, _) = sample();
     bytes[7] = b'X';
     let (_, end) = read_irmin(&bytes);
+
     assert!(
         matches!(&end, Some(Error::Magic { expected: Family::Irmin, found }) if found == b"IrmRepBX"),
         "{end:?}"
     );
+
     bytes[7] = b'T';
     bytes[11] = 1;
     let (_, end) = read_irmin(&bytes);
@@ -308,19 +318,23 @@ fn damaged_rows_are_refused_with_the_place_of_the_damage() {
         let (rows, end) = read_irmin(&one_row(Family::Irmin, row));
         assert_eq!((rows.len(), wrong(end)), (0, (offset, what)), "{row:?}");
     };
+
     check(&[8], 1, Malformed::Tag { kind: "operation", tag: 8 });
     check(&[], 0, Malformed::Short);
+
     // A mem of the root in context 0, then too short, too long, and of an unknown scope.
     let mem = [5, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     check(&mem[..11], 4, Malformed::Short);
     check(&[mem.as_slice(), &[0, 0]].concat(), 12, Malformed::Excess(2));
     check(&[5, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0], 4, Malformed::Tag { kind: "scope", tag: 2 });
+
     // Counts and lengths that nothing can have.
     let most = [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1];
     check(&[[5].as_slice(), &most].concat(), 11, Malformed::Short);
     check(&[[5, 1].as_slice(), &most].concat(), 12, Malformed::Short);
     check(&[[5].as_slice(), &most[..9], &[2]].concat(), 11, Malformed::Number);
     check(&[[5].as_slice(), &[0x80; 12]].concat(), 11, Malformed::Number);
+
     // A checkout of the hash `Co`.
     check(&[0, 1, 2, b'C', b'o'], 5, Malformed::Hash(crate::engines::context::NoCommitHash::Kind));
 }
@@ -330,11 +344,13 @@ fn a_length_that_no_row_has_is_refused_without_reading_it() {
     let start = one_row(Family::Irmin, &[]);
     let long = [&start[..13], &[0x81, 0x80, 0x80, 0x20]].concat();
     let (_, end) = read_irmin(&long);
+
     let too_long = Malformed::TooLong((1 << 26) + 1);
     assert!(
         matches!(end, Some(Error::Malformed { row: 0, offset: 13, what }) if what == too_long),
         "{end:?}"
     );
+
     // The longest length with no bytes behind it: the reader takes no more memory than the file has
     // bytes.
     let cut = [&start[..13], &[0x80, 0x80, 0x80, 0x20, 1]].concat();
@@ -342,6 +358,7 @@ fn a_length_that_no_row_has_is_refused_without_reading_it() {
     assert!(matches!(end, Some(Error::TruncatedTrace { row: 0, offset: 13 })), "{end:?}");
     let endless = [&start[..13], &[0x80; 11]].concat();
     let (_, end) = read_irmin(&endless);
+
     let number = Malformed::Number;
     assert!(
         matches!(end, Some(Error::Malformed { row: 0, offset: 13, what }) if what == number),
@@ -361,20 +378,24 @@ fn read_any(bytes: &[u8]) -> Vec<(u64, bool)> {
         }
         unreachable!("a trace ends");
     }
+
     let mut ends = Vec::new();
     if let Ok(mut trace) = Operations::open(bytes) {
         ends.push(count(|| trace.next_operation().map(|row| row.map(|row| drop(spell(&row))))));
     }
+
     if let Ok(mut trace) = replayable::Blocks::open(bytes) {
         let spell = |block: replayable::Block<'_>| {
             block.events().for_each(|event| drop(format!("{event:?}")));
         };
         ends.push(count(|| trace.next_block().map(|block| block.map(spell))));
     }
+
     if let Ok(mut trace) = raw::Events::open(bytes) {
         let spell = |event: raw::Event<'_>| drop(format!("{event:?}"));
         ends.push(count(|| trace.next_event().map(|event| event.map(spell))));
     }
+
     ends
 }
 
@@ -391,6 +412,7 @@ fn no_flipped_bit_and_no_garbage_stops_a_reader_other_than_by_an_error() {
             assert!(is_refused || bit >= 8 * 12, "{bit}");
         }
     }
+
     let name = "no_flipped_bit_and_no_garbage_stops_a_reader_other_than_by_an_error";
     for_each_seed(name, 300, |rng, _| {
         let trace = &traces[rng.below(traces.len() as u64) as usize];
@@ -423,7 +445,10 @@ fn coded(tag: u8, operands: &[&[u8]]) -> Vec<u8> {
 ///
 /// `tree` codes a tree of some number, `found` what was found (something), `hash` a hash.
 fn tree_operations(tree: &dyn Fn(u8) -> Vec<u8>, found: &[u8], hash: &[u8]) -> Vec<Vec<u8>> {
-    let (one, two, three) = (&*tree(1), &*tree(2), &*tree(3));
+    let one = &*tree(1);
+    let two = &*tree(2);
+
+    let three = &*tree(3);
     let some = [[1].as_slice(), two].concat();
     vec![
         coded(0, &[one, two]),
@@ -454,9 +479,11 @@ const HASH: [u8; 3] = [2, b'h', b'h'];
 /// Every event of a replayable trace.
 fn replayable_events() -> Vec<Vec<u8>> {
     let tracker = |number: u8| vec![1, number];
-    let (one, two) = (&*tracker(1), &*tracker(2));
+    let one = &*tracker(1);
+    let two = &*tracker(2);
     let commit = [&[0, 1], HASH.as_slice()].concat();
     let message = [1, 1, b'm'];
+
     let mut events: Vec<Vec<u8>> =
         tree_operations(&tracker, &[1], &[]).iter().map(|op| coded(0, &[op])).collect();
     events.extend([
@@ -494,6 +521,7 @@ fn replayable_events() -> Vec<Vec<u8>> {
         coded(32, &[&commit]),
         coded(33, &[]),
     ]);
+
     events
 }
 
@@ -517,6 +545,7 @@ fn replayable_of(rows: &[Vec<u8>]) -> Vec<u8> {
         out.string(b"last");
         out.number(2);
     });
+
     bytes(|out| {
         out.0.extend_from_slice(b"TezosRep\0\0\0\0");
         out.string(&header);
@@ -538,6 +567,7 @@ fn raw_events() -> Vec<Vec<u8>> {
     let found = [1, 1, 2, b'5', b'5'];
     let times = [[0x3F, 0xF0, 0, 0, 0, 0, 0, 0], [0x40, 0, 0, 0, 0, 0, 0, 0]].concat();
     let message = [1, 1, b'm'];
+
     let mut events: Vec<Vec<u8>> = tree_operations(&tracker, &found, &HASH)
         .into_iter()
         .map(|mut op| {
@@ -545,6 +575,7 @@ fn raw_events() -> Vec<Vec<u8>> {
             coded(0, &[&op])
         })
         .collect();
+
     events.push(coded(0, &[&[13, 1, 1, 5, 0, 9, 4]]));
     events.extend([
         coded(1, &[&[1], &KEY, &[1, 2]]),
@@ -592,6 +623,7 @@ fn raw_events() -> Vec<Vec<u8>> {
         coded(43, &[&HASH, &times]),
         coded(44, &[]),
     ]);
+
     events
 }
 
@@ -647,12 +679,14 @@ impl RawRow {
             Some(value) => [&[1], value.as_slice()].concat(),
             None => vec![0],
         };
+
         let times = [0; 16];
         let one = |tag, parts: &[&[u8]]| vec![coded(tag, parts)];
         match self {
             Self::Genesis { commit, chain, protocol, time } => {
                 let time = bytes(|out| out.i64(*time));
-                let (chain, protocol) = (string(chain), string(protocol));
+                let chain = string(chain);
+                let protocol = string(protocol);
                 let key = coded_key(&KeyBuf::new([b"a".as_slice(), b"b"]));
                 vec![
                     coded(33, &[&chain, &time, &protocol, &times[..8]]),
@@ -673,7 +707,8 @@ impl RawRow {
             }
             Self::List { context } => one(2, &[&number(*context), &[0, 0, 50, 2]]),
             Self::Add { context, key, value, to } => {
-                let (key, value) = (coded_key(key), string(value));
+                let key = coded_key(key);
+                let value = string(value);
                 one(19, &[&number(*context), &key, &value, &number(*to)])
             }
             Self::Commit { context, commit, time } => {
@@ -829,6 +864,7 @@ fn every_event_that_is_cut_or_prolonged_or_of_no_known_tag_is_refused() {
             other => panic!("{event:?}: {other:?}"),
         }
     };
+
     let raw = |event: &[u8]| {
         let trace = one_row(Family::Raw, event);
         let mut events = raw::Events::open(trace.as_slice()).unwrap();
@@ -837,14 +873,17 @@ fn every_event_that_is_cut_or_prolonged_or_of_no_known_tag_is_refused() {
             other => panic!("{event:?}: {other:?}"),
         }
     };
+
     for event in replayable_events() {
         (0..event.len())
             .for_each(|length| assert_eq!(replayable(&event[..length]), Malformed::Short));
     }
+
     for event in raw_events() {
         (0..event.len()).for_each(|length| assert_eq!(raw(&event[..length]), Malformed::Short));
         assert_eq!(raw(&[event.as_slice(), &[0]].concat()), Malformed::Excess(1));
     }
+
     let unknown = |kind, tag| Malformed::Tag { kind, tag };
     assert_eq!(replayable(&[34]), unknown("event", 34));
     assert_eq!(replayable(&[0, 20]), unknown("operation on a tree", 20));
@@ -874,13 +913,16 @@ fn a_raw_tree_is_walked_and_one_that_is_too_deep_is_refused() {
             }
         }
     }
+
     let nested = |depth: usize| {
         let mut tree = [1, 1, 1, b'd'].repeat(depth);
         tree.extend([0, 2, b'v', b'v', 9]);
         one_row(Family::Raw, &coded(0, &[&[2], &tree]))
     };
+
     let trace = nested(64);
     let mut events = raw::Events::open(trace.as_slice()).unwrap();
+
     let event = events.next_event().unwrap().unwrap();
     let raw::Event::Tree(TreeOperation::OfRaw { raw, to: 9 }) = event else {
         panic!("{event:?}");

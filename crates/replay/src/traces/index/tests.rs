@@ -114,22 +114,27 @@ fn a_trace_that_is_cut_gives_its_whole_records_and_then_says_where() {
         {
             ends.push(end + 4 + usize::from(bytes[end + 3]));
         }
+
         for cut in 0..=bytes.len() {
             let whole = ends.iter().filter(|end| **end <= cut).count() - 1;
             let mut trace = Trace::new(&bytes[..cut], dialect);
             for op in &ops[..whole] {
                 assert_eq!(trace.next().unwrap().unwrap(), *op);
             }
+
             if ends.contains(&cut) {
                 assert!(trace.next().is_none());
                 continue;
             }
+
             let error = trace.next().unwrap().unwrap_err();
             assert!(
                 matches!(error, Error::TruncatedTrace { record } if record == whole as u64),
                 "{dialect}, {cut} bytes: {error}"
             );
+
             assert!(trace.next().is_none());
+
             // A detected dialect gives the same records, where detection is possible.
             if let Ok(mut trace) = Trace::detect(&bytes[..cut])
                 && trace.dialect() == dialect
@@ -178,6 +183,7 @@ fn what_is_wrong_with_a_record_is_said() {
     let other = bitcoin::base58::encode_check(&[&[79, 200][..], &KEY].concat());
     let other = [&[52], other.as_bytes()].concat();
     let parts = |from: &[u8], parts: &[u8]| [from, parts].concat();
+
     let endless = parts(&text(KEY), &[&[0; 8][..], &[0xFF; 10]].concat());
     let too_long = parts(&text(KEY), &[&[0; 8][..], &[0x80, 0x80, 0x80, 0x80, 8], &[1]].concat());
     let cases: [(u8, &[u8], Malformed); 8] = [
@@ -220,6 +226,7 @@ fn lengths_that_no_record_has_are_refused_before_anything_is_allocated() {
 #[test]
 fn a_dialect_that_cannot_be_told_is_asked_for() {
     let question = [text(KEY), vec![1]].concat();
+
     // `find` of the first dialect, `mem` of the second.
     let bytes = trace(&[(2, &question), (2, &question)]);
     let error = Trace::detect(bytes.as_slice()).map(|trace| trace.dialect()).unwrap_err();
@@ -253,6 +260,7 @@ fn what_the_recorder_writes_is_read_as_it_was() {
     let other = [200; KEY_BYTES];
     let mut longest = VALUE;
     longest[8..12].copy_from_slice(&[0x7F, 0xFF, 0xFF, 0xFF]);
+
     let ops = [
         Op::Mem { key, expected: Some(false) },
         Op::Add { key, value: VALUE },

@@ -211,6 +211,7 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
     check(&|trace| add(trace, "a", keep(1), keep(2)), &no(1, 0));
     check(&|trace| ask(trace, Question::Mem, "a", false, keep(-1)), &no(-1, 0));
     check(&|trace| commit(trace, keep(hash(0)), &[], keep(2)), &no(2, 0));
+
     let forgotten = |scope: fn(i64) -> Scoped<i64>| {
         move |trace: &mut Out| {
             add(trace, "a", keep(0), scope(1));

@@ -105,12 +105,14 @@ fn a_chain_is_begun_patched_and_gone_on_with() {
     context.set_predecessor_ops_metadata_hash(&[6; 32]).unwrap();
     let fork = TestChain::Forking { protocol: PROTOCOL, expiration: 77 };
     context.set_test_chain(fork).unwrap();
+
     let second = {
         let hash = store.hash_tezos(&context, 10, "m").to_base58();
         hash.into_bytes()
     };
 
     let a_b = key("a/b");
+
     // Hashes of the chain are raw or texts.
     let protocol = base58::encode_check(&[&[2, 170], PROTOCOL.as_slice()].concat()).into_bytes();
     let chain = base58::encode_check(&[&[87, 82, 0], CHAIN.as_slice()].concat()).into_bytes();
@@ -184,6 +186,7 @@ fn first_hash(text: &[u8]) -> Hash {
 fn tree_events(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
     let [root, a, b, a_b] = keys;
     let tree = |operation| Event::Tree(operation);
+
     // A directory with `s` = "v" and an empty one, which is not kept.
     let raw = RawTree::decoded(&[1, 2, 1, b's', 0, 1, b'v', 1, b't', 1, 0]);
 
@@ -293,6 +296,7 @@ fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
             }),
             _ => continue,
         };
+
         match run(&blocks) {
             Err(error @ Error::ResultMismatch { place, .. }) => {
                 assert_eq!(place, EventPlace { block: 1, level: Some(101), event: at as u64 });
@@ -300,6 +304,7 @@ fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
             }
             other => panic!("{right:?}: {other:?}"),
         }
+
         blocks[1][at] = right;
         wrong += 1;
     }
@@ -332,6 +337,7 @@ fn folds(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
 
     events.extend(visit(4));
     events.push(Event::FoldEnd);
+
     // A fold over a value, or over an absent path, visits nothing.
     for at in [a_b, b] {
         events.extend([Event::FoldStart(fold(None, keep(1), at.key())), Event::FoldEnd]);
@@ -372,6 +378,7 @@ fn folds_nest_and_visit_what_was_recorded() {
 
     // Nine folds and two questions, and the hash.
     assert_eq!((report.counts.folds, report.checks_passed), (9, 12));
+
     // The last visit of the outer fold is left out, or there is one more.
     let error = failing(&blocks, |block| drop(block.drain(12..14)));
     assert!(matches!(error, Error::FoldMismatch { is_more: true, .. }), "{error}");
@@ -413,6 +420,7 @@ fn folds_that_nest_without_end_are_refused() {
     let (first, _) = genesis();
     let root = key("");
     let a_b = key("a/b");
+
     let fold = Fold { depth: None, order: Order::Undefined, of: keep(1), key: root.key() };
     let mut block = vec![Event::Checkout { commit: used(&first), to: keep(1) }];
     for _ in 0..100_000 {
@@ -454,6 +462,7 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
         &[Event::AddProtocol { context: keep(1), hash: b"short", to: keep(2) }],
         "a hash has a wrong length or checksum",
     );
+
     check(&[Event::CommitGenesisEnd { commit: made(&first) }], "no first commit");
     check(&[Event::PatchContextEnter { context: keep(3) }], "no first commit");
     let long = KeyBuf::new([[b'x'; 256].as_slice()]);
@@ -501,6 +510,7 @@ fn random_block(
         let at: Vec<&[u8]> = steps.steps().iter().collect();
         let key = KeyBuf::new(at.iter().copied());
         let value = vec![rng.below(256) as u8; rng.below(70) as usize];
+
         let from = last(now);
         let to = keep(now + 1);
         match rng.below(7) {
@@ -589,6 +599,7 @@ fn a_raw_trace_is_executed_without_what_it_does_not_tell() {
     use crate::traces::container::tests::{RawRow, raw_trace_of};
     let (first, mut context) = genesis();
     context.add(&["x"], *b"v").unwrap();
+
     let second = empty_store().hash_tezos(&context, 12, "m").to_base58();
     let rows = |second: &str| {
         vec![

@@ -35,6 +35,7 @@ impl<R: BufRead> Rows<R> {
             return Err(Error::TooShort { bytes: rows.offset });
         }
         let (magic, version) = header.split_first_chunk::<8>().expect("twelve bytes were read");
+
         if magic != family.magic() {
             return Err(Error::Magic { expected: family, found: *magic });
         }
@@ -109,6 +110,7 @@ impl<R: BufRead> Rows<R> {
         let mut bytes_of_row = std::mem::take(&mut self.row);
         let is_whole = self.read(bytes, &mut bytes_of_row)?;
         self.row = bytes_of_row;
+
         if !is_whole {
             return Err(Error::TruncatedTrace { row, offset });
         }
