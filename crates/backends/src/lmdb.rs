@@ -44,11 +44,11 @@
 //! Rejected: files with several names. LMDB locks by name, so each hard link would have a lock of
 //! its own. Rejected: LMDB's own compacting copy, which leaves half-full pages half full.
 
-// Bottom-up: a module imports only from modules above it; `database` and its two halves, `compact`
-// and `writer`, know each other.
+// Bottom-up: a module imports only from modules above it.
 mod failure;
 mod options;
 mod readers;
+mod inner;
 mod environment;
 mod pages;
 mod snapshot;

@@ -47,7 +47,7 @@
 //! [`Error::Size`]: terrane_kv::Error::Size
 //! [`Error::Unsupported`]: terrane_kv::Error::Unsupported
 
-// Bottom-up: a module imports only from modules above it; `options` and `tls` know each other.
+// Bottom-up: a module imports only from modules above it.
 mod error;
 mod tls;
 mod options;

@@ -38,10 +38,11 @@
 //!
 //! [`Error::Busy`]: terrane_kv::Error::Busy
 
-// Bottom-up: a module imports only from modules above it; `database` and the handles it gives,
-// `wal` and `single_handles`, know each other.
+// Bottom-up: a module imports only from modules above it.
 mod undo;
+mod error;
 mod options;
+mod inner;
 mod connection;
 mod single;
 mod writer_state;

@@ -5,9 +5,8 @@ use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use terrane_kv::Result;
-use terrane_lmdb::{Environment, Failure, Kind, data_path, lock_path};
+use terrane_lmdb::{Environment, Failure, Kind};
 
-use super::database::LmdbDatabase;
 use super::environment::{INDEX, MAIN};
 use super::failure::{back_end_error, busy, error_of, full};
 
@@ -30,57 +29,54 @@ fn read_heads(data: &Path) -> std::io::Result<Vec<u8>> {
     Ok(heads)
 }
 
-impl LmdbDatabase {
-    /// Writes a copy without free pages beside the file; packs it, unless the file has tables of
-    /// other programs. Returns the heads that the file had before.
-    pub(super) fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
-        let system = |error: std::io::Error| back_end_error("compact", error);
-        match std::fs::remove_file(copy) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(system(error));
-            }
-            _ => {}
+/// Writes a copy without free pages beside the file `data`; packs it, unless the file has tables of
+/// other programs. Returns the heads that the file had before.
+pub(super) fn copy_compact(environment: &Environment, data: &Path, copy: &Path) -> Result<Vec<u8>> {
+    let system = |error: std::io::Error| back_end_error("compact", error);
+    match std::fs::remove_file(copy) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(system(error));
         }
-
-        let lmdb = |failure| error_of("compact", failure);
-        let heads = {
-            let _writing = environment.transaction().map_err(lmdb)?;
-            read_heads(&data_path(&self.path, self.options.directory)).map_err(system)?
-        };
-
-        let is_own = |name: &[u8]| name == MAIN.as_bytes() || name.starts_with(INDEX.as_bytes());
-        let bytes = environment.used_bytes();
-        let full_or = |failure: Failure| match failure.kind {
-            // LMDB reports a short write as an I/O error of no special kind.
-            Kind::Other if matches!(environment.has_room(bytes), Ok(false)) => {
-                full("disk, quota or size of a file", Some(failure.into()))
-            }
-            _ => lmdb(failure),
-        };
-
-        let packed = environment.copy_packed(copy, is_own);
-        let copied = packed.and_then(|done| if done { Ok(()) } else { environment.copy(copy) });
-        copied.map_err(full_or)?;
-        Ok(heads)
+        _ => {}
     }
 
-    /// Replaces the closed file by the copy, if the file still has these heads.
-    pub(super) fn replace(&self, copy: &Path, heads: &[u8]) -> Result<()> {
-        let system = |error: std::io::Error| back_end_error("compact", error);
-        let data = data_path(&self.path, self.options.directory);
+    let lmdb = |failure| error_of("compact", failure);
+    let heads = {
+        let _writing = environment.transaction().map_err(lmdb)?;
+        read_heads(data).map_err(system)?
+    };
 
-        // A process that has the environment open holds a lock on this file, and a process that
-        // opens the environment waits for the lock.
-        let locks = lock_path(&self.path, self.options.directory);
-        let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
-        rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| busy("another process has it open"))?;
-
-        if read_heads(&data).map_err(system)? != heads {
-            return Err(busy("another process has written meanwhile"));
+    let is_own = |name: &[u8]| name == MAIN.as_bytes() || name.starts_with(INDEX.as_bytes());
+    let bytes = environment.used_bytes();
+    let full_or = |failure: Failure| match failure.kind {
+        // LMDB reports a short write as an I/O error of no special kind.
+        Kind::Other if matches!(environment.has_room(bytes), Ok(false)) => {
+            full("disk, quota or size of a file", Some(failure.into()))
         }
+        _ => lmdb(failure),
+    };
 
-        std::fs::rename(copy, &data).map_err(system)?;
-        sync_folder(&data).map_err(system)
+    let packed = environment.copy_packed(copy, is_own);
+    let copied = packed.and_then(|done| if done { Ok(()) } else { environment.copy(copy) });
+    copied.map_err(full_or)?;
+    Ok(heads)
+}
+
+/// Replaces the closed file `data` by the copy, if the file still has these heads. `locks`: the
+/// file of locks.
+pub(super) fn replace(data: &Path, locks: &Path, copy: &Path, heads: &[u8]) -> Result<()> {
+    let system = |error: std::io::Error| back_end_error("compact", error);
+
+    // A process that has the environment open holds a lock on this file, and a process that opens
+    // the environment waits for the lock.
+    let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
+    rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| busy("another process has it open"))?;
+
+    if read_heads(data).map_err(system)? != heads {
+        return Err(busy("another process has written meanwhile"));
     }
+
+    std::fs::rename(copy, data).map_err(system)?;
+    sync_folder(data).map_err(system)
 }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,9 +13,10 @@ use terrane_kv::{
 };
 use terrane_lmdb::{EnvironmentAccess, Failure, Kind, SyncMode, data_path, lock_path};
 
-use super::compact::sync_folder;
+use super::compact::{copy_compact, replace, sync_folder};
 use super::environment::{Open, open_environment, open_to_read, settings_of};
 use super::failure::{NAME, back_end_error, busy, closed, error_of};
+use super::inner::Inner;
 use super::options::{LmdbGrowth, LmdbOptions};
 use super::readers::Readers;
 use super::snapshot::LmdbReader;
@@ -30,20 +30,14 @@ const FILES: OwnFiles = OwnFiles(NAME);
 #[derive(Debug)]
 pub struct LmdbDatabase {
     /// Absolute path, without links.
-    pub(super) path: PathBuf,
-    pub(super) options: LmdbOptions,
+    path: PathBuf,
     access: EnvironmentAccess,
-    pub(super) indexes: Arc<IndexNames>,
+    inner: Inner,
     /// Right to write, grow the map, compact or close.
     turn: Turn,
     /// Shared by calls that use the environment, exclusive for compaction and closing. A writer,
     /// which has the turn, holds a clone of the environment instead.
     state: RwLock<State>,
-    pub(super) readers: Arc<Readers>,
-    /// Whether a sync failed.
-    poisoned: AtomicBool,
-    pub(super) transactions: AtomicU64,
-    syncs: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -97,15 +91,10 @@ impl LmdbDatabase {
     ) -> Self {
         Self {
             path,
-            options: options.clone(),
             access,
-            indexes,
+            inner: Inner::new(options.clone(), indexes),
             turn: Turn::default(),
             state: RwLock::new(State::Open(open)),
-            readers: Arc::default(),
-            poisoned: AtomicBool::new(false),
-            transactions: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
         }
     }
 
@@ -149,7 +138,7 @@ impl LmdbDatabase {
 
     /// Age of the oldest snapshot of this database. Pages freed since cannot be used again.
     pub fn oldest_reader(&self) -> Option<Duration> {
-        self.readers.oldest()
+        self.inner.readers.oldest()
     }
 
     /// Bytes of the map now.
@@ -188,7 +177,7 @@ impl LmdbDatabase {
     }
 
     fn open_again(&self) -> Result<State> {
-        let Self { path, indexes, options, access, .. } = self;
+        let Self { path, access, inner: Inner { options, indexes, .. }, .. } = self;
         let open = match access {
             EnvironmentAccess::Write => open_environment(path, indexes, options),
             _ => open_to_read(path, indexes, options, *access),
@@ -201,29 +190,6 @@ impl LmdbDatabase {
             EnvironmentAccess::Write => Ok(()),
             _ => Err(Error::ReadOnly { back_end: NAME }),
         }
-    }
-
-    fn check_poison(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(Error::Poisoned { back_end: NAME });
-        }
-        Ok(())
-    }
-
-    /// Counts the syncs of a commit.
-    pub(super) fn count_syncs(&self) {
-        let syncs = match self.options.sync {
-            SyncMode::Full => 2,
-            SyncMode::NoMeta => 1,
-            SyncMode::MapAsync | SyncMode::None => 0,
-        };
-        self.syncs.fetch_add(syncs, Ordering::Relaxed);
-    }
-
-    /// Poisons the database: after a failed sync the state of the file is unknown.
-    pub(super) fn poison(&self) -> Error {
-        self.poisoned.store(true, Ordering::Release);
-        Error::Poisoned { back_end: NAME }
     }
 }
 
@@ -245,8 +211,8 @@ impl Database for LmdbDatabase {
             Ok(Box::new(LmdbReader {
                 snapshot,
                 tables: Arc::clone(tables),
-                indexes: Arc::clone(&self.indexes),
-                _lease: Readers::enter(&self.readers),
+                indexes: Arc::clone(&self.inner.indexes),
+                _lease: Readers::enter(&self.inner.readers),
             }) as Box<dyn Reader + Send>)
         })
     }
@@ -255,11 +221,11 @@ impl Database for LmdbDatabase {
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
         self.check_writes()?;
         let turn = self.turn.take(NAME)?;
-        self.check_poison()?;
+        self.inner.check_poison()?;
         let open = self.with_open("writer", |open| Ok(open.clone()))?;
         let transaction =
             open.environment.transaction().map_err(|failure| error_of("writer", failure))?;
-        Ok(Box::new(LmdbWriter::new(self, open, transaction, turn)))
+        Ok(Box::new(LmdbWriter::new(&self.inner, open, transaction, turn)))
     }
 
     fn last_commit(&self) -> Option<u64> {
@@ -267,19 +233,19 @@ impl Database for LmdbDatabase {
     }
 
     fn settle(&self, _receipt: Receipt) -> Result<()> {
-        self.with_open("settle", |_| self.check_poison())
+        self.with_open("settle", |_| self.inner.check_poison())
     }
 
     fn sync(&self) -> Result<()> {
         self.check_writes()?;
-        self.check_poison()?;
-        self.with_open("sync", |open| open.environment.sync().map_err(|_| self.poison()))?;
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.inner.check_poison()?;
+        self.with_open("sync", |open| open.environment.sync().map_err(|_| self.inner.poison()))?;
+        self.inner.count_sync();
         Ok(())
     }
 
     fn guarantee(&self) -> Guarantee {
-        let (durability, power_loss, text) = match self.options.sync {
+        let (durability, power_loss, text) = match self.inner.options.sync {
             SyncMode::Full => (
                 Durability::Each,
                 PowerLoss::EveryCommit,
@@ -312,13 +278,13 @@ impl Database for LmdbDatabase {
             ("path", self.path.display().to_string()),
             (
                 "growth",
-                match self.options.growth {
+                match self.inner.options.growth {
                     LmdbGrowth::None => "none".into(),
                     LmdbGrowth::Double => "double".into(),
                     LmdbGrowth::Step(bytes) => format!("step of {bytes} bytes"),
                 },
             ),
-            ("map_bytes_max", self.options.map_bytes_max.to_string()),
+            ("map_bytes_max", self.inner.options.map_bytes_max.to_string()),
             ("bytes_written", "not told by LMDB".into()),
         ];
 
@@ -332,17 +298,13 @@ impl Database for LmdbDatabase {
     }
 
     fn counts(&self) -> Counts {
-        Counts {
-            transactions: self.transactions.load(Ordering::Relaxed),
-            syncs: self.syncs.load(Ordering::Relaxed),
-            ..Counts::default()
-        }
+        self.inner.counts()
     }
 
     fn disk_bytes(&self) -> Result<u64> {
         self.with_open("size", |_| Ok(()))?;
 
-        let directory = self.options.directory;
+        let directory = self.inner.options.directory;
         let mut bytes = 0;
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
             match std::fs::metadata(path) {
@@ -367,26 +329,26 @@ impl Database for LmdbDatabase {
     fn compact(&self) -> Result<()> {
         self.check_writes()?;
         let _turn = self.turn.take(NAME)?;
-        self.check_poison()?;
+        self.inner.check_poison()?;
         self.with_open("compact", |_| Ok(()))?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let State::Open(open) = &*state else { return Err(closed("compact")) };
 
         // The lock keeps another process from writing a copy of the same name. LMDB itself does not
         // lock this file.
-        let data = File::open(data_path(&self.path, self.options.directory));
-        let data = data.map_err(|error| back_end_error("compact", error))?;
-        rustix::fs::flock(&data, FlockOperation::NonBlockingLockExclusive)
+        let data = data_path(&self.path, self.inner.options.directory);
+        let file = File::open(&data).map_err(|error| back_end_error("compact", error))?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| busy("another process compacts it"))?;
 
         // A live snapshot has the old file mapped and would keep it.
-        let readers = self.readers.count();
+        let readers = self.inner.readers.count();
         if readers > 0 {
             return Err(busy(&format!("{readers} snapshots live")));
         }
 
-        let copy = with_suffix(&data_path(&self.path, self.options.directory), "-compact");
-        let replaced = self.copy_compact(&open.environment, &copy).and_then(|heads| {
+        let copy = with_suffix(&data, "-compact");
+        let replaced = copy_compact(&open.environment, &data, &copy).and_then(|heads| {
             let State::Open(Open { environment, tables }) =
                 std::mem::replace(&mut *state, State::Lapsed)
             else {
@@ -398,7 +360,8 @@ impl Database for LmdbDatabase {
                 return Err(busy("somebody in this process still uses it"));
             }
 
-            let replaced = self.replace(&copy, &heads);
+            let locks = lock_path(&self.path, self.inner.options.directory);
+            let replaced = replace(&data, &locks, &copy, &heads);
             // If it cannot be opened now, the next call tries to.
             *state = self.open_again()?;
             replaced

@@ -1,16 +1,14 @@
 //! Writer: a transaction of LMDB, and the log to repeat it from when the map has grown.
 
-use std::sync::atomic::Ordering;
-
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{
     Cursor, Error, KEY_BYTES_MAX, Reader, Receipt, Result, Table, Writer, check_entry,
 };
 use terrane_lmdb::{EnvironmentTable, Failure, Kind, SyncMode, Transaction};
 
-use super::database::LmdbDatabase;
 use super::environment::{Open, grow};
 use super::failure::{back_end_error, busy, error_of, full};
+use super::inner::Inner;
 use super::options::round_down;
 use super::pages::{TransactionPages, is_key};
 use crate::overlay::paging::PagedCursor;
@@ -29,7 +27,7 @@ pub(super) struct LmdbWriter<'d> {
     /// Number of the transaction. If a repeated one has another, another process has committed.
     number: u64,
     open: Open,
-    database: &'d LmdbDatabase,
+    inner: &'d Inner,
     log: Vec<Change>,
     /// Number of removals in the log.
     removed: usize,
@@ -45,7 +43,7 @@ pub(super) struct LmdbWriter<'d> {
 impl Drop for LmdbWriter<'_> {
     fn drop(&mut self) {
         self.transaction = None;
-        let soft = self.database.options.soft_bytes();
+        let soft = self.inner.options.soft_bytes();
         let environment = &self.open.environment;
         if environment.map_bytes() > soft && environment.used_bytes() < environment.map_bytes() {
             // Gives the reserve for removals back. If that fails, the next transaction has less of
@@ -58,7 +56,7 @@ impl Drop for LmdbWriter<'_> {
 impl<'d> LmdbWriter<'d> {
     /// A writer of a transaction that has just begun.
     pub(super) fn new(
-        database: &'d LmdbDatabase,
+        inner: &'d Inner,
         open: Open,
         transaction: Transaction,
         turn: TurnGuard<'d>,
@@ -67,7 +65,7 @@ impl<'d> LmdbWriter<'d> {
             number: transaction.number(),
             transaction: Some(transaction),
             open,
-            database,
+            inner,
             log: Vec::new(),
             removed: 0,
             changed: false,
@@ -78,7 +76,7 @@ impl<'d> LmdbWriter<'d> {
     }
 
     fn table(&self, table: Table<'_>) -> Result<EnvironmentTable> {
-        Ok(self.open.tables[self.database.indexes.number(table)?])
+        Ok(self.open.tables[self.inner.indexes.number(table)?])
     }
 
     fn transaction(&self) -> Result<&Transaction> {
@@ -128,7 +126,7 @@ impl<'d> LmdbWriter<'d> {
 
     /// Aborts the transaction, grows the map, and repeats the transaction.
     fn grow(&mut self) -> Result<()> {
-        let options = &self.database.options;
+        let options = &self.inner.options;
 
         // The reserve of the limit is for transactions that mostly remove.
         let bytes_max = if 2 * self.removed > self.log.len() {
@@ -141,7 +139,7 @@ impl<'d> LmdbWriter<'d> {
             self.transaction = None;
 
             let grown =
-                grow(&self.open.environment, options, bytes_max, self.database.readers.oldest());
+                grow(&self.open.environment, options, bytes_max, self.inner.readers.oldest());
             if let Err(error) = grown
                 && !self.release()
             {
@@ -200,7 +198,7 @@ impl<'d> LmdbWriter<'d> {
         let is_committed = commit().unwrap_or(false);
         if is_committed {
             self.number += 1;
-            self.database.count_syncs();
+            self.inner.count_syncs();
         }
 
         is_committed
@@ -218,12 +216,12 @@ impl<'d> LmdbWriter<'d> {
             Kind::NoRoom => full("disk, quota or size of a file", Some(failure.into())),
             Kind::Other => match self.open.environment.has_room(2 * bytes as u64 + (256 << 10)) {
                 Ok(false) => full("disk, quota or size of a file", Some(failure.into())),
-                _ if matches!(self.database.options.sync, SyncMode::Full | SyncMode::NoMeta) => {
-                    self.database.poison()
+                _ if matches!(self.inner.options.sync, SyncMode::Full | SyncMode::NoMeta) => {
+                    self.inner.poison()
                 }
                 _ => back_end_error("commit", failure),
             },
-            Kind::Fatal => self.database.poison(),
+            Kind::Fatal => self.inner.poison(),
             _ => error_of("commit", failure),
         }
     }
@@ -288,9 +286,9 @@ impl Writer for LmdbWriter<'_> {
 
         // LMDB does not write, and does not sync, for a transaction without changes.
         if self.changed {
-            self.database.count_syncs();
+            self.inner.count_syncs();
         }
 
-        Ok(Receipt(self.database.transactions.fetch_add(1, Ordering::Relaxed) + 1))
+        Ok(self.inner.count_transaction())
     }
 }

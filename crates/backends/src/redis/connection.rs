@@ -297,7 +297,7 @@ fn is_passing(error: &RedisError) -> bool {
 fn client(options: &Options) -> Result<Client> {
     let bad_url = |error| error_of("the URL", error);
     #[cfg(feature = "redis-tls")]
-    let certificates = tls::certificates(options)?;
+    let certificates = tls::certificates(&options.urls, options.ca_file.as_deref())?;
     if options.cluster {
         let urls = options.urls.iter().map(String::as_str);
         let client = ClusterClient::builder(urls)

@@ -52,7 +52,6 @@ mod built {
     use terrane_kv::{Error, Result};
 
     use crate::redis::error::{NAME, unsupported};
-    use crate::redis::options::Options;
 
     /// Bytes of a file of certificates at most; those of all public authorities have some 250,000.
     const CA_FILE_BYTES_MAX: u64 = 4 << 20;
@@ -62,13 +61,16 @@ mod built {
     ///
     /// Sets the process's cryptography for TLS to that of `ring`, unless the process has chosen
     /// another one.
-    pub(crate) fn certificates(options: &Options) -> Result<Option<TlsCertificates>> {
-        if !options.urls.iter().any(|url| super::is_asked(url)) {
+    pub(crate) fn certificates(
+        urls: &[String],
+        ca_file: Option<&Path>,
+    ) -> Result<Option<TlsCertificates>> {
+        if !urls.iter().any(|url| super::is_asked(url)) {
             return Ok(None);
         }
         // Fails where there is one already, which does as well.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let root_cert = options.ca_file.as_deref().map(read).transpose()?;
+        let root_cert = ca_file.map(read).transpose()?;
         Ok(Some(TlsCertificates { client_tls: None, root_cert }))
     }
 

@@ -4,15 +4,13 @@ use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ffi};
-use terrane_kv::{Entry, Error, KEY_BYTES_MAX, Result, Source};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
+use terrane_kv::{Entry, Error, KEY_BYTES_MAX, Result};
 
-use super::options::{
-    AutoVacuum, JournalMode, NAME, Reading, SqliteOptions, SqlitePlace, Synchronous,
-};
+use super::error::{NAME, error_of};
+use super::options::{AutoVacuum, JournalMode, Reading, SqliteOptions, SqlitePlace, Synchronous};
 use crate::overlay::names::IndexNames;
 use crate::overlay::paging::PAGE_BYTES;
 
@@ -64,53 +62,6 @@ impl TableStatements {
             ],
             name,
         }
-    }
-}
-
-pub(super) fn back_end_error(call: &'static str, source: impl Into<Source>) -> Error {
-    Error::BackEnd { back_end: NAME, call, source: source.into() }
-}
-
-/// An error of SQLite, in terms of a database, by its code.
-pub(super) fn error_of(call: &'static str, error: rusqlite::Error) -> Error {
-    let corruption = |what: &str, error: rusqlite::Error| Error::Corruption {
-        back_end: NAME,
-        what: what.into(),
-        source: Some(error.into()),
-    };
-
-    match &error {
-        rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
-            ErrorCode::DiskFull => Error::StoreFull {
-                back_end: NAME,
-                limit: "the disk, or the pages that the file may have".into(),
-                source: Some(error.into()),
-            },
-            ErrorCode::DatabaseBusy
-            | ErrorCode::DatabaseLocked
-            | ErrorCode::FileLockingProtocolFailed => Error::Busy {
-                back_end: NAME,
-                what: "another connection holds a lock of the file".into(),
-                source: Some(error.into()),
-            },
-            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
-                corruption("the file breaks SQLite's rules of pages", error)
-            }
-            ErrorCode::ReadOnly => Error::ReadOnly { back_end: NAME },
-            _ => match failure.extended_code {
-                ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC => {
-                    Error::Poisoned { back_end: NAME }
-                }
-                ffi::SQLITE_IOERR_SHORT_READ
-                | ffi::SQLITE_IOERR_CORRUPTFS
-                | ffi::SQLITE_IOERR_DATA => corruption("the file ends within a page", error),
-                _ => back_end_error(call, error),
-            },
-        },
-        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
-            corruption("a table has a column that is not of bytes", error)
-        }
-        _ => back_end_error(call, error),
     }
 }
 
@@ -550,15 +501,8 @@ fn open_flags(options: &SqliteOptions, reading: Option<Reading>) -> OpenFlags {
     flags
 }
 
-/// Longest busy timeout that SQLite takes.
-pub(super) const BUSY_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
-
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn closed(call: &'static str) -> Error {
-    back_end_error(call, "the database is closed")
 }
 
 pub(super) fn is_key(key: &[u8]) -> bool {

@@ -1,14 +1,16 @@
 //! Database over SQLite: opening, closing, and the rest of the contract.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use terrane_kv::turn::Turn;
 use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 
-use super::connection::{Connected, TableStatements, back_end_error, closed, lock};
-use super::options::{NAME, POOL_DEFAULT, Reading, SqliteOptions, SqlitePlace, Synchronous};
+use super::connection::{Connected, TableStatements, lock};
+use super::error::{NAME, back_end_error, closed};
+use super::inner::Inner;
+use super::options::{POOL_DEFAULT, Reading, SqliteOptions, SqlitePlace};
 use super::single::Single;
 use super::single_handles::{SingleReader, SingleWriter};
 use super::wal::{Pool, WalReader, WalWriter};
@@ -19,21 +21,15 @@ use crate::own_file::with_suffix;
 /// Database in SQLite. See the [module](super).
 #[derive(Debug)]
 pub struct SqliteDatabase {
-    /// Options in effect.
-    pub(super) options: SqliteOptions,
-    pub(super) settings: Vec<(&'static str, String)>,
-    pub(super) indexes: Arc<IndexNames>,
-    pub(super) tables: Arc<[TableStatements]>,
+    inner: Inner,
+    settings: Vec<(&'static str, String)>,
+    tables: Arc<[TableStatements]>,
     access: Access,
     /// Mode of reading, if the database is open for reading only.
-    pub(super) reading: Option<Reading>,
+    reading: Option<Reading>,
     /// The right to write, compact or close.
-    pub(super) turn: Turn,
-    pub(super) is_closed: AtomicBool,
-    pub(super) poisoned: AtomicBool,
-    /// Number of the last commit.
-    pub(super) commits: AtomicU64,
-    pub(super) syncs: AtomicU64,
+    turn: Turn,
+    is_closed: AtomicBool,
 }
 
 /// Way of keeping snapshots.
@@ -90,17 +86,13 @@ impl SqliteDatabase {
         };
 
         Ok(Self {
-            options,
+            inner: Inner::new(options, indexes),
             settings,
-            indexes,
             tables,
             access,
             reading,
             turn: Turn::default(),
             is_closed: AtomicBool::new(false),
-            poisoned: AtomicBool::new(false),
-            commits: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
         })
     }
 
@@ -118,13 +110,6 @@ impl SqliteDatabase {
         Self::open_as(indexes, options, Some(options.reading()?))
     }
 
-    fn check_poison(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(Error::Poisoned { back_end: NAME });
-        }
-        Ok(())
-    }
-
     fn check_writes(&self) -> Result<()> {
         if self.reading.is_some() {
             return Err(Error::ReadOnly { back_end: NAME });
@@ -139,21 +124,6 @@ impl SqliteDatabase {
         Ok(())
     }
 
-    /// Poisons the database if `result` is the error of a failed sync.
-    pub(super) fn noted<T>(&self, result: Result<T>) -> Result<T> {
-        if matches!(result, Err(Error::Poisoned { .. })) {
-            self.poisoned.store(true, Ordering::Release);
-        }
-        result
-    }
-
-    pub(super) fn committed(&self, changed: bool) -> Receipt {
-        if changed {
-            self.syncs.fetch_add(self.options.syncs_per_commit(), Ordering::Relaxed);
-        }
-        Receipt(self.commits.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
     /// Runs `act` on the writer's connection while nobody writes. Its error counts, not one of the
     /// steps after it.
     fn with_writer<T>(
@@ -164,12 +134,12 @@ impl SqliteDatabase {
         let _turn = self.turn.take(NAME)?;
         match &self.access {
             Access::Wal { writer, .. } => {
-                self.noted(act(lock(writer).as_ref().ok_or_else(|| closed(call))?))
+                self.inner.noted(act(lock(writer).as_ref().ok_or_else(|| closed(call))?))
             }
             Access::Single { single } => {
                 let mut single = lock(single);
-                self.noted(single.unpark())?;
-                let result = self.noted(act(single.connected(call)?));
+                self.inner.noted(single.unpark())?;
+                let result = self.inner.noted(act(single.connected(call)?));
                 // If parking fails, changes of other programs are noticed later.
                 let _ = single.park();
                 result
@@ -242,13 +212,15 @@ impl Database for SqliteDatabase {
             Access::Wal { pool, .. } => {
                 let connected = match pool.take()? {
                     Some(connected) => connected,
-                    None => Connected::open(&self.options, &self.tables, self.reading, false)?,
+                    None => {
+                        Connected::open(&self.inner.options, &self.tables, self.reading, false)?
+                    }
                 };
                 connected.run("reader", "BEGIN")?;
                 connected.pin()?;
                 Ok(Box::new(WalReader {
                     connected: Some(connected),
-                    indexes: Arc::clone(&self.indexes),
+                    indexes: Arc::clone(&self.inner.indexes),
                     pool: Arc::clone(pool),
                 }))
             }
@@ -256,7 +228,7 @@ impl Database for SqliteDatabase {
                 let snapshot = lock(single).enter()?;
                 Ok(Box::new(SingleReader {
                     single: Arc::clone(single),
-                    indexes: Arc::clone(&self.indexes),
+                    indexes: Arc::clone(&self.inner.indexes),
                     snapshot,
                 }))
             }
@@ -269,20 +241,20 @@ impl Database for SqliteDatabase {
         match &self.access {
             Access::Wal { writer, .. } => {
                 let connected = lock(writer);
-                self.check_poison()?;
+                self.inner.check_poison()?;
                 connected
                     .as_ref()
                     .ok_or_else(|| closed("writer"))?
                     .run("writer", "BEGIN IMMEDIATE")?;
                 let state = WriterState::new();
-                Ok(Box::new(WalWriter { connected, database: self, state, _turn: turn }))
+                Ok(Box::new(WalWriter { connected, inner: &self.inner, state, _turn: turn }))
             }
             Access::Single { single } => {
-                self.check_poison()?;
+                self.inner.check_poison()?;
                 lock(single).begin()?;
                 Ok(Box::new(SingleWriter {
                     single,
-                    database: self,
+                    inner: &self.inner,
                     state: WriterState::new(),
                     is_open: true,
                     _turn: turn,
@@ -293,11 +265,11 @@ impl Database for SqliteDatabase {
 
     fn settle(&self, _receipt: Receipt) -> Result<()> {
         self.check_open("settle")?;
-        self.check_poison()
+        self.inner.check_poison()
     }
 
     fn sync(&self) -> Result<()> {
-        if matches!(self.options.place, SqlitePlace::Memory) {
+        if matches!(self.inner.options.place, SqlitePlace::Memory) {
             return Err(Error::Unsupported {
                 back_end: NAME,
                 option: "sync".into(),
@@ -306,16 +278,14 @@ impl Database for SqliteDatabase {
         }
 
         self.check_writes()?;
-        self.check_poison()?;
-        self.with_writer("sync", |connected| connected.sync(&self.options))?;
-        let synced = SqliteOptions { synchronous: Synchronous::Extra, ..self.options.clone() };
-        self.syncs.fetch_add(synced.syncs_per_commit(), Ordering::Relaxed);
-
+        self.inner.check_poison()?;
+        self.with_writer("sync", |connected| connected.sync(&self.inner.options))?;
+        self.inner.count_full_sync();
         Ok(())
     }
 
     fn guarantee(&self) -> Guarantee {
-        self.options.guarantee()
+        self.inner.options.guarantee()
     }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
@@ -323,15 +293,11 @@ impl Database for SqliteDatabase {
     }
 
     fn counts(&self) -> Counts {
-        Counts {
-            transactions: self.commits.load(Ordering::Relaxed),
-            syncs: self.syncs.load(Ordering::Relaxed),
-            ..Counts::default()
-        }
+        self.inner.counts()
     }
 
     fn disk_bytes(&self) -> Result<u64> {
-        let SqlitePlace::File(path) = &self.options.place else {
+        let SqlitePlace::File(path) = &self.inner.options.place else {
             return self.with_writer("size", |connected| {
                 let pages: i64 = connected.pragma("page_count")?;
                 let page_bytes: i64 = connected.pragma("page_size")?;
@@ -362,10 +328,10 @@ impl Database for SqliteDatabase {
     /// Waits for the writer.
     fn compact(&self) -> Result<()> {
         self.check_writes()?;
-        self.check_poison()?;
+        self.inner.check_poison()?;
         self.with_writer("compact", |connected| {
-            connected.compact(self.options.journal_mode)?;
-            match self.options.is_wal().then(|| connected.checkpoint()) {
+            connected.compact(self.inner.options.journal_mode)?;
+            match self.inner.options.is_wal().then(|| connected.checkpoint()) {
                 None | Some(Ok(()) | Err(Error::Busy { .. })) => Ok(()),
                 Some(Err(error)) => Err(error),
             }
@@ -393,7 +359,6 @@ impl Database for SqliteDatabase {
     }
 }
 
-/// Connections that read and are not in use.
 #[cfg(test)]
 mod tests {
     use super::*;

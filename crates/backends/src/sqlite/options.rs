@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use terrane_kv::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
 
-use super::connection::{BUSY_TIMEOUT_MAX, back_end_error};
+use super::error::{NAME, back_end_error};
 use crate::own_file::{OwnFiles, with_suffix};
 
-pub(super) const NAME: &str = "sqlite";
 pub(super) const FILES: OwnFiles = OwnFiles(NAME);
+
+/// Longest busy timeout that SQLite takes.
+const BUSY_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// Default number of connections kept for snapshots, as in Transact.
 pub(super) const POOL_DEFAULT: usize = 10;

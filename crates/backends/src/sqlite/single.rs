@@ -6,8 +6,9 @@ use std::ops::Bound;
 
 use terrane_kv::{Entry, Error, Result};
 
-use super::connection::{Connected, closed};
-use super::options::{JournalMode, NAME, SqliteOptions, SqlitePlace};
+use super::connection::Connected;
+use super::error::{NAME, closed};
+use super::options::{JournalMode, SqliteOptions, SqlitePlace};
 use super::undo::{Undo, merged};
 
 /// Open transaction of the connection.

@@ -1,14 +1,13 @@
 //! Readers and the writer that share one connection.
 
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{Cursor, Entry, Reader, Receipt, Result, Table, Writer, check_entry};
 
 use super::connection::{is_key, lock};
-use super::database::SqliteDatabase;
+use super::inner::Inner;
 use super::single::Single;
 use super::writer_state::WriterState;
 use crate::overlay::names::IndexNames;
@@ -56,7 +55,7 @@ impl Pages for SnapshotPages<'_> {
 
 pub(super) struct SingleWriter<'d> {
     pub(super) single: &'d Mutex<Single>,
-    pub(super) database: &'d SqliteDatabase,
+    pub(super) inner: &'d Inner,
     pub(super) state: WriterState,
     /// Whether there is a transaction to take back.
     pub(super) is_open: bool,
@@ -68,14 +67,14 @@ impl Drop for SingleWriter<'_> {
         if self.is_open && lock(self.single).take_back().is_err() {
             // Nobody can be told, and what the file has is not known: a journal is OFF, or SQLite
             // broke its word.
-            self.database.poisoned.store(true, Ordering::Release);
+            self.inner.poison();
         }
     }
 }
 
 impl SingleWriter<'_> {
     fn change(&mut self, table: Table<'_>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        let table = self.database.indexes.number(table)?;
+        let table = self.inner.indexes.number(table)?;
         self.state.check()?;
         if !is_key(key) {
             return Ok(());
@@ -91,8 +90,8 @@ impl SingleWriter<'_> {
                 self.state.fail(&error);
                 self.is_open = false;
                 // SQLite syncs the journal also when its cache is full.
-                let error = self.database.noted(Err(error));
-                self.database.noted(single.take_back())?;
+                let error = self.inner.noted(Err(error));
+                self.inner.noted(single.take_back())?;
                 error
             }
         }
@@ -101,20 +100,20 @@ impl SingleWriter<'_> {
 
 impl Reader for SingleWriter<'_> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.database.indexes.number(table)?;
+        let table = self.inner.indexes.number(table)?;
         self.state.check()?;
         lock(self.single).connected("get")?.get(table, key)
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        let table = self.database.indexes.number(table)?;
+        let table = self.inner.indexes.number(table)?;
         self.state.check()?;
         Ok(Box::new(PagedCursor::new(WriterPages(self, table))))
     }
 
     /// Cost: reads the table.
     fn count(&self, table: Table<'_>) -> Result<u64> {
-        let table = self.database.indexes.number(table)?;
+        let table = self.inner.indexes.number(table)?;
         self.state.check()?;
         lock(self.single).connected("count")?.count(table)
     }
@@ -135,7 +134,7 @@ impl Pages for WriterPages<'_, '_> {
 
 impl Writer for SingleWriter<'_> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
-        self.database.indexes.number(table)?;
+        self.inner.indexes.number(table)?;
         check_entry(key, value)?;
         self.change(table, key, Some(value))
     }
@@ -147,7 +146,7 @@ impl Writer for SingleWriter<'_> {
     fn commit(mut self: Box<Self>) -> Result<Receipt> {
         self.state.check()?;
         self.is_open = false;
-        self.database.noted(lock(self.single).commit())?;
-        Ok(self.database.committed(self.state.changed))
+        self.inner.noted(lock(self.single).commit())?;
+        Ok(self.inner.committed(self.state.changed))
     }
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{Cursor, Entry, Reader, Receipt, Result, Table, Writer, check_entry};
 
-use super::connection::{Connected, closed, lock};
-use super::database::SqliteDatabase;
+use super::connection::{Connected, lock};
+use super::error::closed;
+use super::inner::Inner;
 use super::writer_state::WriterState;
 use crate::overlay::names::IndexNames;
 use crate::overlay::paging::{PagedCursor, Pages};
@@ -88,7 +89,7 @@ impl Pages for ConnectedPages<'_> {
 /// Dropped, it takes its transaction back.
 pub(super) struct WalWriter<'d> {
     pub(super) connected: MutexGuard<'d, Option<Connected>>,
-    pub(super) database: &'d SqliteDatabase,
+    pub(super) inner: &'d Inner,
     pub(super) state: WriterState,
     pub(super) _turn: TurnGuard<'d>,
 }
@@ -118,7 +119,7 @@ impl WalWriter<'_> {
             Err(error) => {
                 connected.roll_back();
                 self.state.fail(&error);
-                self.database.noted(Err(error))
+                self.inner.noted(Err(error))
             }
         }
     }
@@ -126,35 +127,35 @@ impl WalWriter<'_> {
 
 impl Reader for WalWriter<'_> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.connected()?.get(self.database.indexes.number(table)?, key)
+        self.connected()?.get(self.inner.indexes.number(table)?, key)
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        let pages = ConnectedPages(self.connected()?, self.database.indexes.number(table)?);
+        let pages = ConnectedPages(self.connected()?, self.inner.indexes.number(table)?);
         Ok(Box::new(PagedCursor::new(pages)))
     }
 
     /// Cost: reads the table.
     fn count(&self, table: Table<'_>) -> Result<u64> {
-        self.connected()?.count(self.database.indexes.number(table)?)
+        self.connected()?.count(self.inner.indexes.number(table)?)
     }
 }
 
 impl Writer for WalWriter<'_> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
-        let table = self.database.indexes.number(table)?;
+        let table = self.inner.indexes.number(table)?;
         check_entry(key, value)?;
         self.change(|connected| connected.put(table, key, value).map(|()| true))
     }
 
     fn remove(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
-        let table = self.database.indexes.number(table)?;
+        let table = self.inner.indexes.number(table)?;
         self.change(|connected| connected.remove(table, key))
     }
 
     fn commit(self: Box<Self>) -> Result<Receipt> {
         // Dropped after a failure, it takes the transaction back.
-        self.database.noted(self.connected()?.run("commit", "COMMIT"))?;
-        Ok(self.database.committed(self.state.changed))
+        self.inner.noted(self.connected()?.run("commit", "COMMIT"))?;
+        Ok(self.inner.committed(self.state.changed))
     }
 }

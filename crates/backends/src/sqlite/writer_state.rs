@@ -2,8 +2,7 @@
 
 use terrane_kv::{Error, Result};
 
-use super::connection::back_end_error;
-use super::options::NAME;
+use super::error::{NAME, back_end_error};
 
 /// Whether a transaction has changed anything, and whether it can go on.
 pub(super) struct WriterState {

@@ -1,7 +1,10 @@
 //! Applies a batch to a tree: one descent for all changes, then every new node hashed once, deepest
 //! first.
 //!
-//! New edges stand in a list, children before their parents. Nothing is written here.
+//! New edges stand in a list, children before their parents (see [`new_tree`]). Nothing is written
+//! here.
+//!
+//! [`new_tree`]: crate::commit::new_tree
 
 use std::sync::Arc;
 
@@ -10,93 +13,10 @@ use crate::base::change::{Action, Step};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::NodeHash;
 use crate::commit::hashing;
-use crate::node::branch::{Branch, BranchWriter};
-use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node, common};
+use crate::commit::new_tree::{Built, Child, NewBranch, NewEdge, NewNode};
+use crate::node::branch::Branch;
+use crate::node::node::{Edge, Node, common};
 use crate::records::node_store::{Loaded, NodePlace, Nodes};
-
-/// About how many bytes an edge takes.
-const EDGE_BYTES: usize = 90;
-
-/// Node at the end of a new edge.
-#[derive(Debug)]
-pub(crate) enum NewNode {
-    /// A value without children.
-    Leaf(Arc<[u8]>),
-    Branch(NewBranch),
-    /// An old node at the same address, below another extension.
-    Kept(Node),
-}
-
-/// A new branch, as edits of an old one.
-#[derive(Debug)]
-pub(crate) struct NewBranch {
-    pub(crate) value: Option<Arc<[u8]>>,
-    /// How many children it has.
-    pub(crate) count: usize,
-    /// The old branch and its hash.
-    base: Option<(NodeHash, Arc<Branch>)>,
-    /// Children that the base does not have so, ascending by token: their places in the list, or
-    /// `None` for those that are gone.
-    edits: Vec<(u8, Option<usize>)>,
-}
-
-/// A child of a new branch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Child<'a> {
-    /// An edge of an old branch, by its position there.
-    Old(&'a Branch, usize),
-    /// A new edge, by its position in the list.
-    New(usize),
-}
-
-impl NewBranch {
-    /// All children, ascending by token.
-    pub(crate) fn children(&self) -> impl Iterator<Item = (u8, Child<'_>)> {
-        let mut edits = self.edits.iter().copied().peekable();
-
-        let base = self.base.as_ref().map(|(_, base)| &**base);
-        let mut at = 0;
-        std::iter::from_fn(move || {
-            loop {
-                let old = base.filter(|base| at < base.len()).map(|base| (base.token_at(at), base));
-                match (old, edits.peek()) {
-                    (Some((token, base)), edit)
-                        if edit.is_none_or(|(edited, _)| token < *edited) =>
-                    {
-                        at += 1;
-                        return Some((token, Child::Old(base, at - 1)));
-                    }
-                    (old, Some(&(token, new))) => {
-                        at += usize::from(old.is_some_and(|(other, _)| other == token));
-                        edits.next();
-                        if let Some(new) = new {
-                            return Some((token, Child::New(new)));
-                        }
-                    }
-                    (_, None) => return None,
-                }
-            }
-        })
-    }
-
-    /// Places in the list of those children that are in it.
-    pub(crate) fn new_children(&self) -> impl Iterator<Item = usize> {
-        self.edits.iter().filter_map(|(_, new)| *new)
-    }
-}
-
-/// A new edge.
-#[derive(Debug)]
-pub(crate) struct NewEdge {
-    pub(crate) extension: Prefix,
-    pub(crate) end: NewNode,
-    /// The edge that the older tree has at this place.
-    pub(crate) old: Option<NodeHash>,
-    /// Waves of hashing that come before this edge; 0 for leaves.
-    pub(crate) height: usize,
-    pub(crate) end_hash: NodeHash,
-    pub(crate) top: NodeHash,
-}
 
 /// A sub-tree after the changes.
 #[derive(Debug)]
@@ -120,58 +40,6 @@ impl OldEdge {
     }
 }
 
-/// The tree that a batch makes.
-#[derive(Debug)]
-pub(crate) struct Built {
-    /// Children before parents.
-    pub(crate) nodes: Vec<NewEdge>,
-    /// The place of the whole tree in the list; `None` for a tree without values.
-    pub(crate) root: Option<usize>,
-}
-
-impl Built {
-    pub(crate) fn root_hash(&self) -> NodeHash {
-        self.root.map_or(NodeHash::EMPTY, |at| self.nodes[at].top)
-    }
-
-    /// An edge of the list as others refer to it.
-    pub(crate) fn edge(&self, at: usize) -> Edge {
-        let new = &self.nodes[at];
-        let end = match &new.end {
-            NewNode::Kept(end) => end.clone(),
-            NewNode::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
-                Node::Leaf(Arc::clone(value))
-            }
-            NewNode::Leaf(_) | NewNode::Branch(_) => Node::Stored(new.end_hash),
-        };
-        Edge { extension: new.extension, top: new.top, end }
-    }
-
-    /// A branch of the list with all its edges.
-    pub(crate) fn branch(&self, new: &NewBranch) -> Branch {
-        let value = new.value.as_deref();
-        if let Some((node, base)) = &new.base
-            && base.may_be_edited(new.edits.len())
-        {
-            let edits = new.edits.iter().map(|(token, at)| (*token, at.map(|at| self.edge(at))));
-            if let Some(branch) = base.edited(*node, value, &edits.collect::<Vec<_>>()) {
-                return branch;
-            }
-        }
-
-        let bytes = (new.count + 1) * EDGE_BYTES;
-        let mut writer = BranchWriter::new(value, new.count, bytes);
-        for (token, child) in new.children() {
-            match child {
-                Child::Old(branch, at) => writer.copy(branch, at),
-                Child::New(at) => writer.push(token, &self.edge(at)),
-            }
-        }
-
-        writer.finish()
-    }
-}
-
 /// Applies changes, in the order of their addresses, to a tree.
 ///
 /// # Errors
@@ -183,6 +51,8 @@ pub(crate) fn build(
     steps: &[Step],
     threads: usize,
 ) -> Result<Built> {
+    debug_assert!(steps.is_sorted_by(|one, other| one.prefix < other.prefix), "steps ascend");
+
     // At most a leaf and a branch for each step; two more for a split of the root edge.
     let list = Vec::with_capacity(2 * steps.len() + 2);
     let mut builder = Builder { nodes, list, missing: None };
@@ -225,6 +95,7 @@ fn by_token(steps: &[Step], depth: usize) -> impl Iterator<Item = (u8, &[Step])>
 
 /// How far all steps go along `extension` from a depth on; they ascend.
 fn along(extension: &[u8], depth: usize, steps: &[Step]) -> usize {
+    debug_assert!(!steps.is_empty(), "a sub-tree is entered for a change");
     let of = |step: &Step| common(extension, &step.prefix.as_bytes()[depth..]);
     of(&steps[0]).min(of(&steps[steps.len() - 1]))
 }
@@ -374,7 +245,7 @@ impl Builder<'_> {
             count += self.keep(after, &mut edits);
         }
 
-        Ok(self.finish(extension, NewBranch { value, count, base, edits }, old))
+        Ok(self.finish(extension, NewBranch::new(value, count, base, edits), old))
     }
 
     /// Adds the rest of an old edge as a child; returns by how much the count of children grows.

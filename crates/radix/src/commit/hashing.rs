@@ -6,7 +6,7 @@
 
 use crate::base::cbor::{node_bytes_max, put_node};
 use crate::base::node_hash::NodeHash;
-use crate::commit::build::{Child, NewEdge, NewNode};
+use crate::commit::new_tree::{Child, NewEdge, NewNode};
 use crate::node::branch::Branch;
 use crate::node::node::{Edge, Node};
 use terrane_hash::sha512::{self, BLOCK_BYTES, ChainJob};
@@ -95,6 +95,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
         }
 
         for (hasher, part) in hashers.iter_mut().zip(parts()) {
+            debug_assert_eq!(hasher.done.len(), part.len(), "each edge of the part has its hashes");
             for (&at, (end, top)) in part.iter().zip(hasher.done.drain(..)) {
                 list[at].end_hash = end;
                 list[at].top = top;
@@ -174,6 +175,8 @@ impl Hasher {
             };
             extensions.push(ChainJob { hash, tokens: list[at].extension.as_bytes() });
         }
+
+        debug_assert!(hashed.next().is_none(), "each node that was hashed has its edge");
 
         self.done.extend(extensions.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));
         sha512::hash_chains(&mut extensions);

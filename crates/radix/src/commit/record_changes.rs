@@ -207,6 +207,7 @@ fn broken(node: NodeHash, what: &'static str) -> Error {
 
 /// Extensions of the changes of one node, each with the sum of its changes.
 fn by_extension(changes: &[ReferenceChange]) -> impl Iterator<Item = (Prefix, i64)> {
+    debug_assert!(changes.is_sorted_by_key(|change| change.extension), "`apply` has sorted them");
     changes
         .chunk_by(|one, other| one.extension == other.extension)
         .map(|of| (of[0].extension, of.iter().map(|change| change.references).sum()))
@@ -245,6 +246,8 @@ impl NodeRecord<'_> {
     }
 
     fn change(&mut self, changes: &mut [ReferenceChange], record: Option<&[u8]>) -> Result<()> {
+        debug_assert!(changes.iter().all(|change| change.key == self.key), "changes of one record");
+
         let content = changes.iter_mut().find_map(|change| change.content.take());
         let changes = by_extension(changes);
         let Some(record) = record else {
@@ -371,6 +374,7 @@ impl NodeRecord<'_> {
             }
         }
 
+        debug_assert!(extensions.is_sorted_by(|one, other| one.0 < other.0), "extensions ascend");
         Ok(())
     }
 
@@ -379,6 +383,7 @@ impl NodeRecord<'_> {
     /// Cost: one lookup of each extension, side by side. For extensions that appear or are gone one
     /// walk of a cursor, with a seek for each run of them that has no other extension in between.
     fn change_spilled(&mut self, count: &mut u64, changes: &[(Prefix, i64)]) -> Result<()> {
+        debug_assert!(changes.is_sorted_by(|one, other| one.0 < other.0), "extensions ascend");
         let keys: Vec<Vec<u8>> =
             changes.iter().map(|(extension, _)| extension_key(&self.key, extension)).collect();
         let by_reference: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -460,6 +465,7 @@ impl NodeRecord<'_> {
             }
         }
 
+        debug_assert_eq!(shared.len(), changes.len(), "one result for each change");
         Ok(shared)
     }
 

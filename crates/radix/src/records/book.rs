@@ -57,12 +57,15 @@ pub(crate) fn encode(
         let dependents = ids_of(&key);
         records.insert(key.to_vec(), version_body(&Version { dependents, ..version.clone() }));
         let key = root_key(version.tree, &version.edge.top);
+        let of_root = ids_of(&key);
+        debug_assert!(of_root.newest >= Some(*id), "the root of a version names it");
         let mut body = Vec::new();
-        put_ids(&mut body, ids_of(&key));
+        put_ids(&mut body, of_root);
         records.insert(key.to_vec(), body);
     }
 
     for (owner, all) in &named {
+        debug_assert!(all.is_sorted_by(|one, other| one < other), "the newest is the last");
         let older = all.split_last().map_or(&[][..], |(_, older)| older);
         records.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
     }

@@ -175,7 +175,10 @@ impl Nodes<'_> {
         let at = NodePlace { node: base, path: place.path };
         let nested = |_| Err(self.corruption(&at, "it is the base of another, and a difference"));
         match self.decode(&at, record, nested)? {
-            Loaded::Branch(branch) => Ok(branch),
+            Loaded::Branch(branch) => {
+                debug_assert!(branch.difference().is_none(), "a base is stored whole");
+                Ok(branch)
+            }
             Loaded::Value(_) => Err(self.corruption(&at, "it is the base of another, and a value")),
         }
     }
@@ -301,6 +304,7 @@ impl Nodes<'_> {
                 }
             }
 
+            debug_assert_eq!(places.len(), reached.len(), "each node is read for one group");
             level = Vec::new();
             for ((depth, range), loaded) in reached.into_iter().zip(self.load_many(&places)?) {
                 spread(&loaded, depth, range, addresses, &mut found, &mut level);
@@ -318,6 +322,11 @@ impl Nodes<'_> {
         let mut edge = edge.clone();
         let mut path = Prefix::EMPTY;
         loop {
+            debug_assert!(
+                path.as_bytes().len() <= wanted.len(),
+                "the path is not below the prefix"
+            );
+
             let rest = &wanted[path.as_bytes().len()..];
             let extension = edge.extension.as_bytes();
 
@@ -355,6 +364,11 @@ fn spread(
     found: &mut [Option<Arc<[u8]>>],
     level: &mut Vec<AddressGroup>,
 ) {
+    debug_assert!(
+        addresses[range.clone()].iter().all(|address| address.len() >= depth),
+        "each address of the group leads to the node"
+    );
+
     let (value, branch) = match loaded {
         Loaded::Value(value) => (Some(value), None),
         Loaded::Branch(branch) => (None, Some(branch)),
@@ -395,6 +409,7 @@ impl AddressGroup {
     /// The depth of the edge's node, and the addresses that follow the whole extension to it;
     /// `None` if there are none.
     fn follow(&self, addresses: &[&[u8]]) -> Option<(usize, std::ops::Range<usize>)> {
+        debug_assert!(self.range.end <= addresses.len(), "a group is a run of the addresses");
         let extension = self.edge.extension.as_bytes();
         let depth = self.depth + extension.len();
         let goes_on = |at: &usize| {

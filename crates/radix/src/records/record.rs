@@ -66,7 +66,9 @@ pub(crate) fn reversed(extension: &Prefix) -> Prefix {
 
 /// The key of an extension that is spilled.
 pub(crate) fn extension_key(key: &RecordKey, reversed: &Prefix) -> Vec<u8> {
-    [key.as_slice(), &[CHAIN_TAG], reversed.as_bytes()].concat()
+    let of = [key.as_slice(), &[CHAIN_TAG], reversed.as_bytes()].concat();
+    debug_assert_eq!(extension_of_key(key, &of), Some(*reversed), "the key names the extension");
+    of
 }
 
 /// The spilled extension of this node that a key belongs to, if any.
@@ -79,6 +81,7 @@ pub(crate) fn extension_of_key(key: &RecordKey, of: &[u8]) -> Option<Prefix> {
 pub(crate) fn users_key(key: &RecordKey) -> [u8; ROW_KEY_BYTES + 1] {
     let mut of = [USERS_TAG; ROW_KEY_BYTES + 1];
     of[..ROW_KEY_BYTES].copy_from_slice(key);
+    debug_assert_eq!(extension_of_key(key, &of), None, "no extension has this key");
     of
 }
 
@@ -140,6 +143,7 @@ fn checksum(key: &[u8], body: &[u8]) -> u32 {
 }
 
 fn seal(key: &[u8], mut record: Vec<u8>) -> Vec<u8> {
+    debug_assert!(record.len() > CRC_BYTES, "a record has a body");
     let crc = checksum(key, &record[CRC_BYTES..]);
     record[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
     record
@@ -160,14 +164,20 @@ impl<'a> Record<'a> {
 
         match &self.extensions {
             Extensions::Here(extensions) => {
+                debug_assert!(
+                    extensions.is_sorted_by(|one, other| one.0 < other.0),
+                    "extensions ascend"
+                );
                 out.push(kind);
                 put_number(&mut out, extensions.len() as u64);
                 for (extension, references) in extensions {
+                    debug_assert!(*references > 0, "an extension without references is gone");
                     put_extension(&mut out, extension);
                     put_number(&mut out, *references);
                 }
             }
             Extensions::Spilled(count) => {
+                debug_assert!(*count > 0, "no extension leads to it");
                 out.push(kind | SPILLED_FLAG);
                 put_number(&mut out, *count);
             }

@@ -13,7 +13,7 @@
 //!   that have it) - 1* if `v` has it at that place and `u1` does not; *-(those of `u2`..`uk` that
 //!   have it)* if `u1` has it and `v` does not; and not at all else.
 
-use crate::base::address::Prefix;
+use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::error::Result;
 use crate::base::node_hash::NodeHash;
 use crate::node::branch::Branch;
@@ -63,10 +63,12 @@ impl Position {
                 Self::Within(edge, above) => (edge, above),
             };
 
+            debug_assert!(above <= edge.extension.as_bytes().len(), "it is within the extension");
             let own = &edge.extension.as_bytes()[above..];
             if own.len() > rest.len() {
                 return Ok(if own.starts_with(rest) {
                     let above = above + rest.len();
+                    debug_assert!(above < edge.extension.as_bytes().len(), "the node is below");
                     Landing::Within(edge, above)
                 } else {
                     Landing::Nothing
@@ -141,6 +143,11 @@ fn walk(
     others: Vec<Position>,
     visit: &mut dyn FnMut(&Prefix, &Edge, i64),
 ) -> Result<()> {
+    debug_assert!(
+        path.as_bytes().len() + edge.extension.as_bytes().len() <= ADDRESS_BYTES_MAX,
+        "`load_whole` refuses a branch whose children lie deeper"
+    );
+
     if base.has(edge) {
         return Ok(());
     }

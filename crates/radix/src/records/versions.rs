@@ -250,6 +250,7 @@ pub(super) fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> 
 }
 
 pub(super) fn put_ids(out: &mut Vec<u8>, ids: Ids) {
+    debug_assert!(ids.older == 0 || ids.newest.is_some(), "older versions have a newest");
     put_number(out, ids.newest.map_or(0, |id| id.0));
     put_number(out, ids.older);
 }
@@ -298,6 +299,7 @@ pub(super) fn head_body(head: &Head) -> Vec<u8> {
     put_number(&mut body, u64::from(head.next_tree));
     put_number(&mut body, head.last_version);
     put_number(&mut body, head.transactions);
+    debug_assert_eq!(head_in(&mut Input(&body)), Ok(*head), "a head is read as it was written");
     body
 }
 
@@ -331,6 +333,7 @@ pub(crate) fn tree(reader: &(impl Reader + ?Sized), name: &str) -> Result<Option
 pub(super) fn number_body(number: u32) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(number));
+    debug_assert_eq!(number_in(&mut Input(&body)), Ok(number), "it is read as it was written");
     body
 }
 
@@ -339,6 +342,7 @@ pub(crate) fn create_tree(writer: &mut dyn Writer, name: &str, head: &mut Head) 
     let id = head.next_tree;
     head.next_tree =
         id.checked_add(1).ok_or_else(|| corrupt(HEAD_KEY, "there were too many trees"))?;
+    debug_assert!(head.next_tree > id, "no number is given twice");
     put(writer, &tree_key(name), number_body(id))?;
     Ok(id)
 }
@@ -502,6 +506,7 @@ pub(crate) fn version(reader: &(impl Reader + ?Sized), id: VersionId) -> Result<
 }
 
 pub(super) fn version_body(version: &Version) -> Vec<u8> {
+    debug_assert!(!version.is_child || version.neighbour.is_some(), "a parent is a neighbour");
     let mut body = Vec::new();
     put_number(&mut body, u64::from(version.tree));
     put_edge(&mut body, &version.edge);
@@ -566,6 +571,7 @@ pub(crate) fn remove_version(
     id: VersionId,
     dependents: &[VersionId],
 ) -> Result<()> {
+    debug_assert!(dependents.is_sorted_by(|one, other| one < other), "the newest is the last");
     let key = version_key(id);
     writer.remove(TABLE, &key)?;
     for older in dependents.split_last().map_or(&[][..], |(_, older)| older) {
