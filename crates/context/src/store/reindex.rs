@@ -54,7 +54,7 @@ pub(crate) fn open_current(
     Ok(Some(entries))
 }
 
-/// What a walk over the commits found.
+/// Findings of a walk over the commits.
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
     /// Commits whose records are readable.

@@ -88,7 +88,7 @@ pub struct RepairReport {
     pub lost: Option<Lost>,
 }
 
-/// What the file `control` says, or what is left of it.
+/// Content of the file `control`, or the rest of it.
 struct Known {
     /// Control records: those of the file, newest first, and then the last copy in the pack.
     controls: Vec<Control>,
@@ -114,7 +114,7 @@ impl Known {
         Ok(Self { controls, durable })
     }
 
-    /// The control record that knows most of the store.
+    /// Control record that knows most of the store.
     fn newest(&self) -> Option<&Control> {
         self.controls.iter().max_by_key(|control| control.sequence)
     }
@@ -439,7 +439,7 @@ fn as_of(control: &Control, newest: &Control) -> Vec<Control> {
 
 /// Control record of the store before its first frame, if its first chunk is still there.
 fn empty_store(newest: &Control) -> Option<Control> {
-    (newest.first == 0).then(|| Control {
+    (newest.first == 0).then_some(Control {
         tail: Address { chunk: 0, unit: FIRST_UNIT },
         chain: newest.store as u32,
         last: None,
