@@ -20,8 +20,7 @@
 //!
 //! No two locks of level 3 are held together. Level 4 is taken under level 1, 2 or 3: `written`
 //! under `synced`; pins, `queue` and `counters` under `view`. `collection` is only tried, but for
-//! `close`, which waits. Watches are called under no lock, except that an import still holds
-//! `collection`.
+//! `close`, which waits. Watches are called under no lock, so a watch may close the store.
 //!
 //! Two rules depend on the order: a collection hides commits and looks at pins under one `view`
 //! lock, so no checkout slips between; and it switches to its marks under `writer`, so no append

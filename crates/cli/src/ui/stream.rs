@@ -146,7 +146,7 @@ impl<'a> Output<'a> {
         if self.is_stdout {
             write(&mut io::stdout().lock())
         } else {
-            Target::open_with(self.path, self.force, self.mode)?.fill(write)
+            Target::open(self.path, self.force, self.mode)?.fill(write)
         }
     }
 
@@ -158,7 +158,7 @@ impl<'a> Output<'a> {
         if self.is_stdout {
             return output::write(&mut io::stdout().lock(), bytes).map(drop);
         }
-        let target = Target::open_with(self.path, self.force, self.mode)?;
+        let target = Target::open(self.path, self.force, self.mode)?;
         target.fill(|out| out.write_all(bytes).map_err(|error| self.failed(&error)))
     }
 
@@ -258,20 +258,13 @@ fn create_beside(path: &Path, ModeArgs { mode }: ModeArgs) -> io::Result<(PathBu
 }
 
 impl Target {
-    /// Opens the target. An existing file is replaced only with `force`. A symbolic link stands for
-    /// the file that it leads to.
+    /// Opens the target with these permissions; without them a replaced file keeps its own. An
+    /// existing file is replaced only with `force`. A symbolic link stands for the file that it
+    /// leads to.
     ///
     /// # Errors
     /// [`Failure`]; nothing has been changed then.
-    pub(crate) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
-        Self::open_with(path, force, ModeArgs::default())
-    }
-
-    /// Opens it with these permissions; without them a replaced file keeps its own.
-    ///
-    /// # Errors
-    /// Those of [`open`](Self::open).
-    fn open_with(path: &Path, force: bool, mode: ModeArgs) -> Result<Self, Failure> {
+    fn open(path: &Path, force: bool, mode: ModeArgs) -> Result<Self, Failure> {
         let shown = path.display();
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {

@@ -49,7 +49,10 @@ struct Repair {
 /// Losses of a repair.
 #[derive(Serialize)]
 struct Lost {
+    /// Number of lost commits, or a lower bound of the number.
     commits: u64,
+    /// Whether more than `commits` may be lost.
+    commits_is_lower_bound: bool,
     /// Hashes of the known lost commits, the first 1,000.
     named: Vec<String>,
     /// Branches whose heads have changed.
@@ -132,6 +135,7 @@ impl Lost {
         let name = |(name, _): &(Vec<u8>, _)| String::from_utf8_lossy(name).into_owned();
         Self {
             commits: lost.commit_count,
+            commits_is_lower_bound: lost.is_lower_bound,
             named: lost.commits.iter().map(context::Hash::to_base58).collect(),
             branches: lost.branches.iter().map(name).collect(),
             moved_bytes: lost.moved_bytes,
@@ -139,7 +143,12 @@ impl Lost {
     }
 
     fn text(&self) -> String {
-        format!("{} lost", count_of(self.commits, "commit was", "commits were"))
+        let count = count_of(self.commits, "commit was", "commits were");
+        match (self.commits, self.commits_is_lower_bound) {
+            (0, true) => "an unknown number of commits was lost".to_owned(),
+            (_, true) => format!("at least {count} lost"),
+            (_, false) => format!("{count} lost"),
+        }
     }
 
     fn lines(&self) -> Vec<String> {
@@ -224,7 +233,10 @@ impl Checked {
         if let Some(repair) = &self.repair {
             let control = if repair.control_made { "the control record and " } else { "" };
             let entries = count_of(repair.index_entries, "entry", "entries");
-            lines.push(format!("repair: made {control}the index anew, {entries}"));
+            lines.push(match (repair.index_entries, repair.control_made) {
+                (0, false) if repair.commits > 0 => "repair: kept the index".to_owned(),
+                _ => format!("repair: made {control}the index anew, {entries}"),
+            });
             lines.extend(repair.lost.iter().flat_map(Lost::lines));
         }
 

@@ -451,3 +451,34 @@ fn damage_is_found_and_a_lost_index_and_control_record_are_made_again() {
         assert_eq!(problem["repaired"], false);
     }
 }
+
+/// A closed store with a cut chunk was not repaired, and a repair of another said that it had lost
+/// no commit.
+#[test]
+fn commits_that_a_cut_chunk_loses_are_counted_and_named() {
+    let place = Place::new();
+    let [first, _, third] = store(&place);
+    let dir = place.store();
+    let chunk = dir.join("chunk-00000000");
+    let bytes = std::fs::read(&chunk).unwrap();
+    let at = bytes.windows(32).position(|part| part == third.0).unwrap();
+    std::fs::write(&chunk, &bytes[..at]).unwrap();
+    let verify = |options: &[&str]| -> Answer {
+        let mut verify = command();
+        verify.arg("verify").arg(&dir).args(options).output().unwrap().into()
+    };
+
+    let refused = verify(&["--repair", "--json"]);
+    assert!(refused.failed(1).contains("has lost 1 durable commit from record"), "{refused:?}");
+    let repaired = verify(&["--repair", "--accept-loss", "--json"]);
+    assert_eq!(repaired.code, Some(1), "{repaired:?}");
+    let lost = repaired.json()["repair"]["lost"].clone();
+    assert_eq!((&lost["commits"], &lost["commits_is_lower_bound"]), (&json!(1), &json!(false)));
+    assert_eq!(lost["named"], json!([third.to_base58()]));
+    let message = repaired.json()["error"]["message"].to_string();
+    assert!(message.contains("1 commit was lost"), "{repaired:?}");
+    assert_eq!(verify(&["--json"]).done()["left"], 0);
+    let log = run(&["context", "log"], &place, &[]).done();
+    assert_eq!(log["commits"].as_array().unwrap().len(), 2);
+    assert_eq!(log["commits"][1]["hash"], first.to_base58());
+}

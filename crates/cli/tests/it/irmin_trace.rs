@@ -155,6 +155,33 @@ fn a_generated_trace_is_replayed_with_equal_hashes_and_is_the_same_each_time() {
     assert_ne!(other["last_commit"], report["last_commit"]);
 }
 
+/// `-` was the name of a file, unlike in the other commands.
+#[test]
+fn a_trace_goes_to_standard_output() {
+    let place = Place::new();
+    let file = place.path("file");
+    let arguments = ["--profile", "2021", "--values", "20k", "--blocks", "2"];
+    let generate = |file: &str| {
+        let mut program = command();
+        program.args(["context", "gen-trace", file]).args(arguments);
+        program.current_dir(place.path("")).output().unwrap()
+    };
+
+    let to_file = generate(text(&file));
+    assert!(to_file.status.success(), "{to_file:?}");
+    let to_stdout = generate("-");
+    assert!(to_stdout.status.success());
+    assert!(to_stdout.stdout == std::fs::read(&file).unwrap());
+    let report = String::from_utf8_lossy(&to_stdout.stderr);
+    assert!(report.contains("last commit"), "{report}");
+    assert!(!place.path("-").exists());
+
+    let mut program = command();
+    program.args(["context", "gen-trace", "-", "--json"]).args(arguments);
+    let answer: Answer = program.output().unwrap().into();
+    assert!(answer.failed(2).contains("standard output"));
+}
+
 #[test]
 fn what_cannot_be_generated_leaves_files_as_they_were() {
     let place = Place::new();

@@ -95,15 +95,26 @@ pub enum Error {
     },
     /// Durable commits are lost, and a repair would drop them. Nothing was changed. Restore a
     /// backup, or accept the loss.
-    #[error("{0} has lost {commits} durable commits from {at} on; nothing was repaired. Restore a backup, or run \
-        `terrane verify --repair --accept-loss {0}`", .path.display())]
+    #[error("{0} has lost {1} from {at} on; nothing was repaired. Restore a backup, or run \
+        `terrane verify --repair --accept-loss {0}`", .path.display(), lost_text(*.commits, *.is_lower_bound))]
     WouldLose {
         /// The directory.
         path: PathBuf,
-        /// Lower bound of the number of lost commits.
+        /// Number of lost commits.
         commits: u64,
+        /// Whether more commits than `commits` may be lost.
+        is_lower_bound: bool,
         /// Address of the first damage.
         at: Address,
+    },
+    /// A repair would have nothing to keep, or would lose commits that it cannot name. Nothing was
+    /// changed. Restore a backup.
+    #[error("{} cannot be repaired: {reason}; nothing was changed. Restore a backup", .path.display())]
+    Irreparable {
+        /// The directory.
+        path: PathBuf,
+        /// The damage, and what is missing behind it.
+        reason: String,
     },
     /// A file has a format version that this program does not read. Use the program that wrote the
     /// file.
@@ -434,6 +445,17 @@ pub enum Error {
     },
 }
 
+/// Number of lost durable commits, in words.
+fn lost_text(commits: u64, is_lower_bound: bool) -> String {
+    match (commits, is_lower_bound) {
+        (0, true) => "an unknown number of durable commits".to_owned(),
+        (1, true) => "at least 1 durable commit".to_owned(),
+        (more, true) => format!("at least {more} durable commits"),
+        (1, false) => "1 durable commit".to_owned(),
+        (count, false) => format!("{count} durable commits"),
+    }
+}
+
 impl Error {
     /// Reaction of the caller to the error.
     #[must_use]
@@ -445,6 +467,7 @@ impl Error {
             | Self::ForeignChunk { .. }
             | Self::LostControl { .. }
             | Self::WouldLose { .. }
+            | Self::Irreparable { .. }
             | Self::DamagedStream { .. }
             | Self::WrongHash { .. }
             | Self::RootMismatch { .. }

@@ -293,8 +293,17 @@ impl Chunk {
         Ok(frames)
     }
 
-    /// Reads the head of the frame at an offset of a chunk of `len` bytes.
+    /// Reads the head of the frame at an offset of a chunk of `len` bytes, if the chunk has all of
+    /// the frame.
     fn frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
+        let frame = self.begun_frame_at(offset, len)?;
+        let end = |run: &Run| (u64::from(run.unit) + u64::from(run.units)) * UNIT_BYTES;
+        Ok(frame.filter(|(run, _)| end(run) <= len))
+    }
+
+    /// Reads the head of the frame at an offset of a chunk of `len` bytes, which may end within the
+    /// frame.
+    pub(crate) fn begun_frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
         let payload = offset + FRAME_HEAD_BYTES as u64;
         if payload > len {
             return Ok(None);
@@ -302,7 +311,7 @@ impl Chunk {
         let mut head = [0; FRAME_HEAD_BYTES];
         self.file.read_at(&mut head, offset)?;
         let at = Address { chunk: self.head.number, unit: (offset / UNIT_BYTES) as u32 };
-        let frame = any_head(at, &head).filter(|frame| payload + frame.bytes as u64 <= len);
+        let frame = any_head(at, &head);
         let unit = (payload / UNIT_BYTES) as u32;
 
         Ok(frame.map(|frame| {
@@ -316,17 +325,28 @@ impl Chunk {
     ///
     /// Cost: one read for each frame; behind damage all bytes up to the next one.
     pub(crate) fn whole_runs(&self) -> Result<Vec<Run>> {
-        if let Some(runs) = &self.runs {
-            return Ok(runs.to_vec());
+        match &self.runs {
+            Some(runs) => Ok(runs.to_vec()),
+            None => Ok(self.whole_frames()?.into_iter().map(|(run, _)| run).collect()),
+        }
+    }
+
+    /// Returns all frames with intact heads, also behind damage and unreadable sectors, each with
+    /// the run of its payload; none for a compacted chunk.
+    ///
+    /// Cost: that of [`whole_runs`](Self::whole_runs).
+    pub(crate) fn whole_frames(&self) -> Result<Vec<(Run, FrameHead)>> {
+        if self.runs.is_some() {
+            return Ok(Vec::new());
         }
         let len = self.file.len()?;
         let mut offset = CHUNK_HEAD_BYTES as u64;
-        let mut runs = Vec::new();
+        let mut frames = Vec::new();
 
         while offset < len {
-            if let Ok(Some((run, _))) = self.frame_at(offset, len) {
+            if let Ok(Some((run, head))) = self.frame_at(offset, len) {
                 offset = u64::from(run.unit + run.units) * UNIT_BYTES;
-                runs.push(run);
+                frames.push((run, head));
                 continue;
             }
 
@@ -335,7 +355,7 @@ impl Chunk {
             offset = next;
         }
 
-        Ok(runs)
+        Ok(frames)
     }
 
     /// Returns the next offset at which a frame may begin.

@@ -591,6 +591,13 @@ impl Pack {
             return Err(self.corrupt(start, what));
         }
 
+        // Also where damage only ends the pack: the pack cannot end behind its bytes.
+        let len = chunk.file.len()?;
+        if len < start.offset() {
+            let what = Corrupt::rule("length of a chunk", start.offset(), len);
+            return Err(self.corrupt(start, what));
+        }
+
         let mut tail = Tail { chunk, end: start, chain };
         loop {
             match self.follow_chunk(&mut tail, limit, visit) {

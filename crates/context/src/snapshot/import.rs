@@ -135,7 +135,7 @@ pub(crate) struct Importer<'a> {
     /// Commit, and the number of its root.
     commit: Option<(Commit, Option<usize>)>,
     /// Excludes collections, which would remove objects without a commit.
-    _no_collection: MutexGuard<'a, ()>,
+    no_collection: MutexGuard<'a, ()>,
 }
 
 /// Returns the depth down to which all steps have the same buckets.
@@ -227,7 +227,7 @@ impl<'a> Importer<'a> {
             batch: Vec::new(),
             batch_bytes: 0,
             commit: None,
-            _no_collection: no_collection,
+            no_collection,
         })
     }
 
@@ -663,8 +663,12 @@ impl<'a> Importer<'a> {
         };
 
         // One sync for all frames of the import.
-        self.store.sync()?;
-        self.store.inner.call_watches(end);
+        let Self { store, no_collection, .. } = self;
+        store.sync()?;
+
+        // A watch may close the store, which waits for whoever excludes collections.
+        drop(no_collection);
+        store.inner.call_watches(end);
 
         Ok(count + 1)
     }

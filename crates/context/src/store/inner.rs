@@ -128,11 +128,11 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Resul
     let tail = follow(pack, view, control.tail, control.chain, limit)?;
     pack.set_first(control.first.max(view.first_known));
 
-    // Without a frame behind the tail nothing vouches for its position but the bytes before it.
-    let is_shifted =
-        tail.end == control.tail && tail.chunk.file.len()? > tail.end.offset() && !starts_at(&tail);
+    // Without a frame behind the tail nothing vouches for its position but the bytes before it. A
+    // repair, which may cut the pack there, wants these bytes in any case.
+    let has_more = limit.stops_at_damage || tail.chunk.file.len()? > tail.end.offset();
 
-    if is_shifted && !limit.stops_at_damage {
+    if tail.end == control.tail && has_more && !starts_at(&tail) {
         let what = Corrupt::rule("the pack is where the control record says", 1, 0);
         return Err(pack.corrupt(tail.end, what));
     }
@@ -150,6 +150,19 @@ fn starts_at(tail: &Tail) -> bool {
 /// Reads the table of commits at an extent.
 pub(crate) fn table_at(pack: &Pack, at: Extent) -> Result<CommitTable> {
     CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
+}
+
+/// Returns a table of commits and those before it, newest first, up to the first unreadable table.
+pub(crate) fn tables_from(
+    pack: &Pack,
+    newest: Option<Extent>,
+) -> impl Iterator<Item = Result<CommitTable>> + '_ {
+    let mut next = newest;
+    std::iter::from_fn(move || {
+        let table = table_at(pack, next.take()?);
+        next = table.as_ref().ok().and_then(|table| table.before);
+        Some(table)
+    })
 }
 
 /// Advances a view from one tail to the next.
@@ -348,8 +361,14 @@ impl StoreInner {
         Tree::at(Arc::clone(&self.env), empty_dir(), Pins::default())
     }
 
-    /// Returns the commits, newest first.
+    /// Returns the commits, newest first. An unreadable commit is an error, behind which older
+    /// commits follow.
     pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Extent, CommitRecord)>> + '_ {
+        self.chain().map(|(extent, record)| Ok((extent, record?)))
+    }
+
+    /// Returns the extents of the commits, newest first, each with its record if that is readable.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = (Extent, Result<CommitRecord>)> + '_ {
         let (retained, mut next, mut kept) = {
             let view = self.view();
             let mut kept: Vec<Extent> = view.kept.values().copied().collect();
@@ -360,13 +379,56 @@ impl StoreInner {
         // Each commit names the one before, down to the first kept; exceptions follow.
         std::iter::from_fn(move || {
             if let Some(extent) = next.take().filter(|extent| extent.at >= retained) {
-                return Some(self.commit_at(extent).map(|record| {
-                    next = record.before;
-                    (extent, record)
-                }));
+                let record = self.commit_at(extent);
+
+                // The tables of commits lead past an unreadable record.
+                next = match &record {
+                    Ok(record) => record.before,
+                    Err(_) => self.commit_before(extent.at).ok().flatten(),
+                };
+                return Some((extent, record));
             }
             let extent = kept.pop()?;
-            Some(self.commit_at(extent).map(|record| (extent, record)))
+            Some((extent, self.commit_at(extent)))
+        })
+    }
+
+    /// Returns the tables of commits, newest first, up to the first unreadable table.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = Result<CommitTable>> + '_ {
+        let newest = self.view().control.table;
+        tables_from(&self.pack, newest)
+    }
+
+    /// Returns the newest commit before an address, without reading commits.
+    ///
+    /// Cost: one read for each table of commits down to the address.
+    ///
+    /// # Errors
+    /// The error of an unreadable table: whether there is such a commit is unknown then.
+    pub(crate) fn commit_before(&self, at: Address) -> Result<Option<Extent>> {
+        let newest_of = |extents: &mut dyn Iterator<Item = Extent>| {
+            extents.filter(|extent| extent.at < at).max_by_key(|extent| extent.at)
+        };
+        let recent = newest_of(&mut self.view().recent.values().copied());
+        if recent.is_some() {
+            return Ok(recent);
+        }
+
+        for table in self.tables() {
+            let found = newest_of(&mut table?.commits.into_iter().map(|(_, extent)| extent));
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the hash of a commit whose record is unreadable, if a table of commits has it.
+    pub(crate) fn hash_in_tables(&self, at: Extent) -> Option<Hash> {
+        let name = |(hash, extent): (Hash, Extent)| (extent == at).then_some(hash);
+        let kept = self.view().kept.iter().find_map(|(hash, extent)| name((*hash, *extent)));
+        kept.or_else(|| {
+            self.tables().flatten().find_map(|table| table.commits.into_iter().find_map(name))
         })
     }
 

@@ -48,18 +48,105 @@ pub(crate) fn open_current(
 
     index.close().map_err(Error::index)?;
     drop(index);
-    let (_, entries) = make(inner, engine, &mut |_| {})?;
+    let (_, entries) = make(inner, engine, is_of_object, &mut |_| {})?;
     inner.index = Some(open(inner)?);
 
     Ok(Some(entries))
 }
 
-/// Rebuilds the index. Returns the number of commits of the store, and of entries of the index.
+/// Findings of a walk over the commits.
+#[derive(Debug, Default)]
+pub(crate) struct Walked {
+    /// Commits whose records are readable.
+    pub(crate) commits: u64,
+    /// Unreadable commits and directories.
+    pub(crate) unreadable: u64,
+}
+
+/// Returns whether an error is about stored bytes of one object, which its readers report.
+fn is_of_object(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. })
+}
+
+/// Calls `add` with each entry of the index. Objects whose errors `skips` lets pass, and all that
+/// only they reach, are left out; an unreadable commit has its entry all the same.
 ///
 /// Cost: reads the commits; for an index of all objects, everything that is in use.
+///
+/// # Errors
+/// Errors of `add` and errors that `skips` stops at; the error of a commit whose predecessor
+/// nothing names.
+pub(crate) fn walk(
+    inner: &StoreInner,
+    skips: fn(&Error) -> bool,
+    add: &mut dyn FnMut((IndexKey, IndexValue)) -> Result<()>,
+) -> Result<Walked> {
+    let control = inner.view().control;
+    let all = control.indexing == Indexing::Always;
+    let tail = control.tail;
+
+    // With volumes, earlier chunks have objects as well.
+    let first = if control.volumes > 0 { 0 } else { control.first };
+    let mut seen = Marks::new(first, tail.chunk + 1);
+    let mut walked = Walked::default();
+    let mut unreadable = 0;
+
+    for (extent, record) in inner.chain() {
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                let is_last = extent.at < control.retained;
+                if !skips(&error) || (!is_last && inner.commit_before(extent.at).is_err()) {
+                    return Err(error);
+                }
+                walked.unreadable += 1;
+
+                // With an entry, a lookup reports the damage instead of an unknown commit.
+                if let Some(hash) = inner.hash_in_tables(extent).filter(|_| extent.at < tail) {
+                    add((key(Object::Commit, &hash), value(extent)))?;
+                }
+                continue;
+            }
+        };
+        walked.commits += 1;
+
+        // Commits behind the tail are in the view, and are indexed by the next control record.
+        if extent.at < tail {
+            add((key(Object::Commit, &record.commit.hash), value(extent)))?;
+        }
+        if let Some(root) = record.root.filter(|root| all && root.extent.at < tail) {
+            let mut skip = |error| {
+                unreadable += 1;
+                if skips(&error) { Ok(()) } else { Err(error) }
+            };
+            inner.each_object(root, &mut seen, &mut skip, &mut |object, link| {
+                add((key(object, &link.hash), value(link.extent)))
+            })?;
+        }
+    }
+
+    walked.unreadable += unreadable;
+    Ok(walked)
+}
+
+/// Returns whether the index is complete and readable, so that a repair can keep it.
+pub(crate) fn is_intact(inner: &StoreInner, engine: &Arc<dyn IndexEngine>) -> bool {
+    let dir = inner.pack.locations().index();
+    let Ok(Some(index)) = engine.read(Arc::clone(&inner.disk), &dir) else { return false };
+    let control = inner.view().control;
+    let is_intact = is_current(&*index, &control).unwrap_or(false)
+        && index.each_from(&STATE_KEY, &mut |_, _| true).is_ok();
+    index.close().is_ok() && is_intact
+}
+
+/// Rebuilds the index. Returns the number of readable commits of the store, and of entries of the
+/// index.
+///
+/// Cost: that of [`walk`].
 pub(crate) fn make(
     inner: &StoreInner,
     engine: &Arc<dyn IndexEngine>,
+    skips: fn(&Error) -> bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(u64, u64)> {
     let dir = inner.pack.locations().index();
@@ -81,38 +168,16 @@ pub(crate) fn make(
         Ok(())
     };
 
-    let control = inner.view().control;
-    let all = control.indexing == Indexing::Always;
-    let tail = control.tail;
-
-    // With volumes, earlier chunks have objects as well.
-    let first = if control.volumes > 0 { 0 } else { control.first };
-    let mut seen = Marks::new(first, tail.chunk + 1);
-    let mut commits = 0;
-
-    for commit in inner.newest() {
-        let (extent, record) = commit?;
-        commits += 1;
-
-        // Commits behind the tail are in the view, and are indexed by the next control record.
-        if extent.at < tail {
-            add(Some((key(Object::Commit, &record.commit.hash), value(extent))))?;
-        }
-        if let Some(root) = record.root.filter(|root| all && root.extent.at < tail) {
-            inner.each_object(root, &mut seen, &mut Err, &mut |object, link| {
-                add(Some((key(object, &link.hash), value(link.extent))))
-            })?;
-        }
-    }
-
+    let walked = walk(inner, skips, &mut |entry| add(Some(entry)))?;
     add(None)?;
 
     // The state is the last entry, so that an interrupted rebuild is repeated.
     index.flush().map_err(Error::index)?;
+    let control = inner.view().control;
     let state = (STATE_KEY, state_value(control.commits, control.store));
     index.insert(&[state]).map_err(Error::index)?;
     index.flush().map_err(Error::index)?;
     index.close().map_err(Error::index)?;
 
-    Ok((commits, entries))
+    Ok((walked.commits, entries))
 }

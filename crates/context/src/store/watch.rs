@@ -1,7 +1,7 @@
 //! Watches: callbacks for changes of the heads of branches.
 //!
 //! No thread waits for changes. The thread that changes a branch makes the calls, once the change
-//! is as durable as a commit, and with no lock of the store held but an import's `collection`.
+//! is as durable as a commit, and with no lock of the store held.
 //!
 //! If another thread is making calls, that thread makes these too. So calls come one after the
 //! other, in the order of the changes, and a call may itself change branches.

@@ -52,6 +52,8 @@ fn check_error(error: &Error, kind: FaultKind) {
         Error::Disk(_) | Error::Index { .. } | Error::Poisoned { .. } => true,
         // The end of a file that comes too early is a file that is too short.
         Error::Corrupt { .. } => kind == FaultKind::ShortRead,
+        // A collection has used the reserve of the store.
+        Error::OutOfSpace { .. } => kind == FaultKind::Enospc,
         _ => false,
     };
     assert!(is_expected, "{error:?}");

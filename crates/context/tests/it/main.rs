@@ -9,6 +9,7 @@ mod archive;
 mod checks;
 mod collection;
 mod crash;
+mod cuts;
 mod damage;
 mod deep;
 mod elsewhere;

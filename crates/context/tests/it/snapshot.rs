@@ -647,6 +647,20 @@ fn an_import_sets_its_branch_with_its_commit() {
     assert_eq!(*changes.lock().unwrap(), [Some(commits[0])]);
     assert_eq!(store.branch(b"main"), Some(commits[0]));
 
+    // The import is over when its watches are called: one of them may close the store.
+    let closing = Arc::new(fresh(&SimDisk::new(1)).unwrap());
+    let weak = Arc::downgrade(&closing);
+    closing.watch(b"main", move |_| weak.upgrade().unwrap().close().unwrap());
+    let imported = Arc::clone(&closing);
+    let input = stream.clone();
+    let (sender, done) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        sender.send(imported.import_to(b"main", &mut &*input).is_ok()).unwrap();
+    });
+    let waited = done.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(waited, Ok(true), "the close in the watch waits for the import");
+    thread.join().unwrap();
+
     // A commit that is there gets the branch.
     store.import_to(b"again", &mut &*stream).unwrap();
     assert_eq!(store.branch(b"again"), Some(commits[0]));

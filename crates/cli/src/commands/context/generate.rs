@@ -1,7 +1,7 @@
 //! `terrane context gen-trace`: the workload of `terrane bench context` as a trace of irmin's
 //! benchmark, which this and other stores can replay.
 
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +19,8 @@ use crate::commands::bench::choices::ProfileArg;
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
-use crate::ui::progress::{ByteBar, Progress};
-use crate::ui::stream::{Target, Watched};
+use crate::ui::progress::ByteBar;
+use crate::ui::stream::Output;
 use crate::ui::text::grouped;
 
 pub(super) const EXAMPLES: &str = "\
@@ -31,6 +31,8 @@ Examples:
   Small blocks, with a fork before each tenth one:
     terrane context gen-trace 2021.repbt --profile 2021 --blocks 1000 \\
       --fork-every 10
+  Into a pipe:
+    terrane context gen-trace - --blocks 1000 | zstd > lima.repbt.zst
 
 The same options give the same trace. Its first commit is the starting state, value by value. A \
 context store in memory, with the starting state and all blocks, computes the hashes; with \
@@ -38,7 +40,7 @@ context store in memory, with the starting state and all blocks, computes the ha
 
 #[derive(Debug, Args)]
 pub(crate) struct GenTraceArgs {
-    /// File to write
+    /// File to write; `-` is standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Operations of a block
@@ -94,8 +96,22 @@ impl GenTraceArgs {
             fork_every: self.fork_every,
         })?;
 
-        let target = Target::open(&self.file, self.force)?;
-        let (last_commit, written) = target.fill(|stream| self.write(&mut generator, stream))?;
+        let output = Output::new(&self.file, self.force, self.json)?;
+        let bar = ByteBar::new("writing", self.quiet);
+
+        let mut written = 0;
+        let write = |stream: &mut dyn Write| {
+            let mut counting = Counting { stream, bytes: 0 };
+            let tip = self.write(&mut generator, &mut counting)?;
+            written = counting.bytes;
+            Ok(tip)
+        };
+
+        let done =
+            output.export((bar, None), output.interrupts(), write, |error: Failure| error)?;
+
+        // The reader of standard output went away.
+        let Some(last_commit) = done else { return Ok(()) };
         let report = Generated {
             file: self.file.display().to_string(),
             profile: profile.name,
@@ -115,20 +131,11 @@ impl GenTraceArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ];
 
-        output::report(command, self.json, &report, &lines)
+        output.report(command, &report, &output::aligned(&lines))
     }
 
-    /// Writes the trace; returns its last commit and its length.
-    fn write(
-        &self,
-        generator: &mut Generator,
-        stream: &mut dyn Write,
-    ) -> Result<(CommitHash, u64), Failure> {
-        let bar = ByteBar::new("writing", self.quiet);
-        let signals = Some(Progress::new(true));
-        let out = Watched { stream, bar, done: 0, total: None, signals, is_unread: false };
-        let mut out = BufWriter::with_capacity(1 << 16, out);
-
+    /// Writes the trace; returns its last commit.
+    fn write(&self, generator: &mut Generator, out: &mut dyn Write) -> Result<CommitHash, Failure> {
         let (disk, dir): (Arc<dyn Disk>, PathBuf) = match &self.store {
             Some(dir) => (RealDisk::auto(), dir.clone()),
             None => (MemoryDisk::new(), PathBuf::from("context")),
@@ -136,18 +143,30 @@ impl GenTraceArgs {
 
         let settings = Settings { is_durable: false, ..Settings::default() };
         let mut engine = ContextStore::new(open_or_create(&disk, &dir, settings)?);
-        let recorded = record(generator, &mut engine, self.blocks, &mut out);
+
+        // The engine is closed also after a failure or an interruption.
+        let recorded = record(generator, &mut engine, self.blocks, out);
         let closed = engine.close();
-
-        if out.get_ref().is_stopped() {
-            return Err(Failure::interrupted("interrupted; no trace was made"));
-        }
-
         let tip = recorded?;
         closed?;
-        let failed = |error| Failure::environment(format!("{}: {error}", self.file.display()));
-        out.flush().map_err(failed)?;
+        Ok(tip)
+    }
+}
 
-        Ok((tip, out.get_ref().done))
+/// Stream that counts its bytes.
+struct Counting<'a> {
+    stream: &'a mut dyn Write,
+    bytes: u64,
+}
+
+impl Write for Counting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.stream.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
