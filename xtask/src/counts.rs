@@ -59,14 +59,19 @@ const fn part(
 /// their callers.
 const FIGURES: [Figure; 9] = [
     whole("lookup", 0, "keys"),
-    part("filter-probe", 0, "probes", "terrane_lsm::filter::probe_batch"),
-    part("index-search", 0, "reads", "terrane_lsm::index::Index::search"),
-    part("page-check", 0, "reads", "terrane_lsm::page::PageLayout::parse"),
-    part("page-search", 0, "reads", "terrane_lsm::page::PageLayout::search"),
+    part("filter-probe", 0, "probes", "terrane_lsm::filter::filter::probe_batch"),
+    part("index-search", 0, "reads", "terrane_lsm::block::index::Index::search"),
+    part("page-check", 0, "reads", "terrane_lsm::block::page::PageLayout::parse"),
+    part("page-search", 0, "reads", "terrane_lsm::block::page::PageLayout::search"),
     whole("insert-and-delete", 1, "operations"),
-    part("write-buffer-insert", 1, "updates", "terrane_lsm::write_buffer::WriteBuffer::put"),
-    part("merge-step", 2, "written", "terrane_lsm::merging::Merging::merge_entries"),
-    part("ribbon-probe", 3, "ribbon-probes", "terrane_lsm::filter::probe_batch"),
+    part("write-buffer-insert", 1, "updates", "terrane_lsm::memtable::memtable::Memtable::put"),
+    part(
+        "merge-step",
+        2,
+        "written",
+        "terrane_lsm::compaction::compaction::Compaction::merge_entries",
+    ),
+    part("ribbon-probe", 3, "ribbon-probes", "terrane_lsm::filter::filter::probe_batch"),
 ];
 
 /// Instructions by name, in the order of [`FIGURES`] or of the file.

@@ -196,6 +196,10 @@ pub(crate) struct Location<'a> {
     /// Disk of the back-ends that do not open their files by themselves.
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) path: &'a Path,
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only the Redis back-end has an address")
+    )]
     pub(crate) redis: Option<&'a RedisAddress>,
     pub(crate) indexes: &'a [&'a str],
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use terrane_kv::conformance::Subject;
 use terrane_radix::{Address, Difference, Error, NodeHash, Root, Store};
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use super::histories::batch;
@@ -22,7 +23,7 @@ fn differences(before: &State, after: &State) -> Vec<Difference> {
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    for_each_seed("radix_diffs", 6, |rng, _| {
+    for_each_seed("radix_diffs", by_effort(2, 6), |rng, _| {
         let store: Store = fresh(subject);
         let mut states = vec![(Root::EMPTY, State::new())];
         for _ in 0..30 {

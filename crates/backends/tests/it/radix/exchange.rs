@@ -17,6 +17,7 @@ use terrane_radix::{
     Store, TextTree, Tree, VersionId, VersionInfo,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use super::histories::batch;
@@ -88,7 +89,7 @@ fn state(rng: &mut impl Draw) -> State {
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    for_each_seed("radix_exchange", 8, |rng, _| {
+    for_each_seed("radix_exchange", by_effort(3, 8), |rng, _| {
         let state = state(rng);
         let store = fresh(subject);
         let root = commit_all(&tree(&store), &state);
@@ -123,7 +124,7 @@ fn exchange_on_memory() {
 
 /// States that share nodes with the imported one, before and after it, and the same one twice.
 fn among_other_versions(subject: &mut dyn Subject) {
-    for_each_seed("radix_exchange_among_other_versions", 4, |rng, _| {
+    for_each_seed("radix_exchange_among_other_versions", by_effort(2, 4), |rng, _| {
         let store = fresh(subject);
         let tree = tree(&store);
         let one = state(rng);
@@ -412,7 +413,7 @@ fn refuses_damage(
 /// The metadata of the version was left behind, and so were all versions but one.
 #[test]
 fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
-    for_each_seed("all_versions_of_a_tree_are_taken_over", 6, |rng, _| {
+    for_each_seed("all_versions_of_a_tree_are_taken_over", by_effort(3, 6), |rng, _| {
         let store = fresh(&mut InMemory);
         let tree = tree(&store);
         let mut states = vec![(Root::EMPTY, State::new())];

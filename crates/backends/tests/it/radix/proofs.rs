@@ -111,7 +111,7 @@ fn prove_and_check(tree: &Tree, root: &Root, state: &State, asked: &[Address]) -
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    for_each_seed("radix_proofs", 12, |rng, _| {
+    for_each_seed("radix_proofs", by_effort(4, 12), |rng, _| {
         let store: Store = fresh(subject);
         let tree = tree(&store);
         let (root, state) = state(rng, &tree);

@@ -47,7 +47,7 @@ fn a_chain_of_twenty_abandoned_from_the_tip(store: &Store) {
 
 fn a_chain_of_twenty_pruned_in_any_order(store: &Store) {
     let tree = tree(store);
-    for_each_seed("radix_any_order", 4, |rng, _| {
+    for_each_seed("radix_any_order", by_effort(2, 4), |rng, _| {
         let mut roots = chain(&tree);
         rng.shuffle(&mut roots);
         while let Some(root) = roots.pop() {
@@ -328,7 +328,7 @@ fn equal_sub_trees_at_many_places(store: &Store) {
             .collect()
     };
 
-    for_each_seed("radix_equal_sub_trees", 2, |rng, _| {
+    for_each_seed("radix_equal_sub_trees", by_effort(1, 2), |rng, _| {
         let mut roots: Vec<Root> = Vec::new();
         for _ in 0..14 {
             let parent = if roots.is_empty() { Root::EMPTY } else { *rng.pick(&roots) };
