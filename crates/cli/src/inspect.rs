@@ -13,8 +13,7 @@
 //! - Nothing is written, and no lock is taken, except that a radix store has to be opened.
 //! - Damage ends no report: it is listed in `damage`, and the damaged fields are null.
 //! - All files of a directory are read through one anchor, so that nobody can exchange the
-//!   directory
-//!   meanwhile.
+//!   directory meanwhile.
 //!
 //! Rejected: serializing the engines' info types directly. Their fields are in units of the engine
 //! (pages, nanoseconds, raw bytes); the JSON has bytes, dates and hexadecimal text.

@@ -12,15 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_backends::BtreeIndexes;
-use terrane_context::{
-    CheckOptions, CheckReport, Error, Hash, IndexEngine, Indexing, Loss, Meta, Options,
-    RepairReport, Result, Retain, Store, check, repair,
-};
+use terrane_context::{Error, Hash, Indexing, Loss, Meta, Options, RepairReport, Retain, Store};
 use terrane_io::{Disk, SimDisk};
 use terrane_testkit::effort::places;
 use terrane_testkit::seeds::for_each_seed;
 
+use crate::losses::{checked, engine, repaired};
 use crate::script::{DIR, create, go, open, options};
 
 /// History of a store.
@@ -56,10 +53,6 @@ const PLAIN: History = History {
 
 fn options_of(history: History) -> Options {
     Options { indexing: history.indexing, ..options() }
-}
-
-fn engine() -> Arc<dyn IndexEngine> {
-    Arc::new(BtreeIndexes::new(1 << 20))
 }
 
 fn commit(store: &Store, parent: Option<Hash>, number: u8, has_branch: bool) -> Hash {
@@ -107,18 +100,6 @@ fn written(history: History, commits: u8) -> (Arc<SimDisk>, Vec<Hash>) {
     }
     drop(store);
     (disk.process_kill(), made)
-}
-
-fn checked(disk: &Arc<SimDisk>) -> CheckReport {
-    let shared: Arc<dyn Disk> = disk.clone();
-    let engine = engine();
-    let options = CheckOptions { index: Some(&engine), hashes: true };
-    check(&shared, Path::new(DIR), &options, &mut |_| {}).unwrap()
-}
-
-fn repaired(disk: &Arc<SimDisk>, loss: Loss) -> Result<RepairReport> {
-    let shared: Arc<dyn Disk> = disk.clone();
-    repair(&shared, Path::new(DIR), &engine(), loss, &mut |_| {})
 }
 
 fn last_chunk(disk: &SimDisk) -> PathBuf {

@@ -22,7 +22,7 @@ use terrane_io::{Disk, SimDisk};
 
 use crate::script::{DIR, create, open, options};
 
-fn engine() -> Arc<dyn IndexEngine> {
+pub(crate) fn engine() -> Arc<dyn IndexEngine> {
     Arc::new(BtreeIndexes::new(1 << 20))
 }
 
@@ -51,14 +51,14 @@ fn written(options: &Options, commits: u8, closes: bool) -> (Arc<SimDisk>, Vec<H
     (disk.process_kill(), made)
 }
 
-fn checked(disk: &Arc<SimDisk>) -> CheckReport {
+pub(crate) fn checked(disk: &Arc<SimDisk>) -> CheckReport {
     let shared: Arc<dyn Disk> = disk.clone();
     let engine = engine();
     let options = CheckOptions { index: Some(&engine), hashes: true };
     check(&shared, Path::new(DIR), &options, &mut |_| {}).unwrap()
 }
 
-fn repaired(disk: &Arc<SimDisk>, loss: Loss) -> Result<RepairReport> {
+pub(crate) fn repaired(disk: &Arc<SimDisk>, loss: Loss) -> Result<RepairReport> {
     let shared: Arc<dyn Disk> = disk.clone();
     repair(&shared, Path::new(DIR), &engine(), loss, &mut |_| {})
 }
