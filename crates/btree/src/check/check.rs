@@ -214,6 +214,7 @@ impl Check<'_> {
             self.reach(*child, Some(own(at)));
         }
 
+        // Leaves are read side by side, since there are far more of them than of nodes.
         if level > 1 {
             for (at, child) in children.into_iter().enumerate() {
                 self.walk(child, level - 1, own(at));
@@ -258,6 +259,7 @@ impl Check<'_> {
     /// Checks the number of pages of each level against the superblock.
     fn check_levels(&mut self, superblock: &Superblock) {
         let nodes: u64 = superblock.level_pages[1..].iter().sum();
+        // Damage hides pages from the walk, so only the pages of a whole tree are compared.
         let is_whole = self.is_whole();
         if is_whole && superblock.level_pages[0] != self.report.leaves {
             self.note_rule(0, "leaves", superblock.level_pages[0], self.report.leaves);
@@ -270,6 +272,7 @@ impl Check<'_> {
     /// Checks that the free map has exactly the pages that were reached.
     fn check_map(&mut self, superblock: &Superblock) {
         let is_whole = self.is_whole();
+        // The first superblock of an index has no free map.
         if superblock.lists.is_empty() {
             return;
         }
@@ -340,6 +343,8 @@ impl Check<'_> {
         self.report.entries = entries;
 
         let leaf_entries = self.report.leaf_entries;
+        // A pending update may add, replace or remove an entry, so only without any the counts
+        // agree.
         if self.is_whole() && pending.len() == 0 && entries != leaf_entries {
             self.note_rule(0, "entries", entries, leaf_entries);
         }

@@ -134,6 +134,7 @@ impl FreeMap {
         debug_assert!(u64::from(page) < self.pages, "a page of the file");
         self.used[page as usize / 64] |= 1 << (page % 64);
         self.used_pages += 1;
+        debug_assert!(self.used_pages <= self.pages, "no more pages are used than there are");
         self.changed[page as usize / MAP_PAGES] = true;
     }
 

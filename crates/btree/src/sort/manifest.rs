@@ -105,6 +105,10 @@ impl Manifest {
     /// The bytes of the file.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(HEADER_SIZE + self.runs.len() * RUN_SIZE + 4);
+        debug_assert!(
+            self.runs.windows(2).all(|pair| pair[0].first + pair[0].covered == pair[1].first),
+            "runs follow each other"
+        );
         debug_assert!(self.runs.len() <= RUNS_MAX, "the manifest has a bounded length");
         let Parameters { identity, block_bytes, fan_in, is_unique } = self.parameters;
         out.put(&SORT_MAGIC).u32(SORT_VERSION).u64(identity);
@@ -136,6 +140,7 @@ impl Manifest {
         input.take(SORT_MAGIC.len()).map_err(short)?;
 
         let version = input.u32().map_err(short)?;
+        // What follows in another version may mean anything.
         if version != SORT_VERSION {
             return Err(Refused::Version(version));
         }
@@ -165,6 +170,7 @@ impl Manifest {
                 blocks: input.u64().map_err(short)?,
             };
             expect("first record of a run", manifest.covered(), run.first)?;
+            // The end of what the run covers must be a number, too.
             let max = u64::MAX - run.first;
             if run.covered == 0 || run.covered > max {
                 return Err(Corrupt::rule("records covered by a run", 1, run.covered).into());

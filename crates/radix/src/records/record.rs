@@ -258,6 +258,7 @@ pub(crate) fn decode_number(key: &[u8], record: &[u8]) -> Read<u64> {
 
 /// Number of different plain nodes of extensions above one node; the extensions ascend.
 pub(crate) fn nodes_above<'a>(extensions: impl Iterator<Item = &'a Prefix>) -> u64 {
+    // Extensions ascend from the node upwards, so each shares most with the one before.
     let mut nodes = 0;
     let mut last: &[u8] = &[];
     for extension in extensions {

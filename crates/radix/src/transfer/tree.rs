@@ -158,8 +158,10 @@ impl Tree {
                 None => self.add_first(&mut source, &mut transaction, &metadata)?,
             };
 
+            // Checked for each version, so that the error names the first wrong root.
             let found = retained.as_ref().map_or(Root::EMPTY, |(_, edge)| edge.top);
             check_root(&root, &found)?;
+            // The empty state is in every tree, and never has a version.
             let Some((committed, edge)) = retained else {
                 return source.damaged("a version of the empty state");
             };
