@@ -134,6 +134,7 @@ pub(crate) fn is_intact(inner: &StoreInner, engine: &Arc<dyn IndexEngine>) -> bo
     let dir = inner.pack.locations().index();
     let Ok(Some(index)) = engine.read(Arc::clone(&inner.disk), &dir) else { return false };
     let control = inner.view().control;
+    // Reads all entries, so that damage is found now and not by a later lookup.
     let is_intact = is_current(&*index, &control).unwrap_or(false)
         && index.each_from(&STATE_KEY, &mut |_, _| true).is_ok();
     index.close().is_ok() && is_intact
