@@ -224,6 +224,7 @@ impl Check<'_> {
 
         for (batch, children) in children.chunks(BATCH).enumerate() {
             let first = batch * BATCH;
+            // Each leaf is read once, so none is kept in memory.
             match self.pager.load_many(children, 0, false) {
                 Ok(leaves) => {
                     for (at, leaf) in leaves.iter().enumerate() {
@@ -334,6 +335,7 @@ impl Check<'_> {
             self.note(error, None);
         }
 
+        // The mark may be lost, and the superblock tells of the last checkpoint only.
         let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
         if wal.position() < must_reach {
             self.note(lost(dir, wal.position(), must_reach), None);

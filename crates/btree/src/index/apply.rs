@@ -149,6 +149,7 @@ impl Writer {
 
         for _ in 0..ATTEMPTS_MAX {
             let error = match self.apply_from(core, &first) {
+                // Damage puts its range aside; any other error ends the apply.
                 Err(error @ Error::Corrupt { .. }) => error,
                 done => return done,
             };

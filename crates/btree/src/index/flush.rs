@@ -131,6 +131,7 @@ fn make_pending(core: &Core) -> Result<()> {
     let flushed = core.state()?.unflushed.clone();
     let mut updates = flushed.iter().peekable();
     while updates.peek().is_some() {
+        // Taken anew for each chunk, so that lookups come in between.
         let mut state = core.state_mut();
         for (key, value) in updates.by_ref().take(PENDING_CHUNK) {
             state.pending.insert(key, value);

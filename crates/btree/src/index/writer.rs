@@ -156,6 +156,7 @@ impl Writer {
             self.take_reserve_back(core)?;
         }
 
+        // Flushed before the updates outgrow the reserve.
         if !self.body.is_empty() && self.body.bytes() + bytes > self.unflushed_bytes_max() {
             self.flush(core, false)?;
         }

@@ -203,6 +203,7 @@ impl Tail {
     /// # Errors
     /// [`Error::Poisoned`]: from now on it is unknown which bytes are durable.
     pub(crate) fn sync(&self, position: u64) -> Result<bool> {
+        // Most positions are durable already, and need no turn.
         if self.synced() >= position {
             return Ok(false);
         }

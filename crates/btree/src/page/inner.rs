@@ -185,6 +185,7 @@ pub(crate) fn most_children(lows: &[&[u8]], fill: usize) -> usize {
     let mut sum = 0;
     let fits = |at: &usize| {
         sum += lows[*at].len();
+        // A node has two children at least, so the first two always count.
         *at < 2 || node_bytes(&lows[..=*at], sum) <= fill
     };
     (0..lows.len()).take_while(fits).count()

@@ -159,6 +159,7 @@ impl FreeMap {
                 self.mark(page as PageNo);
                 return Some(page as PageNo);
             }
+            // No page of this word is free before one is given back.
             self.first_word += 1;
         }
         self.first_word = self.first_word.min(self.used.len().saturating_sub(1));

@@ -126,6 +126,7 @@ impl Pager {
             return error;
         }
 
+        // The superblock tells whether the writer may have reused the page.
         match superblock::read(self.disk.as_ref(), self.path()) {
             Ok(superblock) if superblock.oldest > generation => {
                 Error::StaleReader { generation, oldest: superblock.oldest }

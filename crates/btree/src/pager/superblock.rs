@@ -200,6 +200,7 @@ impl Superblock {
             oldest: u64_at(bytes, 32),
             sizes: Sizes { key: fixed(40), value: fixed(42) },
             height: height as u8,
+            // Page 0 is a superblock, so number 0 stands for no page.
             root: Some(page_ref(48)).filter(|page| page.number != 0),
             applied: Some(page_ref(56)).filter(|page| page.number != 0),
             pages: u64_at(bytes, 64),

@@ -105,10 +105,6 @@ impl Manifest {
     /// The bytes of the file.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(HEADER_SIZE + self.runs.len() * RUN_SIZE + 4);
-        debug_assert!(
-            self.runs.windows(2).all(|pair| pair[0].first + pair[0].covered == pair[1].first),
-            "runs follow each other"
-        );
         debug_assert!(self.runs.len() <= RUNS_MAX, "the manifest has a bounded length");
         let Parameters { identity, block_bytes, fan_in, is_unique } = self.parameters;
         out.put(&SORT_MAGIC).u32(SORT_VERSION).u64(identity);

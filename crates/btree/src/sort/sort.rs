@@ -527,6 +527,10 @@ impl Sorter {
 
         let mut manifest = self.manifest.clone();
         manifest.runs.splice(range, [run]);
+        debug_assert!(
+            manifest.runs.windows(2).all(|pair| pair[0].first + pair[0].covered == pair[1].first),
+            "runs follow each other in the input"
+        );
         manifest.store(disk.as_ref(), dir)?;
 
         // Only a manifest that is stored counts: after a failure the older one is true.

@@ -418,6 +418,7 @@ impl Edit<'_> {
                 continue;
             }
 
+            // The only leaf of a node has its neighbour in the next node.
             if step_leaves.len() == 1 {
                 let widened = unless_damaged(self.widen(siblings, path.last(), 1))?;
                 let Some(before) = widened.flatten() else { return Ok(()) };

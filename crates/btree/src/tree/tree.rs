@@ -184,6 +184,7 @@ impl Tree {
 
             let view = node.view();
             let is_it = |at: &usize| u64::from(view.child(*at).number) == damaged;
+            // Only the nodes right above the leaves name leaves.
             let beside = (0..view.count()).find(is_it).filter(|_| level == 1);
             let at = beside.unwrap_or_else(|| view.child_for(key));
             low = view.separator(at);

@@ -273,6 +273,7 @@ impl Exporter<'_> {
     }
 
     fn value(&mut self, spot: Spot<'_>, hash: Hash) -> Result<usize> {
+        // A value at several paths is written once.
         if let Some(number) = self.written.get(&(true, hash)) {
             return Ok(*number);
         }

@@ -134,6 +134,7 @@ impl<'a> Search<'a> {
         debug_assert!(self.open <= self.queue.len(), "only queued commits are open");
         let newest = self.queue.peek().map(|(at, _)| *at);
         let oldest = self.common.first().map(|(at, _)| *at);
+        // Parents lie before children in the pack, so older commits cannot change the result.
         self.open > 0 || self.common.len() > 1 && newest > oldest
     }
 

@@ -46,6 +46,7 @@ pub(crate) fn open_current(
         return Ok(None);
     }
 
+    // The files are removed and made anew, so the index is closed first.
     index.close().map_err(Error::index)?;
     drop(index);
     let (_, entries) = make(inner, engine, is_of_object, &mut |_| {})?;

@@ -340,6 +340,7 @@ fn compare_bookkeeping(
     let mut cursor = reader.cursor(table)?;
     while let Some((key, value)) = cursor.next()? {
         match records.remove(&key) {
+            // A record that is right is left alone.
             Some(record) if record == value => {}
             None if versions::is_head(&key) => {}
             record => changes.push((table, key, record)),

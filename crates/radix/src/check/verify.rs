@@ -506,6 +506,7 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
         report.note("trees", "two have one number");
     }
 
+    // The head must not give a number again, so the last one bounds it.
     let last_version = book.versions.keys().next_back().map_or(0, |id| id.0);
     match &book.head {
         Some(head) => {

@@ -72,6 +72,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
         debug_assert!(!wave.is_empty(), "a node of height n has a child of height n - 1");
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
 
+        // Where there is little to hash, a thread costs more than it saves.
         let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
         if hashers.len() < threads {
             hashers.resize_with(threads, Hasher::default);
@@ -142,6 +143,7 @@ impl Hasher {
                 NewNode::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
             };
 
+            // Bounds the buffer, however many nodes a wave has.
             if self.bytes.len() + node_bytes > BYTES_AT_ONCE {
                 self.hash_bytes();
             }

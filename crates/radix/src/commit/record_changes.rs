@@ -297,6 +297,7 @@ impl NodeRecord<'_> {
         }
 
         if record.extensions == Extensions::default() && !self.is_base(&record)? {
+            // A difference that goes does not use its base any more.
             if let Some(base) = record.base().map_err(|Broken(rule)| self.broken(rule))? {
                 self.bases.release(self.writer, base)?;
             }

@@ -129,6 +129,7 @@ fn read_children<'a>(
 
 /// Refuses a number of children that makes no branch.
 fn check_count(count: usize, has_value: bool) -> Read<()> {
+    // A single entry would be a leaf, or make an extension longer.
     if count == 0 || count + usize::from(has_value) < 2 {
         return Err(Broken("number of children"));
     }

@@ -183,6 +183,7 @@ impl Proof {
             "a place is reached by addresses of the proof"
         );
         let Range { start, end } = place.range;
+        // Addresses ascend, so only the first one can end where all of them lead.
         if start < end && self.addresses[start].as_bytes().len() == place.depth {
             self.values[start].clone_from(&node.value);
         }

@@ -216,6 +216,7 @@ impl<'a> Record<'a> {
         }
 
         let content = input.0;
+        // A small value stands in the edges, so the record has nothing more.
         if kind == Kind::Inline {
             input.end()?;
         }

@@ -243,6 +243,7 @@ pub(super) fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broke
 }
 
 pub(super) fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+    // The first version is number 1, so 0 stands for none.
     let newest = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
     let older = input.number()?;
     if older > 0 && newest.is_none() {

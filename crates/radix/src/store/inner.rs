@@ -186,6 +186,7 @@ impl Inner {
     ///
     /// Cost: none if the database can tell that nothing was committed.
     pub(crate) fn refresh(&self) -> Result<Option<Snapshot>> {
+        // An answer that has not changed saves the read of the head.
         let commit = self.database.last_commit();
         if commit.is_some() && self.roots().commit == commit {
             return Ok(None);

@@ -812,6 +812,7 @@ pub(crate) fn find(
     edge: &Edge,
     addresses: &[Address],
 ) -> Result<Vec<Option<Vec<u8>>>> {
+    // `Nodes::find` takes addresses that ascend.
     let mut order: Vec<usize> = (0..addresses.len()).collect();
     order.sort_by_key(|&at| addresses[at]);
     let sorted: Vec<&[u8]> = order.iter().map(|&at| addresses[at].as_bytes()).collect();

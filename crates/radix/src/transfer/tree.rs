@@ -135,6 +135,7 @@ impl Tree {
             let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
             let metadata = source.metadata()?;
 
+            // Places count from 1, so that 0 stands for no parent.
             let parent = match parent.checked_sub(1) {
                 None => None,
                 Some(at) => match usize::try_from(at).ok().and_then(|at| made.get(at)) {

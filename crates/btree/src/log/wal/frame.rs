@@ -144,6 +144,7 @@ pub(super) fn encode(
     head.u64(entries).u64(synced).u64(replaced);
     frame[..FRAME_HEAD_BYTES].copy_from_slice(head.bytes());
 
+    // The checksum leaves out the magic, and itself.
     let crc = frame_crc(tree, position, &frame[8..]);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
     frame.resize(frame.len().next_multiple_of(FRAME_ALIGN), 0);

@@ -81,6 +81,7 @@ impl SegmentHead {
         }
 
         let [tree, start] = [(); 2].map(|()| fields.u64().unwrap_or_default());
+        // Frames begin at multiples of their alignment, and so do segments.
         if start > NUMBER_MAX || !start.is_multiple_of(FRAME_ALIGN as u64) {
             return Err(Corrupt::rule("position of the log segment", NUMBER_MAX, start));
         }
