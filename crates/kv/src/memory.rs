@@ -260,6 +260,7 @@ fn cost(key: &[u8], version: &Version) -> u64 {
 impl Versions {
     /// The value that the snapshot of commit `number` sees.
     fn at(&self, number: u64) -> Option<&Value> {
+        // Most lookups want the newest version.
         let version = if self.newest.born <= number {
             Some(&self.newest)
         } else {
@@ -286,6 +287,7 @@ fn effect(
         return (if next.value.is_some() { cost(key, next) } else { 0 }, 0);
     };
 
+    // A removal of what is not there changes nothing.
     if next.value.is_none() && versions.newest.value.is_none() {
         return (0, 0);
     }
@@ -351,6 +353,7 @@ impl State {
 
     fn commit(&mut self, changes: Vec<Changes>) -> Result<Receipt> {
         self.open("commit")?;
+        debug_assert_eq!(changes.len(), self.tables.len(), "each table has its changes");
 
         // Checked before anything changes. A commit that does not grow the database always passes.
         if let Some(limit) = self.limit {
@@ -391,6 +394,7 @@ impl State {
 
     /// Ends a reader of the snapshot of commit `number`.
     fn release(&mut self, number: u64) {
+        // Closing has dropped all snapshots.
         let Slot::Occupied(mut slot) = self.snapshots.entry(number) else {
             return;
         };
@@ -545,6 +549,7 @@ impl MemoryWriter<'_> {
         state.open("get")?;
         match self.changes.get(table).and_then(|changes| changes.get(key)) {
             Some(change) => Ok(change.clone()),
+            // Nobody else commits as long as this writer has its turn.
             None => state.get(table, key, state.present),
         }
     }
@@ -557,6 +562,7 @@ impl MemoryWriter<'_> {
             if value.is_some() {
                 removals.get_mut().bind(key, changes);
             }
+            // Added first, so that the sum does not fall below 0.
             *count = *count + u64::from(value.is_some()) - u64::from(was);
             changes.insert(Key::from(key), value);
         }

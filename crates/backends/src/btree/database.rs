@@ -140,6 +140,7 @@ impl Engine for Btree {
                 more += rows.change(key, before, after.as_deref(), &self.next_value);
             }
 
+            // With as many entries as before, the row of the table stays as it is.
             if more != 0 {
                 let entries = entries_of(name, name_row.as_deref())?;
                 let entries = entries.checked_add_signed(more).ok_or_else(|| {

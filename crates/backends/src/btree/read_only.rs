@@ -36,6 +36,7 @@ impl Follow for BtreeFollower {
     /// A reader of the index stays at the commit where it was synced. So the newest reader catches
     /// up only if no snapshot shares it; else the follower opens another.
     fn snapshot(&mut self) -> Result<BtreeSnapshot> {
+        // A snapshot in use shares the reader, which must not move on then.
         let is_alone = Arc::strong_count(&self.reader) == 1;
         let caught_up = if is_alone { self.reader.sync().map(drop) } else { Ok(()) };
         match caught_up {

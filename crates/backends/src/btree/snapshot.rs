@@ -111,6 +111,7 @@ impl BtreeSnapshot {
                 let Some((key, split, mut bytes)) = value.take().or_else(next) else { continue };
                 let missing = split.bytes as usize - bytes.len();
 
+                // Every piece but the last one is full.
                 let piece = piece.filter(|piece| piece.len() == missing.min(PIECE_BYTES));
                 let Some(piece) = piece else {
                     let what = format!("piece {at:02x?} of row {key:02x?}");
@@ -126,6 +127,7 @@ impl BtreeSnapshot {
             }
         }
 
+        debug_assert_eq!(values.len(), splits.len(), "a value for each row");
         Ok(values)
     }
 }
@@ -191,9 +193,11 @@ impl TableCursor<'_> {
         let number = self.rooted.tables[self.table].1;
         let source = &self.rooted.source;
         let low = vec![number];
+        // Tables have numbers of up to 254, so the sum fits into a byte.
         let high = vec![number + 1];
 
         let at = |key: &[u8]| row::key(number, key);
+        // No key lies between a key and that key with a zero byte behind it.
         let behind = |key: &[u8]| [at(key), vec![0]].concat();
         let at = match &self.gap {
             Gap::First => low.clone(),
@@ -210,6 +214,7 @@ impl TableCursor<'_> {
 
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
         let failed = |failure| error("cursor", failure);
+        // A cursor that turns begins anew at its gap.
         let going = self.going.take().filter(|(going, _)| *going == way);
         let mut going = match going {
             Some((_, going)) => going,

@@ -29,6 +29,7 @@ impl LmdbReader {
 impl Reader for LmdbReader {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let table = self.table(table)?;
+        // LMDB refuses such a key, and no entry has it.
         if !is_key(key) {
             return Ok(None);
         }

@@ -55,6 +55,7 @@ impl LsmDatabase {
         let failed = |failure| error(call, failure);
         let names = table_names(indexes)?;
 
+        // Checked before anything is created.
         for is_main in [true, false] {
             options.table(count.max(2), is_main).validate().map_err(failed)?;
         }

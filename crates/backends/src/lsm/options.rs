@@ -88,6 +88,7 @@ impl LsmOptions {
 
     /// Configuration of the main table or an index, if the database has this many tables.
     pub(super) fn table(&self, tables: usize, is_main: bool) -> TableConfig {
+        debug_assert!(tables > 0, "the main table is one of them");
         let others = tables as u64 - 1;
         let mut config = TableConfig {
             filter: self.filter.clone(),

@@ -289,6 +289,7 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
         let others: Vec<&[u8]> =
             keys.iter().copied().filter(|key| !changes.contains_key(*key)).collect();
         let found = self.snapshot()?.get_many(table, &others)?;
+        debug_assert_eq!(found.len(), others.len(), "an answer for each key");
 
         for (key, value) in others.iter().zip(&found) {
             self.note(table, key, value.as_ref());
@@ -348,6 +349,7 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
         // Pages that no snapshot holds the engine can change without a copy.
         self.snapshot.take();
         let committed = self.engine.commit(&self.changes, self.known.get_mut());
+        // Counted also if it failed: the commit may have taken place.
         self.common.commits.fetch_add(1, Ordering::Release);
         let receipt = committed?;
         self.common.transactions.fetch_add(1, Ordering::Relaxed);

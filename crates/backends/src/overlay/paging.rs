@@ -48,6 +48,7 @@ impl<P: Pages> PagedCursor<P> {
     }
 
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
+        // What was read ahead lies the other way.
         if self.way != way {
             self.way = way;
             self.ahead.clear();
@@ -62,6 +63,7 @@ impl<P: Pages> PagedCursor<P> {
                 Way::Backward => self.pages.before(high, self.entries),
             };
             self.ahead = page?.into();
+            debug_assert!(self.ahead.len() <= self.entries, "a page keeps to its limit");
             self.entries = (2 * self.entries).min(PAGE_ENTRIES_MAX);
         }
 

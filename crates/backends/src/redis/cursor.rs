@@ -119,6 +119,7 @@ impl<V: View> MergedCursor<V> {
             let (merged, end) = merge(page, self.view.above(bounds, &range), is_backward);
 
             match end {
+                // All entries of the page are removed in the transaction, so the next page counts.
                 Some(end) if merged.is_empty() => bound = Bound::Excluded(end),
                 _ => return Ok(merged),
             }

@@ -233,6 +233,8 @@ impl Inner {
         self.keep_lock()?;
         let mut state = self.certain_state("reader", false)?;
         let version = state.version;
+        // Under the lock of the state, so that the next commit notes its old values for this
+        // snapshot.
         state.undo.begin(version);
         Ok(ReadPoint::Own(version))
     }
@@ -290,6 +292,7 @@ impl Inner {
 
     /// Renews the lease if a third of it has passed.
     pub(crate) fn keep_lock(&self) -> Result<()> {
+        // Long before the lease ends, so that a slow server does not cost the lock.
         let is_due = self.state().renewed.elapsed() >= self.options.lease / 3;
         if is_due { self.renew() } else { Ok(()) }
     }
@@ -298,6 +301,7 @@ impl Inner {
     pub(crate) fn renew(&self) -> Result<()> {
         self.is_open("renew")?;
         let version = self.state().version;
+        // The lease counts from before the request: the server may have renewed it at once.
         let now = Instant::now();
         let lease = self.lease();
         let arguments = vec![self.token.as_bytes(), lease.as_bytes()];
@@ -335,6 +339,7 @@ impl Inner {
             ReadPoint::Own(_) | ReadPoint::Other(_) => return Ok(()),
         };
 
+        // The first reason counts.
         let end = *self.state().end.get_or_insert(end);
         Err(end.error("reading"))
     }
@@ -418,6 +423,7 @@ impl Inner {
             entries.push((key, value.ok_or_else(|| corrupt("a key in the order has no value"))?));
         }
 
+        // The server gave the entries from the end on.
         if range.is_backward {
             entries.reverse();
         }
@@ -585,6 +591,8 @@ impl Inner {
             let is_stale = failure.may_be_stale();
             let error = failure.into_error("commit");
             match self.void(id, version, error) {
+                // The fence proves that nothing was carried out, so the commit may be sent once
+                // more.
                 Ok(Outcome::Refused(_)) if is_stale && is_first => is_first = false,
                 Ok(Outcome::Unknown(error)) | Err(error) => {
                     return Outcome::Unknown(unknown(error));
@@ -658,6 +666,7 @@ impl Inner {
     fn void(&self, id: &str, version: u64, error: Error) -> Result<Outcome> {
         let fence = {
             let mut state = self.state();
+            // With a higher fence, a commit that is still on its way is refused.
             state.fence += 1;
             state.fence.to_string()
         };
@@ -680,6 +689,7 @@ impl Inner {
 
     /// Finds out about the commit whose answer was lost.
     fn find_out(&self) -> Result<()> {
+        // One caller finds out; the others wait, and see what it found.
         let _finding_out = self.finding_out.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, version) = {
             let state = self.state();

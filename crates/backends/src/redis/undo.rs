@@ -66,6 +66,7 @@ impl Undo {
         }
 
         let oldest = self.snapshots.keys().next().copied();
+        // Only snapshots from before a commit need its old values.
         while let Some((&commit, _)) = self.commits.first_key_value() {
             if oldest.is_some_and(|oldest| commit > oldest) {
                 break;

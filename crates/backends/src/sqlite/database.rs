@@ -217,6 +217,7 @@ impl Database for SqliteDatabase {
                     }
                 };
                 connected.run("reader", "BEGIN")?;
+                // SQLite takes the snapshot at the first read, not at `BEGIN`.
                 connected.pin()?;
                 Ok(Box::new(WalReader {
                     connected: Some(connected),
@@ -331,6 +332,7 @@ impl Database for SqliteDatabase {
         self.inner.check_poison()?;
         self.with_writer("compact", |connected| {
             connected.compact(self.inner.options.journal_mode)?;
+            // A reader that keeps the log is no failure of the compaction.
             match self.inner.options.is_wal().then(|| connected.checkpoint()) {
                 None | Some(Ok(()) | Err(Error::Busy { .. })) => Ok(()),
                 Some(Err(error)) => Err(error),

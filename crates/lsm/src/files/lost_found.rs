@@ -64,6 +64,7 @@ fn link(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<bool> {
                 )
             ) =>
         {
+            // A rename would replace a file of that name.
             if disk.kind(to)?.is_some() {
                 return Ok(false);
             }
@@ -110,6 +111,7 @@ pub(crate) fn keep_copy(disk: &dyn Disk, dir: &Path, path: &Path) -> io::Result<
         match disk.hard_link(path, &to) {
             Ok(()) => return disk.sync_dir(&lost),
             Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
+            // A copy is welcome, but nothing depends on it.
             Err(_) => return Ok(()),
         }
     }
@@ -143,6 +145,7 @@ pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -
         }
     }
 
+    // The new names are durable before the old ones go.
     disk.sync_dir(&lost)?;
     for name in names {
         unlink(disk, &from.join(name))?;
@@ -168,6 +171,7 @@ pub(crate) fn take_back(
     for name in names {
         link(disk, &lost.join(name), &to.join(name))?;
     }
+    // The files are durable in their place before their names here go.
     disk.sync_dir(to)?;
     names.iter().try_for_each(|name| unlink(disk, &lost.join(name)))
 }

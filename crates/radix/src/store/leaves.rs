@@ -152,6 +152,7 @@ impl<'a> Leaves<'a> {
             Pending::Children(path, branch, at)
         });
 
+        // The value has the least address of all below, so it comes first, or last if descending.
         match self.order {
             Order::Ascending => self.pending.extend(children.into_iter().chain(value)),
             Order::Descending => self.pending.extend(value.into_iter().chain(children)),
@@ -165,6 +166,7 @@ impl<'a> Leaves<'a> {
         let Pending::Children(path, branch, at) = children else { return };
         let (next, rest) = match self.order {
             Order::Ascending => (at, at + 1),
+            // Before position 0 there is nothing: the wrapped position lies behind all children.
             Order::Descending => (at.wrapping_sub(1), at.wrapping_sub(1)),
         };
 
