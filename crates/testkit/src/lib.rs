@@ -1,8 +1,10 @@
 //! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
-//! files, a skewed distribution.
+//! files, a skewed distribution, sweeps over crashes and
+//! faults.
 //!
-//! This crate depends on no crate of ours, so every one of them can name it as a dev-dependency
-//! and no test binary ever holds two copies of one type.
+//! This crate depends on no crate of ours but `terrane_io`, whose tests do without it. So every
+//! other crate can name it as a dev-dependency, and no test binary ever holds two copies of one
+//! type.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +17,7 @@ pub mod keys;
 pub mod model;
 pub mod golden;
 pub mod trial;
+pub mod sweep;
 
 pub use rand_chacha::ChaCha8Rng;
 pub use rand_chacha::rand_core::{RngCore, SeedableRng};
