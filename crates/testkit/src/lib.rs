@@ -1,6 +1,6 @@
 //! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
 //! files, a skewed distribution, sweeps over crashes and
-//! faults.
+//! faults, child processes.
 //!
 //! This crate depends on no crate of ours but `terrane_io`, whose tests do without it. So every
 //! other crate can name it as a dev-dependency, and no test binary ever holds two copies of one
@@ -18,6 +18,7 @@ pub mod model;
 pub mod golden;
 pub mod trial;
 pub mod sweep;
+pub mod process;
 
 pub use rand_chacha::ChaCha8Rng;
 pub use rand_chacha::rand_core::{RngCore, SeedableRng};
