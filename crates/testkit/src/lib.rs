@@ -1,10 +1,9 @@
 //! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
-//! files, a skewed distribution, sweeps over crashes and
-//! faults, child processes.
+//! files, a skewed distribution, sweeps over crashes and faults, child processes.
 //!
-//! This crate depends on no crate of ours but `terrane_io`, whose tests do without it. So every
-//! other crate can name it as a dev-dependency, and no test binary ever holds two copies of one
-//! type.
+//! This crate depends on no crate of ours but `terrane_io`, whose tests do without it (its
+//! documentation tests depend on the facade). So every other crate can name it as a
+//! dev-dependency, and no test binary ever holds two copies of one type.
 
 #![forbid(unsafe_code)]
 
@@ -22,3 +21,8 @@ pub mod process;
 
 pub use rand_chacha::ChaCha8Rng;
 pub use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// The programs of the workspace's README, compiled with its documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use terrane_io::{Access, Disk, DiskFile, OpenMode, Result};
 
 /// Time limit of a wait; reaching it means that the test is wrong.
-const WAIT_MAX: Duration = Duration::from_mins(1);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 enum State {
