@@ -1,12 +1,11 @@
 //! Options of an [`LsmDatabase`](crate::LsmDatabase), names of its tables, errors of the engine.
 
+use terrane_kv::overlay::failure::{disk_error, locked};
 use terrane_kv::{Durability, Error, Result};
 use terrane_lsm::{
     CheckpointThread, CompactionPolicy, CompactionThread, FilterPolicy, PAGE_SIZE, SessionOptions,
     StoreOptions, TableConfig, TableName, WriteBuffer,
 };
-
-use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "lsm";
 

@@ -189,6 +189,8 @@ pub(crate) fn runs_in<'a>(
 mod tests {
     use terrane_io::{Access, OpenMode, SimDisk, Survival};
 
+    use terrane_testkit::sweep::Sweep;
+
     use super::*;
 
     #[test]
@@ -232,21 +234,19 @@ mod tests {
 
         let disk = fresh();
         script(&disk).unwrap();
-        let calls = disk.calls();
         assert_eq!(names(disk.as_ref(), dir).unwrap(), ["00000001.run.1"]);
         assert_eq!(disk.read_raw(active.join(&name)).unwrap(), b"first");
 
-        let first = fresh().calls();
-        for call in first..calls {
-            for seed in 0..8 {
-                let disk = fresh();
-                disk.set_plan(terrane_io::FaultPlan::crash_at(call));
-                assert!(script(&disk).is_err());
-                let disk = disk.after_crash(Survival::Torn(seed));
-                let contents: Vec<_> =
-                    disk.files().iter().map(|path| disk.read_raw(path).unwrap()).collect();
-                assert!(contents.contains(&b"first".to_vec()), "call {call}, seed {seed}");
-            }
-        }
+        Sweep::whole(1).on(&fresh()).crash(
+            |disk| assert_eq!(script(disk).is_err(), disk.has_crashed()),
+            |crash| {
+                crash.power_losses((0..8).map(Survival::Torn), |image| {
+                    let disk = &image.disk;
+                    let contents: Vec<_> =
+                        disk.files().iter().map(|path| disk.read_raw(path).unwrap()).collect();
+                    assert!(contents.contains(&b"first".to_vec()));
+                })
+            },
+        );
     }
 }

@@ -24,6 +24,7 @@ use terrane_lsm::{
 };
 
 use crate::SALT;
+use terrane_testkit::sweep::Sweep;
 
 const DIR: &str = "/store";
 
@@ -488,27 +489,20 @@ fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
         store.close()
     };
 
-    let calls = {
-        let disk = SimDisk::new(1);
-        run(&disk).unwrap();
-        disk.calls()
-    };
-
-    for call in 1..=calls {
-        for survival in [Survival::Nothing, Survival::Everything] {
-            let disk = SimDisk::new(call);
-            let plan = terrane_io::FaultPlan { crash_at_call: Some(call), ..Default::default() };
-            disk.set_plan(plan);
-            drop(run(&disk));
-            let disk = disk.after_crash(survival);
-            if disk.kind(&Path::new(DIR).join("metadata")).unwrap().is_none() {
-                continue;
-            }
-            let report = check(&disk);
-            let torn = |path: &Path| path.to_str().unwrap().contains("manifest.");
-            let minded = report.problems.iter().filter(|problem| !torn(&problem.path));
-            assert_eq!(minded.count(), 0, "call {call}, {survival:?}: {:?}", report.problems);
-            assert!(mend(&disk).is_clean(), "call {call}, {survival:?}");
-        }
-    }
+    Sweep::whole(1).crash(
+        |disk| drop(run(disk)),
+        |crash| {
+            crash.power_losses([Survival::Nothing, Survival::Everything], |image| {
+                let disk = &image.disk;
+                if disk.kind(&Path::new(DIR).join("metadata")).unwrap().is_none() {
+                    return;
+                }
+                let report = check(disk);
+                let torn = |path: &Path| path.to_str().unwrap().contains("manifest.");
+                let minded = report.problems.iter().filter(|problem| !torn(&problem.path));
+                assert_eq!(minded.count(), 0, "{:?}", report.problems);
+                assert!(mend(disk).is_clean());
+            })
+        },
+    );
 }

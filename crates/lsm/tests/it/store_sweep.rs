@@ -26,10 +26,10 @@ use terrane_lsm::Durability;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
+use terrane_testkit::sweep::Loss;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::crash::Loss;
 use crate::sim::number_in;
 use crate::store_script::{
     Batch, Change, History, Runner, Script, Step, StoreState, batch, check_found, check_image,
