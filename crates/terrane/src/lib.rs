@@ -22,6 +22,7 @@ pub use terrane_radix as radix;
 /// Names that a program with named tables uses first.
 pub mod prelude {
     pub use terrane_lsm::{
-        Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update, Version,
+        Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Ticket, Transaction,
+        Update, Version, WriteBatch,
     };
 }

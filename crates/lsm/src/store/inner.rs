@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     /// Whether a checkpoint is being made in the background.
     pub(crate) is_checkpointing: AtomicBool,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
-    /// What transactions are validated against.
+    /// Write sets of recent commits, for the validation of transactions.
     pub(crate) write_sets: WriteSets,
 }
 

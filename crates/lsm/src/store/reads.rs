@@ -112,9 +112,7 @@ impl Scan {
             return vec![range];
         }
         let behind = |key: Vec<u8>| [key.as_slice(), &[0]].concat();
-        let front = self
-            .front
-            .map(|key| Span { from: range.from.clone(), end: Some(behind(key)) });
+        let front = self.front.map(|key| Span { from: range.from.clone(), end: Some(behind(key)) });
         let back = self.back.map(|from| Span { from, end: range.end });
         front.into_iter().chain(back).collect()
     }
@@ -182,7 +180,8 @@ impl TableReadSet {
         if span.is_empty() {
             return false;
         }
-        let is_read = self.keys.range(span.from.clone()..).next().is_some_and(|key| span.covers(key));
+        let is_read =
+            self.keys.range(span.from.clone()..).next().is_some_and(|key| span.covers(key));
         let at = self.spans.partition_point(|own| own.from <= span.from);
         let from_below = at > 0 && self.spans[at - 1].covers(&span.from);
         is_read || from_below || self.spans.get(at).is_some_and(|own| span.covers(&own.from))

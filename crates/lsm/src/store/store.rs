@@ -56,6 +56,8 @@ pub struct Store {
 }
 
 /// A handle on a named table; clones are the same table. Threads may share it.
+///
+/// Each call that changes the table is a commit of its own and gives a [`Ticket`].
 #[derive(Debug, Clone)]
 pub struct NamedTable {
     pub(crate) shared: Arc<Shared>,
@@ -196,11 +198,7 @@ impl Store {
     /// [`Error::TableExists`], [`Error::InvalidConfig`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty
     /// one.
-    pub fn create_table(
-        &self,
-        name: impl AsRef<str>,
-        config: &TableConfig,
-    ) -> Result<NamedTable> {
+    pub fn create_table(&self, name: impl AsRef<str>, config: &TableConfig) -> Result<NamedTable> {
         let name = &TableName::new(name.as_ref())?;
         config.validate()?;
         let shared = &self.shared;
@@ -347,7 +345,11 @@ impl Store {
     }
 
     /// Commits batches for several tables, all or nothing, with the durability of the store. The
-    /// batches are applied in their order; a table may come more than once.
+    /// batches are applied in their order; a table may come more than once. A
+    /// [`WriteBatch`](crate::WriteBatch) owns its entries and takes keys of any type.
+    ///
+    /// With [`Durability::Group`], the default, the commit is written to the log when this returns,
+    /// and durable when [`Ticket::wait`] returns.
     ///
     /// # Errors
     /// The errors of [`commit_with`](Self::commit_with).
@@ -670,6 +672,9 @@ impl NamedTable {
 
     /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
     #[doc(alias("updates", "put_many"))]
@@ -679,6 +684,9 @@ impl NamedTable {
 
     /// Commits the insertion of one entry.
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
@@ -686,6 +694,9 @@ impl NamedTable {
     }
 
     /// Commits an upsert of one key.
+    ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
     ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
@@ -724,6 +735,9 @@ impl NamedTable {
 
     /// Commits the deletion of one key.
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
     pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
@@ -733,6 +747,9 @@ impl NamedTable {
 
 impl NamedTable {
     /// Commits the deletion of all keys in a range, with the durability of the store.
+    ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
     ///
     /// Cost: that of [`Table::delete_range`], and one small record of the log, whatever the range
     /// holds. Other commits and lookups wait for no longer than for that of one key.
@@ -748,6 +765,9 @@ impl NamedTable {
 
     /// Commits the deletion of all keys that begin with `prefix`: as
     /// [`delete_range`](Self::delete_range).
+    ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
     ///
     /// # Errors
     /// The errors of [`delete_range`](Self::delete_range).

@@ -23,6 +23,9 @@ use crate::store::reads::{ReadSet, TableReadSet};
 /// Bytes of a written key beside itself.
 const KEY_OVERHEAD: usize = size_of::<usize>();
 
+/// Bytes of a write set without keys, about.
+const SET_OVERHEAD: u64 = size_of::<WriteSet>() as u64;
+
 /// The write sets that live transactions need.
 #[derive(Debug)]
 pub(crate) struct WriteSets {
@@ -45,7 +48,7 @@ struct Kept {
     bytes: u64,
 }
 
-/// What one commit wrote.
+/// Keys and ranges that one commit wrote.
 #[derive(Debug)]
 struct WriteSet {
     /// Number of this set, from 1 on.
@@ -85,7 +88,7 @@ impl TableWrites {
         }
     }
 
-    /// What of it was read.
+    /// The first key or range that was read.
     fn conflict(&self, reads: &TableReadSet) -> Option<ConflictCause> {
         let table = || reads.name.to_string();
         let key = self.keys().find(|key| reads.has_key(key));
@@ -102,7 +105,7 @@ impl TableWrites {
 }
 
 impl WriteSet {
-    /// What of it was read.
+    /// The first table in which something was read.
     fn conflict(&self, reads: &ReadSet) -> Option<ConflictCause> {
         match &self.written {
             Written::Tables(tables) => reads
@@ -186,6 +189,7 @@ impl WriteSets {
     }
 
     fn push(&self, commit: u64, written: Written, bytes: u64) {
+        let bytes = bytes + SET_OVERHEAD;
         let mut kept = lock(&self.kept);
         kept.moment += 1;
         let moment = kept.moment;
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn write_sets_are_kept_while_a_transaction_needs_them() {
-        let sets = WriteSets::new(1_000);
+        let sets = WriteSets::new(10_000);
         insert(&sets, 1, b"a");
         assert_eq!(lock(&sets.kept).moment, 0, "nobody needs it");
 
@@ -262,7 +266,8 @@ mod tests {
             Err(Error::Conflict(conflict)) => Some((conflict.commit, conflict.cause)),
             _ => None,
         };
-        let of_key = |key: &[u8]| ConflictCause::Key { table: "main".to_owned(), key: key.to_vec() };
+        let of_key =
+            |key: &[u8]| ConflictCause::Key { table: "main".to_owned(), key: key.to_vec() };
         let reads = reads_of(1, b"a");
         assert_eq!(cause(sets.check(&reads, first, 1)), Some((2, of_key(b"a"))));
         assert_eq!(sets.check(&reads, second, 2).unwrap(), 2);
@@ -280,24 +285,22 @@ mod tests {
     /// is not.
     #[test]
     fn a_transaction_older_than_what_is_kept_is_refused() {
-        let sets = WriteSets::new(100);
+        let sets = WriteSets::new(5 * (SET_OVERHEAD + 20));
         let old = sets.begin();
         for commit in 1..=10 {
             insert(&sets, commit, &[commit as u8; 12]);
         }
-        assert_eq!(lock(&sets.kept).sets.len(), 5, "20 bytes each");
+        assert_eq!(lock(&sets.kept).sets.len(), 5, "20 bytes of keys each");
         let young = sets.begin();
         insert(&sets, 11, b"key");
 
-        let is_too_old = |result: Result<u64>| {
-            matches!(result, Err(Error::Conflict(c)) if c.cause == ConflictCause::TooOld)
-        };
+        let is_too_old = |result: Result<u64>| matches!(result, Err(Error::Conflict(c)) if c.cause == ConflictCause::TooOld);
         let reads = reads_of(1, b"other");
         assert!(is_too_old(sets.check(&reads, old, 0)));
         assert!(sets.check(&reads, young, 10).is_ok());
 
         // One set that is larger than all may be.
-        insert(&sets, 12, &[7; 101]);
+        insert(&sets, 12, &[7; 1_000]);
         assert!(is_too_old(sets.check(&reads, young, 10)));
         assert_eq!(lock(&sets.kept).bytes, 0);
     }
