@@ -10,7 +10,7 @@ const KEY_BYTES_SHOWN: usize = 32;
 pub struct Conflict {
     /// The commit that came in between; with [`ConflictCause::TooOld`] the view of the transaction.
     pub commit: u64,
-    /// What that commit changed.
+    /// The change of that commit.
     pub cause: ConflictCause,
 }
 

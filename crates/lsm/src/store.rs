@@ -12,8 +12,8 @@
 //! - Recovery applies the WAL in memory. The process never appends behind a WAL it found: it
 //!   rewrites, syncs and seals the found end first, because bytes of a dead process may be visible
 //!   and not durable.
-//! - Locks are taken in the order `published`, `state`, `slot`, `durable`; that of the write sets is
-//!   taken below all of them.
+//! - Locks are taken in the order `published`, `state`, `slot`, `durable`; the lock of the write
+//!   sets is taken below all of them.
 //! - Transactions are validated when they commit, against the write sets of the commits since their
 //!   view. Write sets exist only while transactions live.
 //! - An install, a replacement and a rollback are commits without a record: a manifest has them.

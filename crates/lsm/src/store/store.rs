@@ -75,12 +75,14 @@ pub struct TableInfo {
     pub config: TableConfig,
 }
 
-/// The receipt of a commit, which has been applied and written to the log, and which a loss of power
-/// may still take back. [`wait`](Self::wait) returns when the commit survives that; with
-/// [`Durability::Group`], the default, the wait is what makes the commit durable. To commit without
-/// waiting is a choice: `drop` the ticket then, and [`Store::sync`] or a later ticket makes the
-/// commit durable, too. It keeps nothing open: when the last handle on the store has gone, so
-/// has the store.
+/// The receipt of a commit, which is applied and written to the log. A loss of power may still take
+/// the commit back.
+///
+/// [`wait`](Self::wait) returns when the commit survives that. With [`Durability::Group`], the
+/// default, the wait makes the commit durable. To commit without waiting is a choice: `drop` the
+/// ticket then; [`Store::sync`] or a later ticket makes the commit durable, too.
+///
+/// A ticket keeps nothing open: when the last handle on the store has gone, so has the store.
 #[derive(Debug, Clone)]
 #[must_use = "the commit is in the log, and survives a loss of power only once `wait` has returned"]
 pub struct Ticket {

@@ -1,18 +1,21 @@
 //! Tables that are installed in a store under a name.
 //!
-//! Goal: any table of the session can be installed, alone, with a commit, or in the place of a named
-//! table; afterwards it is a named table like any other, and nothing was written to the log for it.
+//! Goal: any table of the session can be installed, alone, with a commit, or in the place of a
+//! named table; afterwards it is a named table like any other, and nothing was written to the log
+//! for it.
 //!
 //! Method: one table of each origin and state, compared before and after, also after a loss of
-//! power and with later commits; counted bytes. A crash and a fault at every call is in
-//! [`store_sweep`](crate::store_sweep) and [`store_faults`](crate::store_faults), which have a
-//! workload of installations.
+//! power and with later commits; counted bytes; a crash and a failure at every call. The workload
+//! `installed tables` of [`store_sweep`](crate::store_sweep) and
+//! [`store_faults`](crate::store_faults) has installations among commits, versions and rollbacks.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrane_io::{CountedDisk, Disk, SimDisk, Survival};
+use terrane_io::{CountedDisk, Disk, FaultKind, FaultPlan, Repeat, SimDisk, Survival};
 use terrane_lsm::{
     BackupPlace, Durability, Error, MergeOperator, ReaderOptions, Session, SessionOptions,
     SnapshotName, SnapshotPlace, Store, StoreOptions, StoreReader, Table, TableConfig, Update,
@@ -158,7 +161,7 @@ fn a_view_of_a_named_table_can_be_installed() {
     assert_eq!(content(&other.view().unwrap()).len(), 51);
 }
 
-/// What has the old content keeps it: views, forks, snapshots, versions, readers, backups.
+/// Views, forks, snapshots, versions, readers and backups keep the old content.
 #[test]
 fn a_replaced_table_stays_for_those_who_have_it() {
     let (disk, shared) = sim();
@@ -453,4 +456,163 @@ fn a_store_without_a_log_installs_with_a_commit() {
     assert_eq!(all["other"][&b"a"[..]], b"12");
     let store = open(&(disk.after_crash(Survival::Nothing) as Arc<dyn Disk>));
     assert_eq!((state(&store).unwrap(), store.last_commit()), (all, 2));
+}
+
+/// One of the three calls.
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    Install,
+    InstallWith,
+    Replace,
+}
+
+/// A store with two tables, one of them with updates since the last checkpoint.
+fn prepared(disk: &Arc<SimDisk>) -> (Store, Table, WriteBatch) {
+    let store = open(&(Arc::clone(disk) as Arc<dyn Disk>));
+    let main = store.create_table("main", &config(8)).unwrap();
+    let other = store.create_table("other", &config(8)).unwrap();
+    for number in 0..20_u8 {
+        main.insert(&[number], b"old").unwrap().wait().unwrap();
+    }
+    store.checkpoint().unwrap();
+    other.insert(b"other", b"1").unwrap().wait().unwrap();
+
+    let mut table = store.new_volatile_table(&config(5)).unwrap();
+    fill(&mut table, 0..13);
+    let mut batch = WriteBatch::new();
+    batch.upsert(&other, "other", "2");
+    batch.delete_range(&main, &[3][..]..&[7][..]);
+    (store, table, batch)
+}
+
+impl Call {
+    fn run(self, store: &Store, table: &Table, batch: &WriteBatch) -> terrane_lsm::Result<()> {
+        match self {
+            Self::Install => store.install("new", table).map(drop),
+            Self::InstallWith => store.install_with("new", table, batch).map(drop),
+            Self::Replace => store.replace("main", table).map(drop),
+        }
+    }
+}
+
+/// State and number of the last commit.
+fn found(store: &Store) -> (crate::store_script::State, u64) {
+    (state(store).unwrap(), store.last_commit())
+}
+
+/// A loss of power, the end of the process, and a failure, at every call on the disk.
+#[test]
+fn a_table_is_installed_or_not_after_a_crash_or_a_failure_at_any_call() {
+    for call in [Call::Install, Call::InstallWith, Call::Replace] {
+        let disk = SimDisk::new(1);
+        let (store, table, batch) = prepared(&disk);
+        let old = found(&store);
+        let first = disk.calls();
+        call.run(&store, &table, &batch).unwrap();
+        let new = found(&store);
+        let calls = disk.calls() - first;
+        assert_ne!(old, new);
+        assert!(calls > 10, "{call:?}: {calls} calls");
+
+        for at in 0..calls {
+            let disk = SimDisk::new(1);
+            let (store, table, batch) = prepared(&disk);
+            disk.set_plan(FaultPlan::crash_at(disk.calls() + at));
+            call.run(&store, &table, &batch).unwrap_err();
+            assert!(disk.has_crashed());
+            let images = [
+                disk.after_crash(Survival::Nothing),
+                disk.after_crash(Survival::Everything),
+                disk.after_crash(Survival::Random(at)),
+                disk.after_crash(Survival::Torn(at)),
+                disk.process_kill(),
+            ];
+            for image in images {
+                let store = open(&(Arc::clone(&image) as Arc<dyn Disk>));
+                let mut expected = found(&store);
+                assert!(expected == old || expected == new, "{call:?}, call {at}: {expected:?}");
+
+                // It goes on, and the same call can be repeated if nothing was done.
+                let other = store.table("other").unwrap();
+                other.insert(b"after", b"").unwrap().wait().unwrap();
+                expected.0.get_mut("other").unwrap().insert(b"after".to_vec(), Vec::new());
+                expected.1 += 1;
+                drop((store, other));
+                let store = open(&(image.after_crash(Survival::Nothing) as Arc<dyn Disk>));
+                assert_eq!(found(&store), expected, "{call:?}, call {at}");
+            }
+        }
+
+        for at in 0..calls {
+            let disk = SimDisk::new(1);
+            let (store, table, batch) = prepared(&disk);
+            disk.set_plan(FaultPlan::fail(disk.calls() + at, FaultKind::Eio, Repeat::Once));
+            let done = call.run(&store, &table, &batch);
+            disk.set_plan(FaultPlan::default());
+            let expected = if done.is_ok() { &new } else { &old };
+            assert_eq!(found(&store), *expected, "{call:?}, call {at}: {done:?}");
+            if done.is_err() && !store.is_poisoned() {
+                call.run(&store, &table, &batch).unwrap();
+                assert_eq!(found(&store), new, "{call:?}, call {at}, the second time");
+            }
+            drop((store, table, batch));
+            let store = open(&(disk.after_crash(Survival::Nothing) as Arc<dyn Disk>));
+            let expected = found(&store);
+            assert!(expected == old || expected == new, "{call:?}, call {at}: {expected:?}");
+        }
+    }
+}
+
+/// A merge operator that panics in the batch of an installation panics in a fork: the store goes on
+/// without the table and without the batch.
+#[test]
+fn a_panic_in_the_batch_of_an_installation_leaves_the_store_as_it_was() {
+    let is_panicking = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_panicking);
+    let mine = MergeOperator::new("mine", move |newer, older| {
+        assert!(!flag.load(Ordering::Acquire), "as planned");
+        [older, newer].concat()
+    })
+    .unwrap();
+
+    let disk = SimDisk::new(1) as Arc<dyn Disk>;
+    let options = options(Durability::Group).resolve(mine.clone());
+    let store = Store::open(disk, Path::new("/store"), &options).unwrap();
+    let config = TableConfig { resolve: mine, ..config(100) };
+    let main = store.create_table("main", &config).unwrap();
+    main.insert(b"key", b"1").unwrap().wait().unwrap();
+    let table = store.new_volatile_table(&config).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.insert(&main, "other", "");
+    batch.upsert(&main, "key", "2");
+    batch.upsert(&main, "key", "3");
+
+    let before = found(&store);
+    is_panicking.store(true, Ordering::Release);
+    let panicked = catch_unwind(AssertUnwindSafe(|| store.install_with("new", &table, &batch)));
+    is_panicking.store(false, Ordering::Release);
+    assert!(panicked.is_err());
+    assert_eq!(found(&store), before);
+    drop(store.install_with("new", &table, &batch).unwrap());
+    assert_eq!(main.get(b"key").unwrap().value(), Some(&b"123"[..]));
+    store.close().unwrap();
+}
+
+/// Counters of a table go on when a batch comes with an installation.
+#[test]
+fn statistics_of_a_table_go_on_over_an_installation() {
+    let (_, shared) = sim();
+    let store = open(&shared);
+    let main = store.create_table("main", &config(8)).unwrap();
+    for number in 0..30_u8 {
+        main.insert(&[number], b"").unwrap().wait().unwrap();
+    }
+    let before = main.stats().unwrap();
+    let mut batch = WriteBatch::new();
+    batch.insert(&main, "key", "");
+    let table = store.new_volatile_table(&config(8)).unwrap();
+    drop(store.install_with("new", &table, &batch).unwrap());
+    let after = main.stats().unwrap();
+    assert!(after.updates >= before.updates && after.written_bytes >= before.written_bytes);
+    assert!(before.updates == 30 && before.written_bytes > 0);
 }
