@@ -278,7 +278,8 @@ mod tests {
         sets.end(first);
         assert_eq!(lock(&sets.kept).sets.len(), 1);
         sets.end(second);
-        assert_eq!((lock(&sets.kept).sets.len(), lock(&sets.kept).bytes), (0, 0));
+        let kept = lock(&sets.kept);
+        assert_eq!((kept.sets.len(), kept.bytes), (0, 0));
     }
 
     /// A transaction older than what is kept is refused, whatever it has read; one that began later
