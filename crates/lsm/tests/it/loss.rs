@@ -110,7 +110,7 @@ fn specimen() -> Specimen {
             let bound = |number: u64| format!("key {:05}", number % KEYS).into_bytes();
             let from = bound(commit * 13);
             let to = bound(commit * 13 + 90);
-            table.delete_range(&from[..]..&to[..]).unwrap();
+            drop(table.delete_range(&from[..]..&to[..]).unwrap());
             state.retain(|key, _| !(&from..&to).contains(&key));
             states.push(state);
             continue;
@@ -135,7 +135,7 @@ fn specimen() -> Specimen {
         });
 
         let updates: Vec<_> = updates.collect();
-        table.write_batch(&updates).unwrap();
+        drop(table.write_batch(&updates).unwrap());
         for (key, value, blob, kind) in &batch {
             let held = match kind {
                 0 => None,
@@ -187,9 +187,9 @@ fn held(disk: &Arc<SimDisk>) -> Result<StoreContent> {
         versions.insert(info.number, content(store.session(), &table)?);
     }
 
-    table.insert(b"later", b"1")?;
+    drop(table.insert(b"later", b"1")?);
     store.checkpoint()?;
-    table.delete(b"later")?;
+    drop(table.delete(b"later")?);
     store.close()?;
     let store = open(disk)?;
     let again = content(store.session(), &*store.table(&TableName::default())?.view()?)?;

@@ -277,7 +277,7 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     let mut found = content(&table.view().unwrap()).unwrap();
     assert!(legal.contains(&found), "{} entries are none of {}", found.len(), legal.len());
     let first = found.keys().next().cloned().unwrap_or_default();
-    table.delete(&first).expect("deletions go on");
+    drop(table.delete(&first).expect("deletions go on"));
     found.remove(&first);
     store.checkpoint().expect("checkpoints go on");
     disk.set_plan(FaultPlan::default());

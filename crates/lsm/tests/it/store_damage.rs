@@ -300,7 +300,7 @@ fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_syn
 
     let table = store.create_table(&TableName::default(), &TableConfig::default()).unwrap();
     for number in 0..4_u8 {
-        table.insert(&[number], b"value").unwrap();
+        drop(table.insert(&[number], b"value").unwrap());
     }
     let lost_power = disk.after_crash(Survival::Nothing);
     let killed = disk.process_kill();
@@ -465,7 +465,7 @@ fn lost_metadata_of_a_store_that_is_only_a_log_are_not_replaced_by_others() {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     let table = store.create_table(&TableName::default(), &TableConfig::default()).unwrap();
-    table.insert(b"key", b"value").unwrap();
+    drop(table.insert(b"key", b"value").unwrap());
     let killed = disk.process_kill();
     drop((store, table));
     assert_eq!(check(&killed).problems, []);
@@ -483,9 +483,9 @@ fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
     let run = |disk: &Arc<SimDisk>| -> Result<()> {
         let store = open(disk)?;
         let table = store.create_table(&TableName::default(), &TableConfig::default())?;
-        table.insert(b"key", b"value")?;
+        drop(table.insert(b"key", b"value")?);
         store.checkpoint()?;
-        table.insert(b"key", b"another")?;
+        drop(table.insert(b"key", b"another")?);
         store.close()
     };
 
