@@ -189,7 +189,7 @@ impl ObjectIndex for BtreeIndex {
         visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
     ) -> IndexResult<()> {
         let mut entries = self.range_from(first)?;
-        while let Some((key, value)) = entries.next()? {
+        while let Some((key, value)) = entries.next_ref()? {
             if !visit(key.try_into()?, value.try_into()?) {
                 break;
             }

@@ -24,8 +24,8 @@
 //! let reader = IndexReader::open(RealDisk::auto(), &dir, &config)?; // in this process or another
 //! index.remove(b"bob")?;
 //! let mut cursor = index.range("b"..)?;
-//! assert_eq!(cursor.next()?, Some((b"carol".as_slice(), b"20".as_slice())));
-//! assert_eq!(cursor.next()?, None);
+//! assert_eq!(cursor.next_ref()?, Some((b"carol".as_slice(), b"20".as_slice())));
+//! assert_eq!(cursor.next_ref()?, None);
 //! assert!(reader.mem(b"bob")?, "nothing was flushed since");
 //!
 //! index.flush(false)?;

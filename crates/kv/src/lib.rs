@@ -24,6 +24,7 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod database;
+mod entries;
 pub mod gap;
 pub mod removals;
 pub mod turn;
@@ -35,4 +36,5 @@ pub use database::{
     INDEXES_MAX, KEY_BYTES_MAX, PowerLoss, Reader, Receipt, Result, Source, Table, VALUE_BYTES_MAX,
     Writer, check_entry, check_indexes, is_index_name,
 };
+pub use entries::Entries;
 pub use memory::Memory;

@@ -122,7 +122,7 @@ fn measure(
     let start = Instant::now();
     let mut diff = older.diff(newer)?;
     let mut changes = Vec::with_capacity(expected.len());
-    while let Some(change) = diff.next()? {
+    while let Some(change) = diff.next().transpose()? {
         changes.push(change);
     }
     let measured = (disk.counts().read_pages - before, start.elapsed());

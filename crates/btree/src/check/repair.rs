@@ -580,7 +580,7 @@ fn rebuild(
 fn count_entries(core: &Arc<Core>) -> Result<u64> {
     let mut cursor = Cursor::ascending(core, (Vec::new(), None))?;
     let mut entries = 0;
-    while cursor.next()?.is_some() {
+    while cursor.next_ref()?.is_some() {
         entries += 1;
     }
     Ok(entries)

@@ -229,9 +229,9 @@ impl SortDir {
 ///     sorter.push(key.as_bytes(), value.as_bytes())?;
 /// }
 /// let mut records = sorter.finish(&mut |_| {})?;
-/// assert_eq!(records.next()?, Some((&b"a"[..], &b"one"[..])));
-/// assert_eq!(records.next()?, Some((&b"b"[..], &b"new"[..])));
-/// assert_eq!(records.next()?, None);
+/// assert_eq!(records.next_ref()?, Some((&b"a"[..], &b"one"[..])));
+/// assert_eq!(records.next_ref()?, Some((&b"b"[..], &b"new"[..])));
+/// assert_eq!(records.next_ref()?, None);
 /// records.remove_files()
 /// # }
 /// ```
@@ -352,7 +352,7 @@ impl Sorter {
     ) -> Result<()> {
         let passed = self.position;
         let mut position = 0;
-        while let Some((key, value)) = input.next()? {
+        while let Some((key, value)) = input.next_ref()? {
             if position >= passed {
                 self.push(key, value)?;
             }
@@ -572,7 +572,7 @@ impl Records for SortedRecords {
     /// # Errors
     /// [`Error::Disk`]; [`Error::Corrupt`] if a file is damaged; [`Error::DuplicateKey`] where
     /// duplicates are refused.
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let record = match &mut self.source {
             Source::Memory { arena, next } => arena.last_of_key(*next)?.map(|(record, after)| {
                 *next = after;

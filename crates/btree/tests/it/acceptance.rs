@@ -497,13 +497,13 @@ fn cursors_are_ordered_and_stand_still() {
     let mut forward = Vec::new();
     let mut backward = Vec::new();
     for number in 0..5_000_u64 {
-        forward.push(cursor.next().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
-        backward.push(back.next().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
+        forward.push(cursor.next_ref().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
+        backward.push(back.next_ref().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
         index.replace(&key(number * 31 % 6_000), b"later").unwrap();
         index.remove(&key(number * 17 % 5_000)).unwrap();
     }
 
-    assert!(cursor.next().unwrap().is_none() && back.next().unwrap().is_none());
+    assert!(cursor.next_ref().unwrap().is_none() && back.next_ref().unwrap().is_none());
     backward.reverse();
     assert_eq!(forward, pairs(&model));
     assert_eq!(backward, forward);

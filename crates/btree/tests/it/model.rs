@@ -215,6 +215,32 @@ impl<'a> Run<'a> {
         let mut backward = list(self.index.prefix_back(prefix).unwrap());
         backward.reverse();
         assert_eq!(backward, entries);
+        self.scan_both_ends();
+    }
+
+    /// Both ends of a cursor of either direction, in random turns, give each entry once.
+    fn scan_both_ends(&mut self) {
+        let low = self.key();
+        let high = self.key();
+        let is_descending = self.rng.below(2) == 0;
+        let mut cursor = if is_descending {
+            self.index.range_back(low.clone()..high.clone()).unwrap()
+        } else {
+            self.index.range(low.clone()..high.clone()).unwrap()
+        };
+        let range = if low < high { expected(self.model.range(low..high)) } else { Vec::new() };
+        let mut rest = range.iter();
+
+        loop {
+            let is_front = self.rng.below(2) == 0;
+            let given = if is_front { cursor.next() } else { cursor.next_back() };
+            let wanted = if is_front == is_descending { rest.next_back() } else { rest.next() };
+            assert_eq!(given.map(Result::unwrap).as_ref(), wanted);
+            if wanted.is_none() {
+                break;
+            }
+        }
+        assert!(cursor.next().is_none() && cursor.next_back().is_none());
     }
 
     /// Snapshots have what the index had.

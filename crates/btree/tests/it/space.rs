@@ -72,7 +72,7 @@ fn remove(index: &Index, number: u64) -> Result<()> {
 fn content(index: &Index) -> Model {
     let mut found = Model::new();
     let mut cursor = index.iter().unwrap();
-    while let Some((key, value)) = cursor.next().unwrap() {
+    while let Some((key, value)) = cursor.next_ref().unwrap() {
         found.insert(key.to_vec(), value.to_vec());
     }
     found

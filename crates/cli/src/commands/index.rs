@@ -75,7 +75,7 @@ pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failur
 
     let mut cursor = index.range::<Vec<u8>>((from.clone(), to.clone()))?;
     let mut keys = Vec::new();
-    while let Some((key, _)) = cursor.next()? {
+    while let Some((key, _)) = cursor.next_ref()? {
         if keys.len() == BATCH_KEYS_MAX {
             // The keys do not fit into one batch, so the index removes the range leaf by leaf.
             let before = index.len()?;

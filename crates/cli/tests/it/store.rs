@@ -101,7 +101,7 @@ fn content(session: &Session, name: &str) -> Option<Content> {
     let table = session.open_snapshot(&SnapshotName::new(name).unwrap(), LABEL).ok()?;
     let mut cursor = table.cursor().ok()?;
     let mut content = Content { entries: 0, crc: 0 };
-    while let Some(record) = cursor.next().ok()? {
+    while let Some(record) = cursor.next().transpose().ok()? {
         let value = record.value.into_vec();
         if table.get(&record.key).ok()?.value() != Some(&value) {
             return None;

@@ -171,7 +171,7 @@ mod tests {
         assert!(key == b"key" && LIMIT - limit <= 12 && bytes > limit, "{key:?} {bytes} {limit}");
         let pending = table.submit(&[b"key"]).and_then(PendingLookups::wait);
         assert!(matches!(pending, Err(Error::UpsertTooLarge { .. })));
-        let read = table.cursor().unwrap().take(usize::MAX);
+        let read = table.cursor().unwrap().next_many(usize::MAX);
         assert!(matches!(read, Err(Error::UpsertTooLarge { key, .. }) if key == b"key"));
         assert!(table.get(&1_000_u32.to_le_bytes()).unwrap().is_found());
     }
@@ -203,7 +203,7 @@ mod tests {
         check_too_large(&snapshot);
         let older = growing(&session);
         let mut diff = older.diff(&table).unwrap();
-        let read = std::iter::from_fn(|| diff.next().transpose()).find_map(Result::err);
+        let read = diff.by_ref().find_map(Result::err);
         assert!(matches!(read, Some(Error::UpsertTooLarge { .. })));
 
         let mut copy = table.fork().unwrap();

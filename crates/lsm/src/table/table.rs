@@ -306,7 +306,7 @@ impl Table {
     /// it has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read.
+    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next_ref`] where keys are read.
     /// After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
@@ -576,7 +576,7 @@ impl Table {
     ) -> Result<bool> {
         let span = Span { from: from.to_vec(), end: end.map(<[u8]>::to_vec) };
         if !self.tree.has_room_for(&span) {
-            let keys = self.cursor_over(span.range())?.take_keys(MASKED_KEYS_MIN)?;
+            let keys = self.cursor_over(span.range())?.next_keys(MASKED_KEYS_MIN)?;
             if keys.len() < MASKED_KEYS_MIN {
                 for key in &keys {
                     self.put(key, Update::Delete, applied.undo.as_mut())?;
@@ -968,7 +968,7 @@ impl Table {
     /// Cost: that of a scan, and of reading the blobs.
     ///
     /// # Errors
-    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next`].
+    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next_ref`].
     pub fn export_canonical(&self, out: impl Write) -> Result<CanonicalSummary> {
         let id = self.session.id();
         event!(DEBUG, "table.export_canonical", self.session.dir(), table = id);
@@ -1061,7 +1061,7 @@ impl Table {
     /// Cost: a scan of the whole table.
     ///
     /// # Errors
-    /// The errors of [`Cursor::next`].
+    /// The errors of [`Cursor::next_ref`].
     pub fn count_exact(&self) -> Result<u64> {
         let mut cursor = self.cursor()?;
         let mut count = 0;

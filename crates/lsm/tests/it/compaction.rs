@@ -73,7 +73,7 @@ fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
             let stats = table.stats();
             assert_eq!((stats.runs(), stats.entries()), (1, expected.len() as u64), "{stats:?}");
             assert_eq!(content(&duplicate), expected);
-            assert_eq!(cursor.take(usize::MAX).unwrap().len(), expected.len());
+            assert_eq!(cursor.next_many(usize::MAX).unwrap().len(), expected.len());
             let again = place.runs().len();
             compact(&mut table);
             assert_eq!(place.runs().len(), again, "there was nothing to be done");

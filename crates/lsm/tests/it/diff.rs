@@ -40,10 +40,10 @@ fn held(session: &Session, lookup: &Lookup) -> Option<StoredValue> {
 
 fn read(session: &Session, mut diff: Diff) -> Vec<Changed> {
     let mut changes = Vec::new();
-    while let Some(change) = diff.next().unwrap() {
+    while let Some(change) = diff.next().transpose().unwrap() {
         changes.push((change.key, held(session, &change.old), held(session, &change.new)));
     }
-    assert_eq!(diff.next().unwrap(), None);
+    assert_eq!(diff.next().transpose().unwrap(), None);
     changes
 }
 
@@ -227,7 +227,7 @@ fn pages_of(disk: &SimDisk, older: &Table, newer: &Table) -> (u64, usize) {
     let mut diff = older.diff(newer).unwrap();
     assert_eq!(disk.counts().read_pages, before, "nothing is read before it is asked for");
     let mut count = 0;
-    while diff.next().unwrap().is_some() {
+    while diff.next().transpose().unwrap().is_some() {
         count += 1;
     }
     (disk.counts().read_pages - before, count)
@@ -323,7 +323,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
         drop((table, newer));
 
         let mut seen = 0;
-        while let Some(change) = diff.next().unwrap() {
+        while let Some(change) = diff.next().transpose().unwrap() {
             let number = (0..20).find(|&number| key(number) == change.key.as_slice()).unwrap();
             assert_eq!(held(&session, &change.old), Some((b"old".to_vec(), Some(blob(number)))));
             let new = Some((b"old".to_vec(), Some(blob(number + 100))));
@@ -344,7 +344,8 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
         assert!(matches!(table.diff(&foreign), Err(Error::TablesOfDifferentSessions)));
         let mut diff = table.diff(&table).unwrap();
         session.close().unwrap();
-        assert!(matches!(diff.next(), Err(Error::SessionClosed)));
+        assert!(matches!(diff.next(), Some(Err(Error::SessionClosed))));
+        assert!(diff.next().is_none(), "an error ends the iteration");
         assert!(matches!(table.diff(&table), Err(Error::SessionClosed)));
     }
 }
@@ -389,9 +390,9 @@ fn a_diff_that_failed_gives_its_error_again() {
     for nth in [1, 2, count / 2, count] {
         let mut diff = older.diff(&table).unwrap();
         disk.set_plan(FaultPlan::fail(disk.calls() + nth, FaultKind::Eio, Repeat::Once));
-        let failed = std::iter::repeat_with(|| diff.next()).find_map(Result::err);
+        let failed = diff.by_ref().find_map(Result::err);
         assert!(matches!(failed, Some(Error::Disk(_))), "{failed:?}");
-        assert!(matches!(diff.next(), Err(Error::Disk(_))));
+        assert!(diff.next().is_none(), "an error ends the iteration");
         disk.set_plan(FaultPlan::default());
         assert_eq!(pages_of(&disk, &older, &table), whole);
     }

@@ -172,7 +172,7 @@ fn golden_files_are_what_is_written_and_are_read() {
 /// The table's content with its blobs.
 fn content_with_blobs(session: &Session, table: &Table) -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let mut cursor = table.cursor().unwrap();
-    let records = cursor.take(100).unwrap().into_iter();
+    let records = cursor.next_many(100).unwrap().into_iter();
     let blob = |blob| session.retrieve_blobs(&[blob]).unwrap().remove(0);
     records.map(|r| (r.key, r.value.into_vec(), r.blob.map(blob).unwrap_or_default())).collect()
 }

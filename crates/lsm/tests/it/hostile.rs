@@ -56,7 +56,7 @@ fn name(text: &str) -> SnapshotName {
 fn content(session: &Session, table: &Table) -> Result<Content> {
     let mut content = Content::new();
     let mut cursor = table.cursor()?;
-    while let Some(record) = cursor.next()? {
+    while let Some(record) = cursor.next().transpose()? {
         let mut value = record.value.into_vec();
         if let Some(blob) = record.blob {
             value.extend(session.retrieve_blobs(&[blob])?.concat());

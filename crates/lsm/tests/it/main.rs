@@ -216,7 +216,7 @@ fn clear(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
 fn content(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut cursor = table.cursor().unwrap();
     let mut entries = Vec::new();
-    while let Some(record) = cursor.next().unwrap() {
+    while let Some(record) = cursor.next().transpose().unwrap() {
         entries.push((record.key, record.value.into_vec()));
     }
     entries

@@ -128,12 +128,12 @@ fn check(session: &Session, table: &Table, entries: &Entries) -> Result<()> {
 
     let mut cursor = table.cursor()?;
     for (key, (value, _)) in entries {
-        let record = cursor.next()?;
+        let record = cursor.next().transpose()?;
         let record = record.map(|record| (record.key, record.value.into_vec()));
         assert_eq!(record.as_ref(), Some(&(key.clone(), value.clone())));
     }
 
-    assert!(cursor.next()?.is_none());
+    assert!(cursor.next().transpose()?.is_none());
     Ok(())
 }
 

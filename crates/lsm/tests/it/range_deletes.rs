@@ -77,13 +77,13 @@ fn check(table: &Table, model: &Model, what: &str) {
 
     let mut cursor = table.cursor().unwrap();
     let mut found = Vec::new();
-    while let Some(record) = cursor.next().unwrap() {
+    while let Some(record) = cursor.next().transpose().unwrap() {
         found.push((record.key, record.value.into_vec()));
     }
     assert_eq!(found, expected, "forwards, {what}");
 
     let mut back = Vec::new();
-    while let Some(record) = cursor.prev().unwrap() {
+    while let Some(record) = cursor.prev().transpose().unwrap() {
         back.push((record.key, record.value.into_vec()));
     }
     back.reverse();
@@ -102,7 +102,7 @@ fn check(table: &Table, model: &Model, what: &str) {
 fn check_diff(older: (&Table, &Model), newer: (&Table, &Model)) {
     let mut diff = older.0.diff(newer.0).unwrap();
     let mut found = BTreeMap::new();
-    while let Some(change) = diff.next().unwrap() {
+    while let Some(change) = diff.next().transpose().unwrap() {
         let value = |lookup: &Lookup| lookup.value().map(<[u8]>::to_vec);
         found.insert(change.key, (value(&change.old), value(&change.new)));
     }
@@ -306,7 +306,7 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
             }
             let next = |cursor: &mut Cursor| {
                 let record = if from < to { cursor.next() } else { cursor.prev() };
-                record.unwrap().map(|record| record.key)
+                record.map(|record| record.unwrap().key)
             };
             assert_eq!(next(&mut cursor), Some(key(from).to_vec()));
             assert_eq!(next(&mut cursor), Some(key(to).to_vec()));

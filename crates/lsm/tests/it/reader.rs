@@ -55,7 +55,7 @@ fn reader(place: &SessionDir) -> StoreReader {
 
 fn content(table: &Table) -> Content {
     let mut cursor = table.cursor().unwrap();
-    let records = cursor.take(usize::MAX).unwrap();
+    let records = cursor.next_many(usize::MAX).unwrap();
     records.into_iter().map(|record| (record.key, record.value.into_vec())).collect()
 }
 

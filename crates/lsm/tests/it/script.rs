@@ -148,7 +148,7 @@ pub(crate) fn update(table: &mut Table, batch: &Batch) -> Result<()> {
 pub(crate) fn scan(table: &Table) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut cursor = table.cursor()?;
     let mut found = Vec::new();
-    while let Some(record) = cursor.next()? {
+    while let Some(record) = cursor.next().transpose()? {
         found.push((record.key, record.value.into_vec()));
     }
     Ok(found)

@@ -83,7 +83,7 @@ fn delete(table: &NamedTable, first: u64) -> Result<()> {
 }
 
 fn content(table: &Table) -> Result<Content> {
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok(records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec())).collect())
 }
 

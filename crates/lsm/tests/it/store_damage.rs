@@ -56,7 +56,7 @@ fn state(store: &Store) -> Result<State> {
     for info in store.tables()? {
         let mut cursor = store.table(&info.name)?.cursor()?;
         let content = state.entry(info.name.to_string()).or_default();
-        while let Some(record) = cursor.next()? {
+        while let Some(record) = cursor.next().transpose()? {
             content.insert(record.key, record.value.into_vec());
         }
     }

@@ -353,7 +353,7 @@ pub(crate) fn commit(
 }
 
 pub(crate) fn content(table: &NamedTable) -> Result<Content> {
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok(records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec())).collect())
 }
 
@@ -373,7 +373,7 @@ pub(crate) fn store_state(store: &Store) -> Result<StoreState> {
         let version = store.version(info.number)?;
         let mut state = State::new();
         for name in version.tables() {
-            let records = version.table(&name)?.cursor()?.take(usize::MAX)?;
+            let records = version.table(&name)?.cursor()?.next_many(usize::MAX)?;
             let records = records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec()));
             state.insert(name.to_string(), records.collect());
         }

@@ -50,7 +50,7 @@ fn open_at(disk: &Arc<dyn Disk>, dir: &Path, durability: Durability) -> Store {
 }
 
 fn content(table: &Table) -> Content {
-    let records = table.cursor().unwrap().take(usize::MAX).unwrap();
+    let records = table.cursor().unwrap().next_many(usize::MAX).unwrap();
     records.into_iter().map(|record| (record.key, record.value.into_vec())).collect()
 }
 
@@ -112,7 +112,7 @@ fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
 
     let mut diff = old.diff(new).unwrap();
     let mut count = 0;
-    while let Some(Change { key, old, .. }) = diff.next().unwrap() {
+    while let Some(Change { key, old, .. }) = diff.next().transpose().unwrap() {
         count += 1;
         match old.value() {
             Some(value) => drop(undone.insert(key, value.to_vec())),

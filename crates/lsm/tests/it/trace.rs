@@ -138,10 +138,10 @@ fn updates_and_reads(session: &Session) {
     let copy = table.fork().unwrap();
     drop(table);
     let mut cursor = copy.range([5].as_slice()..[9].as_slice()).unwrap();
-    cursor.next().unwrap();
-    cursor.take(10).unwrap();
+    cursor.next().transpose().unwrap();
+    cursor.next_many(10).unwrap();
     drop(copy);
-    cursor.prev().unwrap();
+    cursor.prev().transpose().unwrap();
 }
 
 fn unions_and_options(session: &Session) {

@@ -88,13 +88,13 @@ pub(crate) fn update(
 pub(crate) fn assert_holds(session: &Session, table: &Table, model: &Entries, context: &str) {
     let mut cursor = table.cursor().unwrap();
     for (key, (value, blob)) in model {
-        let record = cursor.next().unwrap().expect(context);
+        let record = cursor.next().transpose().unwrap().expect(context);
         assert_eq!((&record.key, &*record.value), (key, value.as_slice()), "{context}");
         let read = record.blob.map(|blob| session.retrieve_blobs(&[blob]).unwrap().remove(0));
         assert_eq!(&read, blob, "{context}");
     }
 
-    assert_eq!(cursor.next().unwrap(), None, "{context}");
+    assert_eq!(cursor.next().transpose().unwrap(), None, "{context}");
     let mut keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     let absent: Vec<Vec<u8>> = keys.iter().map(|key| [key, b"!".as_slice()].concat()).collect();
     keys.extend(absent);

@@ -117,7 +117,7 @@ fn upserts_combine_and_drop_the_blob() {
                 assert_eq!(value(b"1"), Some((b"v Hello".to_vec(), None)));
                 assert_eq!(value(b"2"), Some((b"v".to_vec(), None)));
                 let mut cursor = table.cursor().unwrap();
-                let values = cursor.take(9).unwrap().into_iter().map(|r| r.value.into_vec());
+                let values = cursor.next_many(9).unwrap().into_iter().map(|r| r.value.into_vec());
                 let expected: [&[u8]; 3] = [b"Goodbye Hello", b"v Hello", b"v"];
                 assert!(values.eq(expected));
             };
@@ -191,7 +191,7 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
                     assert_eq!(read(&session, &copy, b"key"), state, "{operations:?} gap {gap}");
                 }
 
-                let first = table.cursor().unwrap().next().unwrap();
+                let first = table.cursor().unwrap().next().transpose().unwrap();
                 let first = first.filter(|record| record.key == b"key");
                 let first = first.map(|record| {
                     let blob = record.blob.map(|b| session.retrieve_blobs(&[b]).unwrap().remove(0));
@@ -341,7 +341,7 @@ fn a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
             let before: Vec<_> =
                 before.iter().map(|found| found.blob().cloned().unwrap()).collect();
             let mut cursor = table.cursor().unwrap();
-            let records = cursor.take(100).unwrap();
+            let records = cursor.next_many(100).unwrap();
             let of_cursor: Vec<_> =
                 records.into_iter().map(|record| record.blob.unwrap()).collect();
 
@@ -415,12 +415,12 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
             }
             let mut cursor = table.cursor().unwrap();
             for (key, (value, blob)) in &expected {
-                let record = cursor.next().unwrap().unwrap();
+                let record = cursor.next().transpose().unwrap().unwrap();
                 assert_eq!((&record.key, &*record.value), (key, value.as_slice()));
                 let read = session.retrieve_blobs(&[record.blob.unwrap()]).unwrap();
                 assert_eq!(read, std::slice::from_ref(blob));
             }
-            assert_eq!(cursor.next().unwrap(), None);
+            assert_eq!(cursor.next().transpose().unwrap(), None);
         };
 
         check(&session, &table);

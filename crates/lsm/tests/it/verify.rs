@@ -77,7 +77,7 @@ fn content(disk: &Arc<SimDisk>, name: &str) -> Option<Content> {
 
     let mut cursor = table.cursor().ok()?;
     let mut content = Vec::new();
-    while let Some(record) = cursor.next().ok()? {
+    while let Some(record) = cursor.next().transpose().ok()? {
         content.push((record.key, record.value.into_vec()));
     }
 

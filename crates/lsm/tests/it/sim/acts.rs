@@ -38,7 +38,7 @@ fn updates(batch: &[(Vec<u8>, Change)]) -> Vec<(&[u8], Update<'_>)> {
 /// All of a table, and some of its keys besides.
 fn read_all(table: &Table, keys: &[Vec<u8>]) -> Result<(Vec<Lookup>, Vec<Record>)> {
     let lookups = table.get_many(keys)?;
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok((lookups, records))
 }
 

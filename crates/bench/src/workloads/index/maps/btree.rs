@@ -45,7 +45,7 @@ struct Sorted<'a> {
 }
 
 impl Records for Sorted<'_> {
-    fn next(&mut self) -> terrane::btree::Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> terrane::btree::Result<Option<(&[u8], &[u8])>> {
         self.current = self.entries.next();
         Ok(self.current.as_ref().map(|(key, value)| (&key[..], &value[..])))
     }
