@@ -50,7 +50,8 @@ pub use store::check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, che
 pub use store::context::Context;
 pub use store::gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use store::history::{History, Reach};
-pub use store::options::{Durability, Options};
+pub use store::options::Options;
+pub use terrane_io::{Durability, ErrorKind};
 pub use store::reader::StoreReader;
 pub use store::repair::{Loss, Lost, RepairReport, repair};
 pub use store::store::{Meta, Recovery, Store, is_store};

@@ -16,6 +16,7 @@
 // Bottom-up: a module imports only from modules above it.
 mod entry_kind;
 mod error_kind;
+mod durability;
 pub mod error;
 pub mod bytes;
 pub mod aligned;
@@ -41,6 +42,7 @@ pub use disk::posix::FileModes;
 pub use disk::real::{QueueChoice, RealDisk, RealOptions};
 pub use durable::checksum;
 pub use durable::reserve::Reserve;
+pub use durability::Durability;
 pub use error::{Error, Result};
 pub use error_kind::ErrorKind;
 pub use memory_disk::MemoryDisk;

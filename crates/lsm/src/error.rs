@@ -477,7 +477,7 @@ impl From<terrane_io::Error> for Error {
 /// it, something else in its place. A second copy of what it holds may be readable then.
 pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     use io::ErrorKind as Kind;
-    let is_odd = matches!(error.kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
+    let is_odd = matches!(error.system_kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
     (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
 }
 
@@ -494,22 +494,11 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
-    /// Whether the disk is full. What makes room goes on as far as there is room for it: deletions,
-    /// dropping tables, deleting snapshots, [`Store::compact`](crate::Store::compact).
-    #[must_use]
-    pub fn is_no_space(&self) -> bool {
-        match self {
-            Self::Disk(error) => error.is_no_space(),
-            Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => true,
-            _ => false,
-        }
-    }
-
     /// Reaction that the error calls for.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Disk(error) => error.error_kind(),
+            Self::Disk(error) => error.kind(),
             Self::Corrupt { .. }
             | Self::FileMissing { .. }
             | Self::SessionDirCorrupted { .. }
@@ -521,16 +510,17 @@ impl Error {
             | Self::SnapshotImportDirDoesNotExist { .. }
             | Self::TableDoesNotExist { .. }
             | Self::VersionDoesNotExist { .. } => ErrorKind::NotFound,
-            Self::SessionDirLocked { .. } => ErrorKind::Locked,
+            Self::SnapshotExists { .. }
+            | Self::SnapshotExportDirExists { .. }
+            | Self::TableExists { .. }
+            | Self::VersionExists { .. } => ErrorKind::AlreadyExists,
+            Self::SessionDirLocked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
             Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => ErrorKind::NoSpace,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
-            Self::Poisoned { .. }
-            | Self::Panicked { .. }
-            | Self::SessionClosed
-            | Self::TooManyReaders { .. }
-            | Self::TooManyLookups { .. }
-            | Self::Stream { .. } => ErrorKind::Environment,
+            Self::Poisoned { .. } | Self::Panicked { .. } => ErrorKind::Poisoned,
+            Self::SessionClosed => ErrorKind::Closed,
+            Self::Stream { .. } => ErrorKind::Io,
             Self::NotTerrane { .. }
             | Self::NotABackup { .. }
             | Self::KeyTooLarge { .. }
@@ -550,14 +540,11 @@ impl Error {
             | Self::TableTooLarge { .. }
             | Self::InvalidConfig { .. }
             | Self::InvalidSnapshotName { .. }
-            | Self::SnapshotExists { .. }
             | Self::SnapshotNotCompatible { .. }
-            | Self::SnapshotExportDirExists { .. }
             | Self::InvalidTableName { .. }
-            | Self::TableExists { .. }
-            | Self::VersionExists { .. }
             | Self::CommitTooLarge { .. }
-            | Self::CanonicalMalformed { .. } => ErrorKind::BadInput,
+            | Self::TooManyLookups { .. }
+            | Self::CanonicalMalformed { .. } => ErrorKind::InvalidInput,
         }
     }
 
@@ -588,3 +575,5 @@ impl Error {
         Self::Corrupt { path: path.to_owned(), what }
     }
 }
+
+terrane_io::error_kind_questions!(Error);

@@ -70,7 +70,7 @@ pub use session::transfer::{ExportReport, ImportReport, SnapshotPlace};
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use store::backup::{BackupPlace, BackupReport};
 pub use store::options::{
-    CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
+    CheckpointThread, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
 };
 pub use store::reader::{ReaderOptions, StoreReader};
 pub use store::store::{NamedTable, Store, TableInfo, Ticket};
@@ -81,3 +81,4 @@ pub use table::cursor::{Cursor, RecordRef};
 pub use table::diff::{Change, Diff};
 pub use table::session::{Session, SessionOptions};
 pub use table::table::Table;
+pub use terrane_io::{Durability, ErrorKind};

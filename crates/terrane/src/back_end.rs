@@ -287,7 +287,7 @@ impl Location<'_> {
         use terrane_backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
         let options = match durability {
             Durability::None => LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() },
-            Durability::Async => LmdbOptions::transact(),
+            Durability::Buffered => LmdbOptions::transact(),
             Durability::Each => LmdbOptions::default(),
             Durability::Group => return Err(unsupported(self.back_end, durability, NO_GROUP)),
         };
@@ -300,7 +300,7 @@ impl Location<'_> {
         use terrane_backends::sqlite::{SqliteDatabase, SqliteOptions, Synchronous};
         let synchronous = match durability {
             Durability::None => Synchronous::Off,
-            Durability::Async => Synchronous::Normal,
+            Durability::Buffered => Synchronous::Normal,
             Durability::Each => Synchronous::Full,
             Durability::Group => return Err(unsupported(self.back_end, durability, NO_GROUP)),
         };

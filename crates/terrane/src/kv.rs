@@ -109,16 +109,18 @@ impl OpenError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::UnknownScheme { .. } | Self::Address { .. } => ErrorKind::BadInput,
+            Self::UnknownScheme { .. } | Self::Address { .. } => ErrorKind::InvalidInput,
             Self::NotBuilt { .. } => ErrorKind::Unsupported,
             Self::PasswordFile { path, source } => {
                 let source = std::io::Error::from(source.kind());
-                terrane_io::Error::io("open", path, source).error_kind()
+                terrane_io::Error::io("open", path, source).kind()
             }
             Self::Database(error) => error.kind(),
         }
     }
 }
+
+terrane_io::error_kind_questions!(OpenError);
 
 /// Opens the database of a URL with these indexes, or creates it if there is none.
 ///
@@ -409,7 +411,7 @@ mod tests {
         assert_eq!(known.contains(&"lmdb"), cfg!(feature = "lmdb"));
         assert_eq!(known.contains(&"rediss"), cfg!(feature = "redis-tls"));
         assert!(error.to_string().contains("memory, lsm, btree"), "{error}");
-        assert_eq!(error.kind(), ErrorKind::BadInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod back_end;
 pub mod kv;
 pub mod state_dir;
+mod error;
 
 #[doc(inline)]
 pub use terrane_backends as backends;
@@ -18,6 +19,8 @@ pub use terrane_io as io;
 pub use terrane_lsm as lsm;
 #[doc(inline)]
 pub use terrane_radix as radix;
+
+pub use error::{Error, Result};
 
 /// Names that a program with named tables uses first.
 pub mod prelude {

@@ -184,7 +184,7 @@ impl Database for BtreeDatabase {
     fn settle(&self, receipt: Receipt) -> Result<()> {
         self.common.check_open("settle")?;
         match self.common.durability() {
-            Durability::None | Durability::Async => Ok(()),
+            Durability::None | Durability::Buffered => Ok(()),
             Durability::Each | Durability::Group => {
                 let settled = self.engine.index.sync_to(receipt.0);
                 settled.map_err(|failure| self.engine.error("settle", failure))

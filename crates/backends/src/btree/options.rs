@@ -33,7 +33,7 @@ pub struct BtreeOptions {
 impl Default for BtreeOptions {
     fn default() -> Self {
         Self {
-            durability: Durability::default(),
+            durability: Durability::Each,
             memory_bytes: MEMORY_BYTES_DEFAULT,
             buffer_bytes: None,
             page_bytes: PAGE_SIZE,

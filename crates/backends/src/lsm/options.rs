@@ -47,7 +47,7 @@ impl Default for LsmOptions {
     fn default() -> Self {
         let table = TableConfig::default();
         Self {
-            durability: Durability::default(),
+            durability: Durability::Each,
             memory_bytes: None,
             write_buffer_bytes: None,
             page_bytes: PAGE_SIZE,
@@ -115,7 +115,7 @@ impl LsmOptions {
 
     pub(super) fn store(&self) -> StoreOptions {
         let durability = match self.durability {
-            Durability::None | Durability::Async => terrane_lsm::Durability::Buffered,
+            Durability::None | Durability::Buffered => terrane_lsm::Durability::Buffered,
             Durability::Each => terrane_lsm::Durability::Each,
             Durability::Group => terrane_lsm::Durability::Group,
         };

@@ -185,7 +185,7 @@ impl Common {
                 "no sync is ever asked for: commits survive a killed process; after a loss of power the store may be \
                  damaged",
             ),
-            Durability::Async => (
+            Durability::Buffered => (
                 PowerLoss::Consistent,
                 "each commit is in the log, which is synced at checkpoints: commits survive a killed process; a loss of \
                  power takes the last ones",

@@ -296,25 +296,25 @@ impl SqliteOptions {
             (JournalMode::Memory | JournalMode::Off, synchronous) => (
                 match synchronous {
                     Synchronous::Off => Durability::None,
-                    _ => Durability::Async,
+                    _ => Durability::Buffered,
                 },
                 PowerLoss::NoPromise,
                 "a kill or a loss of power within a commit may leave damage",
             ),
             (_, Synchronous::Off) => nothing,
             (JournalMode::Wal, Synchronous::Normal) => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "consistent after a loss of power; commits since the last sync of the log may be lost",
             ),
             (JournalMode::Wal, _) => every,
             (_, Synchronous::Normal) => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::NoPromise,
                 "nearly always consistent after a loss of power; some file systems may leave damage",
             ),
             (JournalMode::Delete, Synchronous::Full) => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "synced at each commit and consistent after a loss of power; the last commit may be undone, since the \
                  directory is not synced after it (EXTRA does)",

@@ -282,7 +282,7 @@ fn options_take_effect_and_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let modes = [
         (SyncMode::Full, false, "full", Durability::Each, PowerLoss::EveryCommit, 2),
-        (SyncMode::NoMeta, false, "no-meta", Durability::Async, PowerLoss::Consistent, 1),
+        (SyncMode::NoMeta, false, "no-meta", Durability::Buffered, PowerLoss::Consistent, 1),
         (SyncMode::None, false, "none", Durability::None, PowerLoss::NoPromise, 0),
         (SyncMode::MapAsync, true, "map-async", Durability::None, PowerLoss::NoPromise, 0),
         (SyncMode::Full, true, "full", Durability::Each, PowerLoss::EveryCommit, 2),

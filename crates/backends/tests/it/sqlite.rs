@@ -186,13 +186,13 @@ fn guarantees_are_those_of_the_journal_and_the_syncs() {
     let folder = tempfile::tempdir().unwrap();
     let expected = [
         (JournalMode::Wal, Synchronous::Full, Durability::Each, PowerLoss::EveryCommit, true),
-        (JournalMode::Wal, Synchronous::Normal, Durability::Async, PowerLoss::Consistent, true),
+        (JournalMode::Wal, Synchronous::Normal, Durability::Buffered, PowerLoss::Consistent, true),
         (JournalMode::Wal, Synchronous::Off, Durability::None, PowerLoss::NoPromise, true),
         (JournalMode::Delete, Synchronous::Extra, Durability::Each, PowerLoss::EveryCommit, true),
-        (JournalMode::Delete, Synchronous::Full, Durability::Async, PowerLoss::Consistent, true),
+        (JournalMode::Delete, Synchronous::Full, Durability::Buffered, PowerLoss::Consistent, true),
         (JournalMode::Persist, Synchronous::Full, Durability::Each, PowerLoss::EveryCommit, true),
-        (JournalMode::Truncate, Synchronous::Normal, Durability::Async, PowerLoss::NoPromise, true),
-        (JournalMode::Memory, Synchronous::Full, Durability::Async, PowerLoss::NoPromise, false),
+        (JournalMode::Truncate, Synchronous::Normal, Durability::Buffered, PowerLoss::NoPromise, true),
+        (JournalMode::Memory, Synchronous::Full, Durability::Buffered, PowerLoss::NoPromise, false),
         (JournalMode::Off, Synchronous::Off, Durability::None, PowerLoss::NoPromise, false),
     ];
     for (number, (journal_mode, synchronous, durability, power_loss, survives_kill)) in

@@ -139,8 +139,8 @@ fn every_file_in_every_state_gives_the_entries_or_an_error() {
                             ErrorKind::Corrupt
                                 | ErrorKind::Permission
                                 | ErrorKind::NotFound
-                                | ErrorKind::BadInput
-                                | ErrorKind::Environment
+                                | ErrorKind::InvalidInput
+                                | ErrorKind::Io
                         ),
                         "{what}: {says:?}: {error}"
                     );

@@ -166,7 +166,7 @@ impl Records for Stream<'_> {
             Err(failure) => {
                 let reason = failure.message().to_owned();
                 self.failed = Some(failure);
-                Err(btree::Error::Input { reason })
+                Err(btree::Error::Input { reason, source: None })
             }
         }
     }

@@ -53,7 +53,7 @@ impl From<DurabilityArg> for Durability {
     fn from(name: DurabilityArg) -> Self {
         match name {
             DurabilityArg::None => Self::None,
-            DurabilityArg::Async => Self::Async,
+            DurabilityArg::Async => Self::Buffered,
             DurabilityArg::Each => Self::Each,
             DurabilityArg::Group => Self::Group,
         }

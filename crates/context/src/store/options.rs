@@ -3,25 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_io::Access;
+use terrane_io::{Access, Durability};
 
 use crate::base::error::{Error, Result};
 use crate::base::hashing::Rules;
 use crate::pack::control::Indexing;
 use crate::pack::index::IndexEngine;
 use crate::pack::locations::Wanted;
-
-/// Durability of a commit.
-#[doc(alias = "WriteOptions")]
-#[doc(alias = "synchronous")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// The commit is durable when the call returns.
-    Durable,
-    /// The commit becomes durable later, or with [`Store::sync`](crate::Store::sync). A crash loses
-    /// the last commits, never one before a surviving commit.
-    Relaxed,
-}
 
 /// Options for creating and opening a store.
 #[derive(Debug, Clone)]
@@ -30,7 +18,10 @@ pub struct Options {
     pub rules: Rules,
     /// Set of objects that the index finds by their hashes.
     pub indexing: Indexing,
-    /// Default durability of a commit.
+    /// Default durability of a commit. [`Group`](Durability::Group) means
+    /// [`Each`](Durability::Each), and [`None`](Durability::None) means
+    /// [`Buffered`](Durability::Buffered), which a crash makes lose the last commits, never one
+    /// before a surviving commit.
     pub durability: Durability,
     /// Size of the cache of decoded objects, in bytes.
     pub cache_bytes: usize,
@@ -71,7 +62,7 @@ impl Options {
         Self {
             rules: Rules::TEZOS,
             indexing: Indexing::Minimal,
-            durability: Durability::Durable,
+            durability: Durability::Each,
             cache_bytes: 128 << 20,
             chunk_bytes: 16 << 20,
             hash_threads: 2,

@@ -310,7 +310,7 @@ impl Script {
     pub(crate) fn is_durable(&self, step: &Step) -> bool {
         match step {
             Step::Commit { .. } | Step::Branch(..) => {
-                self.options.durability == Durability::Durable
+                self.options.durability == Durability::Each
             }
             Step::Flush(_) => false,
             Step::Sync | Step::Split | Step::Collect(_) | Step::AddVolume | Step::Reopen => true,
@@ -415,7 +415,7 @@ impl Script {
 /// index every object, and in most a directory of 20 names is divided.
 pub(crate) fn draw_options(rng: &mut ChaCha8Rng) -> Options {
     Options {
-        durability: if rng.chance(1, 2) { Durability::Relaxed } else { Durability::Durable },
+        durability: if rng.chance(1, 2) { Durability::Buffered } else { Durability::Each },
         indexing: if rng.chance(1, 3) { Indexing::Always } else { Indexing::Minimal },
         rules: match rng.below(3) {
             0 => Rules::TEZOS,

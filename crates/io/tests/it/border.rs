@@ -67,7 +67,7 @@ fn no_call_follows_a_link_to_a_file_out_of_an_anchored_directory() {
     assert_eq!(place.disk.kind(&link).unwrap(), Some(EntryKind::Link));
     assert_eq!(place.disk.list(&place.path("store")).unwrap()[0].kind, EntryKind::Link);
     let taken = place.disk.open(&link, OpenMode::CreateNew, Access::Buffered);
-    assert!(taken.unwrap_err().is_already_there());
+    assert!(taken.unwrap_err().is_already_exists());
 
     // Replacing a file replaces the link.
     replace_file(&*place.disk, &link, b"ours").unwrap();

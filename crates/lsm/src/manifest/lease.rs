@@ -136,7 +136,7 @@ impl Lease {
     /// [`Error::TooManyReaders`], [`Error::Disk`].
     pub(crate) fn take(disk: &dyn Disk, dir: &Path) -> Result<Self> {
         match disk.create_dir(&dir.join(READERS)) {
-            Err(error) if error.kind() != Some(ErrorKind::AlreadyExists) => {
+            Err(error) if error.system_kind() != Some(ErrorKind::AlreadyExists) => {
                 return Err(error.into());
             }
             _ => {}
@@ -228,7 +228,7 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
 
     match read() {
         // Of another user: nobody knows.
-        Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
+        Err(error) if error.system_kind() == Some(ErrorKind::PermissionDenied) => {
             let dir = path.parent().unwrap_or(path);
             event!(WARN, "lease.unreadable", dir, %error);
             Ok(Needs::EVERYTHING)

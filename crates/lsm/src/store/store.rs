@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use terrane_io::{Disk, RealDisk};
+use terrane_io::{Disk, Durability, RealDisk};
 
 use crate::config::TableConfig;
 use crate::entry::entry::Update;
@@ -41,7 +41,7 @@ use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
 use crate::store::inner::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
-use crate::store::options::{Durability, StoreOptions, TableName};
+use crate::store::options::{StoreOptions, TableName};
 use crate::store::recovery::{open_tables, recover};
 use crate::table::cursor::Cursor;
 use crate::table::session::Session;
@@ -101,7 +101,8 @@ impl Store {
     /// # Errors
     /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
     /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been
-    /// durable is corrupted; what is known is said at [`Durability`].
+    /// durable is corrupted; what is known is said at
+    /// [`StoreOptions::durability`].
     #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
@@ -146,7 +147,7 @@ impl Store {
             found: None,
         };
 
-        let is_logged = options.durability > Durability::SnapshotOnly;
+        let is_logged = options.durability > Durability::None;
         let place = (is_logged, &mut state);
         let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);

@@ -199,7 +199,7 @@ impl Damage {
 
 /// An error that says what is wrong with the file; panics at any other.
 fn assert_names(error: &Error, path: &Path, place: &str) {
-    let allowed = [ErrorKind::Corrupt, ErrorKind::Permission, ErrorKind::Environment];
+    let allowed = [ErrorKind::Corrupt, ErrorKind::Permission, ErrorKind::Io];
     assert!(allowed.contains(&error.kind()), "{place}: {error:?}");
     let text = error.to_string();
     // An old segment may have been given another number to be written again.

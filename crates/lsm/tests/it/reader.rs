@@ -94,7 +94,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
 fn views_are_what_a_commit_left_whatever_the_writer_does() {
     for_each_seed("reader", by_effort(1, 3), |rng, _| {
         for place in SessionDir::both() {
-            let durability = [Durability::Group, Durability::Each, Durability::SnapshotOnly];
+            let durability = [Durability::Group, Durability::Each, Durability::None];
             let durability = durability[rng.index(3)];
             let open = || Store::open(place.disk(), &place.dir(), &options(durability)).unwrap();
             let mut store = open();
@@ -127,7 +127,7 @@ fn views_are_what_a_commit_left_whatever_the_writer_does() {
                     }
                     24 => {
                         drop(table);
-                        if durability == Durability::SnapshotOnly {
+                        if durability == Durability::None {
                             store.checkpoint().unwrap();
                         }
                         if rng.chance(1, 2) {

@@ -221,7 +221,7 @@ impl History {
     /// A step has returned; `default` is the durability of the store.
     pub(crate) fn done(&mut self, step: &Step, default: Durability) {
         let last = self.states.len() - 1;
-        let is_logged = default > Durability::SnapshotOnly;
+        let is_logged = default > Durability::None;
         match step {
             // All of these make durable what was before them, too.
             Step::Create(_)
@@ -447,7 +447,7 @@ pub(crate) fn check_image(
     store.checkpoint().unwrap();
     store.close().unwrap();
     // Without the log, as a plain session sees it: all files are where the manifest says.
-    let store = open(&disk, Durability::SnapshotOnly).unwrap();
+    let store = open(&disk, Durability::None).unwrap();
     assert_eq!(store_state(&store).unwrap(), expected);
     store.close().unwrap();
 }

@@ -133,7 +133,7 @@ fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
         for place in SessionDir::both() {
             let disk = place.disk();
             let dir = place.dir();
-            let durability = [Durability::Group, Durability::SnapshotOnly][rng.index(2)];
+            let durability = [Durability::Group, Durability::None][rng.index(2)];
             let mut store = open_at(&disk, &dir, durability);
             let mut model = State::new();
             let mut versions: BTreeMap<u64, (Option<String>, State)> = BTreeMap::new();

@@ -44,7 +44,7 @@ impl Default for Settings {
 
 impl Settings {
     fn options(self) -> Options {
-        let durability = if self.is_durable { Durability::Durable } else { Durability::Relaxed };
+        let durability = if self.is_durable { Durability::Each } else { Durability::Buffered };
         Options {
             cache_bytes: self.cache_bytes,
             hash_threads: self.hash_threads,

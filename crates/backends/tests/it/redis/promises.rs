@@ -15,7 +15,7 @@ fn takes(running: &Running, durability: Durability) -> bool {
 
 #[test]
 fn more_than_the_server_gives_is_refused_at_opening() {
-    let all = [Durability::None, Durability::Async, Durability::Each, Durability::Group];
+    let all = [Durability::None, Durability::Buffered, Durability::Each, Durability::Group];
     let expected: [(&[&str], [bool; 4]); 5] = [
         (&[], [true, false, false, false]),
         (&["--save", "3600 1"], [true, true, false, false]),
@@ -123,7 +123,7 @@ fn a_log_that_was_turned_on_just_now_is_waited_for() {
     set("rdb-key-save-delay", "0");
     let early = running.open();
     let guarantee = early.guarantee();
-    assert_eq!(guarantee.durability, Durability::Async, "{}", guarantee.text);
+    assert_eq!(guarantee.durability, Durability::Buffered, "{}", guarantee.text);
     early.close().unwrap();
     let each = running.options().with_durability(Durability::Each);
     let busy = Redis::open(impatient(each.clone()));
