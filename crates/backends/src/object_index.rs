@@ -34,7 +34,7 @@ impl BtreeIndexes {
     }
 
     fn config(self) -> Config {
-        Config::fixed(INDEX_KEY_BYTES, INDEX_VALUE_BYTES).with_memory(self.memory_bytes)
+        Config::fixed(INDEX_KEY_BYTES, INDEX_VALUE_BYTES).memory_bytes(self.memory_bytes)
     }
 }
 

@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let place = tempfile::tempdir()?;
 //! # let dir = place.path().join("index");
-//! let config = Config::variable().with_memory(64 << 20);
+//! let config = Config::variable().memory_bytes(64 << 20);
 //! let index = Index::create(RealDisk::auto(), &dir, &config)?;
 //! index.replace(b"alice", b"100")?;
 //! index.replace_many(&[(b"bob", b"7"), (b"carol", b"20")])?; // all or none

@@ -40,9 +40,9 @@ pub use disk::disk::{
 pub use disk::files;
 pub use disk::posix::FileModes;
 pub use disk::real::{QueueChoice, RealDisk, RealOptions};
+pub use durability::Durability;
 pub use durable::checksum;
 pub use durable::reserve::Reserve;
-pub use durability::Durability;
 pub use error::{Error, Result};
 pub use error_kind::ErrorKind;
 pub use memory_disk::MemoryDisk;

@@ -23,8 +23,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrane_io::Durability;
 
 use crate::database::{
-    Counts, Cursor, Database, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
-    Result, Table, Writer, check_entry, check_indexes,
+    Counts, Cursor, Database, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
+    Writer, check_entry, check_indexes,
 };
 use crate::gap::{Gap, Way};
 use crate::removals::{Crossed, Removals};

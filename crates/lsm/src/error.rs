@@ -15,9 +15,9 @@
 //! | `TableTooLarge` | the same |
 //! | `TableUnionNotCompatible` | the same, also for another merge operator; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
 //! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
-//! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
+//! | `SnapshotNotCompatible` | the same for labels, [`Error::MergeOperatorMismatch`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
-//! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
+//! | `InvalidSnapshotName` | the same; [`Error::InvalidMergeOperatorName`] |
 //! | `BlobRefInvalid` | the same |
 //! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::UpsertTooLarge`], [`Error::LabelTooLarge`] |
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
@@ -236,7 +236,7 @@ pub enum Error {
     },
     /// A text is not the name of a merge operator of one's own.
     #[error("`{text}` cannot name a merge operator: 1 to 64 bytes, not beginning with `terrane.`")]
-    InvalidResolveName {
+    InvalidMergeOperatorName {
         /// The text.
         text: String,
     },
@@ -246,7 +246,7 @@ pub enum Error {
         Some(given) => format!("not `{given}`"),
         None => "which is not ready-made and must be given".to_owned(),
     })]
-    ResolveNotCompatible {
+    MergeOperatorMismatch {
         /// The name of the snapshot or table.
         name: String,
         /// Name of the function stored.
@@ -528,8 +528,8 @@ impl Error {
             | Self::UpsertTooLarge { .. }
             | Self::BlobTooLarge { .. }
             | Self::BlobRefInvalid { .. }
-            | Self::InvalidResolveName { .. }
-            | Self::ResolveNotCompatible { .. }
+            | Self::InvalidMergeOperatorName { .. }
+            | Self::MergeOperatorMismatch { .. }
             | Self::TableUnionNotCompatible { .. }
             | Self::UnionTooDeep { .. }
             | Self::UnionTooLarge { .. }

@@ -69,9 +69,7 @@ pub use session::snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, Snapshot
 pub use session::transfer::{ExportReport, ImportReport, SnapshotPlace};
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use store::backup::{BackupPlace, BackupReport};
-pub use store::options::{
-    CheckpointThread, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
-};
+pub use store::options::{CheckpointThread, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName};
 pub use store::reader::{ReaderOptions, StoreReader};
 pub use store::store::{NamedTable, Store, TableInfo, Ticket};
 pub use store::versions::{Version, VersionInfo};

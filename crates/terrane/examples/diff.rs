@@ -168,7 +168,7 @@ fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcom
 /// Completes all merges, also those of others that this table shares.
 fn complete_merges(table: &mut Table) -> Outcome<()> {
     let config = table.config().clone();
-    table.set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config })?;
+    table.set_config(&config.compaction_schedule(CompactionSchedule::OneShot))?;
     Ok(table.insert(b"one more", b"")?)
 }
 

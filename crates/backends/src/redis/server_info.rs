@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn more_than_the_server_promises_is_refused() {
         let takes = |server_info: &ServerInfo, durability| {
-            server_info.check(&Options::server("redis://h").with_durability(durability)).is_ok()
+            server_info.check(&Options::server("redis://h").durability(durability)).is_ok()
         };
         let all = [Durability::None, Durability::Buffered, Durability::Each, Durability::Group];
         let taken = |server_info: ServerInfo| all.map(|durability| takes(&server_info, durability));

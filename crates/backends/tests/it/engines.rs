@@ -54,7 +54,7 @@ impl Opening {
         let disk = disk.clone();
         Ok(match self.kind {
             Kind::Lsm => {
-                let mut options = LsmOptions::default().with_durability(self.durability);
+                let mut options = LsmOptions::default().durability(self.durability);
                 if is_least {
                     options.write_buffer_bytes = Some(2_000);
                     options.log_bytes_max = Some(64 << 10);
@@ -62,7 +62,7 @@ impl Opening {
                 Arc::new(LsmDatabase::open(disk, dir, indexes, &options)?)
             }
             Kind::Btree => {
-                let mut options = BtreeOptions::default().with_durability(self.durability);
+                let mut options = BtreeOptions::default().durability(self.durability);
                 if is_least {
                     options.memory_bytes = 1 << 20;
                     options.buffer_bytes = Some(2_000);

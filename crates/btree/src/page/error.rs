@@ -300,9 +300,7 @@ impl Error {
     pub(crate) fn input(error: std::io::Error) -> Self {
         match error.downcast::<terrane_io::Error>() {
             Ok(error) => Self::Disk(error),
-            Err(error) => {
-                Self::Input { reason: error.to_string(), source: Some(Arc::new(error)) }
-            }
+            Err(error) => Self::Input { reason: error.to_string(), source: Some(Arc::new(error)) },
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::damage::{Model, shared, tree_path};
 use crate::model::DIR;
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 fn path(file: &str) -> PathBuf {

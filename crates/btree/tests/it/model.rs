@@ -69,7 +69,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(rng: &'a mut ChaCha8Rng, seed: u64) -> Self {
         let buffer = [0, 4_000, 200_000][(seed % 3) as usize];
-        let mut config = Config::variable().with_memory(1 << 20).with_buffer(buffer);
+        let mut config = Config::variable().memory_bytes(1 << 20).buffer_bytes(buffer);
         config.log_bytes_max = 1 << 16;
         config.key_bytes = seed.is_multiple_of(2).then_some(16);
         config.value_bytes = seed.is_multiple_of(3).then_some(13);
@@ -328,7 +328,7 @@ fn the_index_is_a_sorted_map() {
 #[test]
 fn a_filter_asks_about_each_entry_once() {
     let disk: Arc<dyn Disk> = SimDisk::new(1);
-    let config = Config::fixed(8, 400).with_memory(64 << 20);
+    let config = Config::fixed(8, 400).memory_bytes(64 << 20);
     let index = Index::create(disk, Path::new(DIR), &config).unwrap();
     let key = |number: u64| format!("{number:08}").into_bytes();
     let stored = (0..3_000).map(|number| (key(2 * number), vec![1; 400]));

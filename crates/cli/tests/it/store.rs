@@ -31,8 +31,7 @@ impl Store {
     pub(crate) fn new() -> Self {
         let made = tempfile::tempdir().unwrap();
         let session = Session::open_dir(made.path(), &SessionOptions::with_salt(7)).unwrap();
-        let config =
-            TableConfig { write_buffer: WriteBuffer::Entries(100), ..TableConfig::default() };
+        let config = TableConfig::default().write_buffer(WriteBuffer::Entries(100));
 
         let mut table = session.new_table(&config).unwrap();
         for number in 0..1_550_u32 {

@@ -173,7 +173,7 @@ fn files_with_secrets_are_for_their_owner_and_modes_can_be_chosen() {
 
     assert_eq!(FileModes::of_files(0o640), FileModes { file: 0o640, private: 0o600, dir: 0o750 });
     let modes = FileModes { file: 0o640, private: 0o400, dir: 0o700 };
-    let disk = RealDisk::new(RealOptions { modes, ..RealOptions::default() }).unwrap();
+    let disk = RealDisk::new(RealOptions::default().modes(modes)).unwrap();
     let file = place.path("store/file");
     let dir = place.path("store/dir");
     disk.open(&file, OpenMode::CreateNew, Access::Direct).unwrap();

@@ -54,7 +54,7 @@ impl Subject {
 }
 
 fn queue_of(choice: QueueChoice) -> terrane_io::Result<Arc<RealDisk>> {
-    RealDisk::new(RealOptions { queue: choice, threads: 4, ..RealOptions::default() })
+    RealDisk::new(RealOptions::default().queue(choice).threads(4))
 }
 
 /// Runs `check` on every disk.

@@ -89,7 +89,7 @@ mod tests {
         let options = SessionOptions::with_salt(1).create_dir();
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
         let config = TableConfig {
-            resolve: MergeOperator::concatenate().with_value_bytes_max(LIMIT),
+            merge_operator: MergeOperator::concatenate().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };
@@ -155,7 +155,7 @@ mod tests {
         let resolve =
             MergeOperator::new("product", |newer, older| vec![7; newer.len() * older.len()]);
         let config = TableConfig {
-            resolve: resolve.unwrap().with_value_bytes_max(LIMIT),
+            merge_operator: resolve.unwrap().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };
@@ -198,7 +198,7 @@ mod tests {
         check_too_large(&table);
         let name = SnapshotName::new("late").unwrap();
         table.save_snapshot(&name, "").unwrap();
-        let options = OpenOptions::default().resolve(table.config().resolve.clone());
+        let options = OpenOptions::default().merge_operator(table.config().merge_operator.clone());
         let snapshot = session.open_snapshot_with(&name, "", &options).unwrap();
         check_too_large(&snapshot);
         let older = growing(&session);
@@ -278,7 +278,7 @@ mod tests {
     fn functions_that_do_not_grow_are_refused_nothing() {
         let (session, _) = table();
         let config = TableConfig {
-            resolve: MergeOperator::newest().with_value_bytes_max(LIMIT),
+            merge_operator: MergeOperator::newest().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };

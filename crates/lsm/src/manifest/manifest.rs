@@ -594,7 +594,9 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             Some(damage) => Some(damage),
             None => lost(disk, dir)?,
         };
-        if let Some(error) = refused.filter(|error| error.system_kind() != Some(ErrorKind::FileTooLarge)) {
+        if let Some(error) =
+            refused.filter(|error| error.system_kind() != Some(ErrorKind::FileTooLarge))
+        {
             return Err(error.into());
         }
         if let Some((path, reason)) = damage {

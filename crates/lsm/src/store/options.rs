@@ -93,7 +93,7 @@ pub struct StoreOptions {
     pub checkpoint_thread: CheckpointThread,
     /// Merge operators of the tables that are not built in: the store knows their
     /// names.
-    pub resolves: Vec<MergeOperator>,
+    pub merge_operators: Vec<MergeOperator>,
 }
 
 impl StoreOptions {
@@ -129,8 +129,8 @@ impl StoreOptions {
 
     /// The same with one more merge operator.
     #[must_use]
-    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
-        self.resolves.push(resolve);
+    pub fn merge_operator(mut self, operator: MergeOperator) -> Self {
+        self.merge_operators.push(operator);
         self
     }
 

@@ -99,7 +99,7 @@ impl Store {
     /// writes the log that was found once more, where it stands, and syncs it.
     ///
     /// # Errors
-    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
+    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::MergeOperatorMismatch`],
     /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been
     /// durable is corrupted; what is known is said at
     /// [`StoreOptions::durability`].
@@ -135,7 +135,7 @@ impl Store {
         }
 
         let mut state = State {
-            tables: open_tables(&inner, &manifest, &options.resolves)?,
+            tables: open_tables(&inner, &manifest, &options.merge_operators)?,
             commit: manifest.commit,
             log: None,
             is_linked: false,
@@ -205,7 +205,7 @@ impl Store {
 
         let meta = SnapshotMeta {
             created_ns: shared.inner.disk().clock().wall().as_nanos() as u64,
-            resolve: config.resolve.name().to_owned(),
+            resolve: config.merge_operator.name().to_owned(),
             config: config.clone(),
             ..SnapshotMeta::default()
         };

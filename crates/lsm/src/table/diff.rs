@@ -69,7 +69,7 @@ impl View {
             cache: None,
             salt: session.salt(),
             queue_depth: self.config.queue_depth as usize,
-            operator: &self.config.resolve,
+            operator: &self.config.merge_operator,
             spare: session.spare_pages(),
             idle: None,
         };
@@ -182,7 +182,7 @@ impl Diff {
         }
 
         let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
-        let difference = if older.1.resolve == newer.1.resolve {
+        let difference = if older.1.merge_operator == newer.1.merge_operator {
             Difference::new(of_older, of_newer)
         } else {
             // What combines in another way is not the same.
@@ -192,7 +192,7 @@ impl Diff {
         let reading = Reading::Scan(Prefetcher::new(session.files().handles()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let order = Order::Ascending;
-            let operator = config.resolve.clone();
+            let operator = config.merge_operator.clone();
             merge_of(layers, &Scan { order, operator, reading: reading.clone() })
         };
 

@@ -76,6 +76,12 @@ impl SessionOptions {
         Self { salt: Some(salt), ..Self::default() }
     }
 
+    /// Sets [`salt`](Self::salt), for runs that are to be repeatable to the byte.
+    #[must_use]
+    pub fn salt(self, salt: u64) -> Self {
+        Self { salt: Some(salt), ..self }
+    }
+
     /// The same, creating a missing directory.
     #[must_use]
     pub fn create_dir(self) -> Self {
@@ -303,7 +309,7 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotNotCompatible`](crate::Error::SnapshotNotCompatible) for another label,
-    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a merge operator that is
+    /// [`MergeOperatorMismatch`](crate::Error::MergeOperatorMismatch) for a merge operator that is
     /// not ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),

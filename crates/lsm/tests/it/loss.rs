@@ -96,7 +96,7 @@ struct StoreContent {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(60), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(60));
     let table = store.create_table(&TableName::default(), &config).unwrap();
     let mut states = vec![Content::new()];
     let mut history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();

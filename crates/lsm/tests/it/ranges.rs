@@ -91,12 +91,10 @@ fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: 
 
 /// Any shape of table in which entries combine in the order of their arrival.
 fn draw_config(rng: &mut impl Draw) -> TableConfig {
-    TableConfig {
-        resolve: MergeOperator::concatenate(),
-        index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
-        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
-        ..buffer_of(*rng.pick(&[3, 50, 100_000]))
-    }
+    buffer_of(*rng.pick(&[3, 50, 100_000]))
+        .merge_operator(MergeOperator::concatenate())
+        .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
+        .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
 }
 
 /// A record with what its reference to a blob refers to.
@@ -288,8 +286,7 @@ fn a_cursor_moves_through_many_pages() {
     for_each_seed("a_cursor_moves_through_many_pages", 4, |rng, seed| {
         let place = if seed % 2 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         let session = place.open();
-        let config =
-            TableConfig { write_buffer: buffer_of(3_000).write_buffer, ..draw_config(rng) };
+        let config = draw_config(rng).write_buffer(buffer_of(3_000).write_buffer);
         let mut table = session.new_table(&config).unwrap();
         let mut content = Content::default();
         for number in 0..20_000 {
@@ -344,7 +341,7 @@ fn a_cursor_moves_through_unions_at_every_level_of_debt() {
         let session = place.open();
         let mut tables: Vec<(Table, Content)> = Vec::new();
         for _ in 0..4 {
-            let config = TableConfig { merge_batch_pages: 1, ..draw_config(rng) };
+            let config = draw_config(rng).compaction_batch_pages(1);
             let mut table = session.new_table(&config).unwrap();
             let mut content = Content::default();
             grow(&mut table, &mut content, rng, 150);

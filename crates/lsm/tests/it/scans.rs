@@ -40,7 +40,7 @@ fn table_of(entries: u64, config: &TableConfig) -> (Arc<SimDisk>, Session, Table
 }
 
 fn ordinary() -> TableConfig {
-    TableConfig { index: IndexKind::Ordinary, disk_cache: DiskCache::None, ..buffer_of(1_000) }
+    buffer_of(1_000).index(IndexKind::Ordinary).disk_cache(DiskCache::None)
 }
 
 fn spent(disk: &SimDisk, work: impl FnOnce()) -> Counts {
@@ -133,8 +133,8 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
 
 #[test]
 fn nothing_is_read_ahead_beyond_the_range() {
-    let config = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..ordinary() };
-    let config = TableConfig { write_buffer: buffer_of(40_000).write_buffer, ..config };
+    let config = ordinary().compaction_schedule(CompactionSchedule::OneShot);
+    let config = config.write_buffer(buffer_of(40_000).write_buffer);
     let (disk, _session, table) = table_of(40_000, &config);
     assert_eq!(table.stats().runs(), 1);
     let mut keys: Vec<_> = (0..40_000).map(key).collect();
@@ -174,7 +174,7 @@ fn nothing_is_read_ahead_beyond_the_range() {
 fn of_a_union_only_the_slice_in_turn_is_read() {
     let (disk, session) = open();
 
-    let config = TableConfig { merge_batch_pages: 1, ..ordinary() };
+    let config = ordinary().compaction_batch_pages(1);
     let mut tables = Vec::new();
     for part in 0..2 {
         let mut table = session.new_table(&config).unwrap();
@@ -215,12 +215,10 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
 
 /// Entries in the order of their keys, so that each flush is a run of its own part of them.
 fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
-    let tiering = TableConfig {
-        merge_policy: CompactionPolicy::Tiering,
-        merge_schedule: CompactionSchedule::OneShot,
-        size_ratio,
-        ..buffer_of(100)
-    };
+    let tiering = buffer_of(100)
+        .compaction_policy(CompactionPolicy::Tiering)
+        .compaction_schedule(CompactionSchedule::OneShot)
+        .size_ratio(size_ratio);
     let mut table = session.new_table(&tiering).unwrap();
     for number in 0..entries {
         let value = value(number, 60);
@@ -351,8 +349,8 @@ fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
 
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     let one_run = |entries: u64| {
-        let merge_schedule = CompactionSchedule::OneShot;
-        let config = TableConfig { merge_schedule, ..buffer_of(entries) };
+        let compaction_schedule = CompactionSchedule::OneShot;
+        let config = buffer_of(entries).compaction_schedule(compaction_schedule);
         let mut table = session.new_table(&config).unwrap();
         fill(&mut table, 0..entries);
         assert_eq!(table.stats().runs(), 1);

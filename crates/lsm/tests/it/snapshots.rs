@@ -544,7 +544,7 @@ fn snapshots_in_mid_merge_open_and_take_updates() {
             };
 
             for config in configs {
-                let config = TableConfig { index, merge_batch_pages: 1, ..config };
+                let config = config.index(index).compaction_batch_pages(1);
 
                 let mut table = session.new_table(&config).unwrap();
                 let mut has_met_a_merge = false;
@@ -564,7 +564,8 @@ fn snapshots_in_mid_merge_open_and_take_updates() {
                 }
 
                 let is_small = config.write_buffer != buffer_of(1_000).write_buffer;
-                let is_incremental = config.merge_schedule == TableConfig::default().merge_schedule;
+                let is_incremental =
+                    config.compaction_schedule == TableConfig::default().compaction_schedule;
                 assert_eq!(has_met_a_merge, is_small && is_incremental, "{config:?}");
             }
         }

@@ -72,7 +72,7 @@ struct Specimen {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(8));
 
     let tables = ["main", "other"]
         .map(|name| store.create_table(&TableName::new(name).unwrap(), &config).unwrap());

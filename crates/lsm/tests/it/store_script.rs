@@ -110,11 +110,9 @@ impl Script {
     /// Returns the configuration of the tables, whose merge operator appends.
     fn config(&self) -> TableConfig {
         let write_buffer = WriteBuffer::Entries(self.buffer);
-        TableConfig {
-            write_buffer,
-            resolve: MergeOperator::concatenate(),
-            ..TableConfig::default()
-        }
+        TableConfig::default()
+            .write_buffer(write_buffer)
+            .merge_operator(MergeOperator::concatenate())
     }
 }
 
@@ -130,7 +128,7 @@ pub(crate) fn options(durability: Durability) -> StoreOptions {
 }
 
 pub(crate) fn config() -> TableConfig {
-    TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
+    TableConfig::default().write_buffer(WriteBuffer::Entries(8))
 }
 
 pub(crate) fn open(disk: &Arc<SimDisk>, durability: Durability) -> Result<Store> {

@@ -307,8 +307,8 @@ fn work_with_few_descriptors(options: &SessionOptions) {
 
     // Past the page cache, so that many reads are in flight.
     let disk_cache = DiskCache::None;
-    let merge_thread = CompactionThread::Background;
-    let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
+    let compaction_thread = CompactionThread::Background;
+    let config = buffer_of(16).disk_cache(disk_cache).compaction_thread(compaction_thread);
     let mut versions = Versions::new(&session, &config);
     (0..100).for_each(|_| versions.push());
 

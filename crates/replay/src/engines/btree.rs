@@ -172,7 +172,7 @@ impl Btree {
             }
         }
 
-        let config = Config::variable().with_memory(MEMORY_BYTES);
+        let config = Config::variable().memory_bytes(MEMORY_BYTES);
         let index = Index::open_or_create(disk.clone(), dir, &config)?;
         let shared = Shared {
             index,

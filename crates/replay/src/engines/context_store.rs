@@ -45,13 +45,11 @@ impl Default for Settings {
 impl Settings {
     fn options(self) -> Options {
         let durability = if self.is_durable { Durability::Each } else { Durability::Buffered };
-        Options {
-            cache_bytes: self.cache_bytes,
-            hash_threads: self.hash_threads,
-            access: self.access,
-            durability,
-            ..Options::new(Arc::new(BtreeIndexes::default()))
-        }
+        Options::new(Arc::new(BtreeIndexes::default()))
+            .cache_bytes(self.cache_bytes)
+            .hash_threads(self.hash_threads)
+            .access(self.access)
+            .durability(durability)
     }
 }
 

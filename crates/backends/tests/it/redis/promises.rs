@@ -6,7 +6,7 @@ use terrane_kv::{Database, Durability, Error, PowerLoss};
 use super::{Running, impatient, put, read, start};
 
 fn takes(running: &Running, durability: Durability) -> bool {
-    match Redis::open(running.options().with_durability(durability)) {
+    match Redis::open(running.options().durability(durability)) {
         Ok(_) => true,
         Err(Error::Unsupported { .. }) => false,
         Err(error) => panic!("{error}"),
@@ -125,7 +125,7 @@ fn a_log_that_was_turned_on_just_now_is_waited_for() {
     let guarantee = early.guarantee();
     assert_eq!(guarantee.durability, Durability::Buffered, "{}", guarantee.text);
     early.close().unwrap();
-    let each = running.options().with_durability(Durability::Each);
+    let each = running.options().durability(Durability::Each);
     let busy = Redis::open(impatient(each.clone()));
     assert!(matches!(busy, Err(Error::Busy { .. })), "{busy:?}");
     set("appendonly", "no");
@@ -157,7 +157,7 @@ fn open_without(
         [&["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "+@all"], commands].concat();
     running.server.command(&words).unwrap();
     let url = running.server.url().replace("//", "//limited:word@");
-    Redis::open(Options::server(url).with_durability(durability))
+    Redis::open(Options::server(url).durability(durability))
 }
 
 #[test]
