@@ -16,6 +16,8 @@
 /// | context store | `Each` and `Buffered`; `Group` means `Each`, `None` means `Buffered` |
 /// | `kv::Database` | each back-end takes some and refuses the others; waiting is `Database::settle` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[doc(alias("WriteOptions", "synchronous", "PersistMode"))]
 pub enum Durability {
     /// Nothing, until a checkpoint or a snapshot. As the default of a store: no log is written. For
@@ -25,6 +27,7 @@ pub enum Durability {
     /// The end of the process: the commit is written, and the system syncs it later. A loss of power
     /// takes a suffix of the commits.
     #[doc(alias("Async", "Relaxed", "NoSync", "Eventual"))]
+    #[cfg_attr(feature = "serde", serde(rename = "async"))]
     Buffered,
     /// Like [`Buffered`](Self::Buffered) until the caller has waited for the commit, then a loss of
     /// power. Commits that are waited for at the same time, and all before them, share one fsync

@@ -14,9 +14,12 @@
 /// | [`Corrupt`](Self::Corrupt) | verify, repair, restore from a copy |
 /// | [`Interrupted`](Self::Interrupted) | call again if the work is still wanted |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The request makes no sense, or is not allowed: ask otherwise.
+    #[cfg_attr(feature = "serde", serde(rename = "bad_input"))]
     InvalidInput,
     /// There is no such store, table, snapshot, version or key.
     NotFound,

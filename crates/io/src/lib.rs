@@ -16,6 +16,8 @@
 // Bottom-up: a module imports only from modules above it.
 mod entry_kind;
 mod error_kind;
+#[cfg(feature = "serde")]
+mod text_form;
 mod durability;
 pub mod error;
 pub mod bytes;

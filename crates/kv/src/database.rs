@@ -214,6 +214,8 @@ fn hex(bytes: &[u8]) -> String {
 
 /// State after a loss of power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PowerLoss {
     /// No promise: perhaps nothing can be read.
     NoPromise,
@@ -225,6 +227,7 @@ pub enum PowerLoss {
 
 /// Promise of a database under its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Guarantee {
     /// Durability that the settings amount to.
     pub durability: Durability,
@@ -238,6 +241,7 @@ pub struct Guarantee {
 
 /// Counters of a database since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
     /// Transactions that were committed.
     pub transactions: u64,
@@ -251,6 +255,7 @@ pub struct Counts {
 
 /// Number of a commit; later commits have greater numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Receipt(pub u64);
 
 /// An entry: key and value.

@@ -16,6 +16,8 @@ use crate::filter::ribbon::COLUMNS_MAX;
 
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "CompactionStyle")]
 pub enum CompactionPolicy {
@@ -31,6 +33,8 @@ pub enum CompactionPolicy {
 
 /// Schedule of the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CompactionSchedule {
     /// In equal shares with the updates that make the work necessary, so that no update waits long.
@@ -42,6 +46,8 @@ pub enum CompactionSchedule {
 
 /// Thread that does the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "max_background_jobs")]
 pub enum CompactionThread {
@@ -54,6 +60,8 @@ pub enum CompactionThread {
 
 /// Size at which the memtable is full and is flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias("memtable", "write_buffer_size"))]
 pub enum WriteBuffer {
@@ -65,6 +73,8 @@ pub enum WriteBuffer {
 
 /// Memory of the filters of a table.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias("filter_policy", "BloomFilterPolicy"))]
 pub enum FilterPolicy {
@@ -82,6 +92,8 @@ pub enum FilterPolicy {
 
 /// The filters of the runs on one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "bits_per_key")]
 pub enum LevelFilter {
@@ -102,6 +114,8 @@ pub enum LevelFilter {
 /// Lookups read a run in the access mode of its level. A run that moves down without being merged
 /// is opened again in the mode of its new level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias("use_direct_reads", "O_DIRECT"))]
 pub enum DiskCache {
@@ -129,6 +143,8 @@ impl DiskCache {
 /// Kind of lookup that a memory budget favours, once the indexes and the filters of newer runs have
 /// their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "optimize_filters_for_hits")]
 pub enum MemoryGoal {
@@ -184,6 +200,8 @@ pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
 /// assert_eq!(config.memory_budget, Some(64 << 20));
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[doc(alias = "ColumnFamilyOptions")]
 #[non_exhaustive]
 pub struct TableConfig {

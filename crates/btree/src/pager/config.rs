@@ -25,6 +25,8 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 /// anew at each opening.
 #[doc(alias = "options")]
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Config {
     /// Bytes of every key; `None` for keys of up to [`KEY_BYTES_MAX`] bytes.

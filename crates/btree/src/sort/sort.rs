@@ -58,6 +58,8 @@ const PROGRESS_RECORDS: u64 = 1 << 16;
 
 /// Treatment of records with equal keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Duplicates {
     /// The last record of the input counts.
     LastWins,
@@ -67,6 +69,7 @@ pub enum Duplicates {
 
 /// Options of a sort.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SortOptions {
     /// The directory of the temporary files, which must exist. One sort at a time can use it.
@@ -161,6 +164,8 @@ impl SortOptions {
 
 /// Statistics of a sort since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct SortStats {
     /// Runs written from memory.

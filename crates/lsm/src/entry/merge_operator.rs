@@ -34,6 +34,25 @@ pub struct MergeOperator {
     value_bytes_max: usize,
 }
 
+/// By its name. Only ready-made operators are read back, because a name alone is no function.
+#[cfg(feature = "serde")]
+impl serde::Serialize for MergeOperator {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> std::result::Result<S::Ok, S::Error> {
+        out.serialize_str(self.name())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for MergeOperator {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> std::result::Result<Self, D::Error> {
+        let name = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(input)?;
+        Self::by_name(&name).ok_or_else(|| {
+            let text = format!("`{name}` is not a ready-made merge operator");
+            serde::de::Error::custom(text)
+        })
+    }
+}
+
 /// The value of an entry of [`Kind::TooLarge`]: lengths of what was combined, and of what came of
 /// that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

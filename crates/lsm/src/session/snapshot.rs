@@ -84,6 +84,9 @@ impl SnapshotName {
     }
 }
 
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(SnapshotName, SnapshotName::new);
+
 impl fmt::Display for SnapshotName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -351,6 +354,8 @@ fn union_ref(
 
 /// How much is checked when a snapshot is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
@@ -895,6 +900,7 @@ pub(crate) fn delete(inner: &SessionInner, name: &SnapshotName) -> Result<()> {
 
 /// Metadata of a stored snapshot.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SnapshotInfo {
     /// Its name.

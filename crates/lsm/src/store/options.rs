@@ -46,6 +46,9 @@ impl Default for TableName {
     }
 }
 
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(TableName, TableName::new);
+
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -54,6 +57,8 @@ impl fmt::Display for TableName {
 
 /// Where checkpoints are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CheckpointThread {
     /// In the commit that finds the log long enough.
@@ -65,6 +70,8 @@ pub enum CheckpointThread {
 
 /// How a store is opened.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct StoreOptions {
     /// How its session is opened.

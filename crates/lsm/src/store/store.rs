@@ -64,6 +64,7 @@ pub struct NamedTable {
 
 /// A named table in a list of them.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct TableInfo {
     /// Its name.

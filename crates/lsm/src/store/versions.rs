@@ -42,6 +42,7 @@ const CHAIN_BYTES_MAX: u64 = 256 << 20;
 
 /// A retained version in a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct VersionInfo {
     /// The number of the last commit in it.

@@ -25,6 +25,8 @@ use crate::trace::event;
 
 /// How a session is opened.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct SessionOptions {
     /// Salt of all hashes of a session that is created, drawn at random if not given. A session

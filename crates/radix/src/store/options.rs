@@ -2,6 +2,8 @@
 
 /// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Options {
     /// Bytes of the cache of nodes.

@@ -54,6 +54,8 @@ pub struct Committed {
 
 /// Options of pruning a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct PruneOptions {
     /// Keeps the last version of a root that has two or more retained children.
