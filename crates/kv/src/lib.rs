@@ -25,6 +25,7 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod database;
+mod entries;
 pub mod gap;
 pub mod removals;
 pub mod turn;
@@ -33,8 +34,10 @@ mod memory;
 pub mod conformance;
 
 pub use database::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, INDEX_NAME_CHARS_MAX,
-    INDEXES_MAX, KEY_BYTES_MAX, PowerLoss, Reader, Receipt, Result, Source, Table, VALUE_BYTES_MAX,
-    Writer, check_entry, check_indexes, is_index_name,
+    Counts, Cursor, Database, Entry, Error, Guarantee, INDEX_NAME_CHARS_MAX, INDEXES_MAX,
+    KEY_BYTES_MAX, PowerLoss, Reader, Receipt, Result, Source, Table, VALUE_BYTES_MAX, Writer,
+    check_entry, check_indexes, is_index_name,
 };
+pub use entries::Entries;
 pub use memory::Memory;
+pub use terrane_io::{Durability, ErrorKind};

@@ -20,9 +20,11 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use terrane_io::Durability;
+
 use crate::database::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
-    Result, Table, Writer, check_entry, check_indexes,
+    Counts, Cursor, Database, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
+    Writer, check_entry, check_indexes,
 };
 use crate::gap::{Gap, GapCursor, Way};
 use crate::removals::{Crossed, Removals};

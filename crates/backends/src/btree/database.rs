@@ -60,7 +60,7 @@ impl BtreeDatabase {
 
         // Pieces ascend by the number of their value, so the last key has the greatest number.
         let mut last = index.range_back([PIECES]..).map_err(failed)?;
-        let next_value = match last.next().map_err(failed)? {
+        let next_value = match last.next_ref().map_err(failed)? {
             None => 0,
             Some((key, _)) => {
                 let id = row::piece_id(key).and_then(|id| id.checked_add(1));

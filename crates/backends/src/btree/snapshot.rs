@@ -231,7 +231,7 @@ impl GapCursor for TableCursor<'_> {
             None => self.begin(way).map_err(failed)?,
         };
 
-        let found = going.next().map_err(failed)?;
+        let found = going.next_ref().map_err(failed)?;
         let found = found.map(|(key, row)| (key.to_vec(), row.to_vec()));
         self.going = Some((way, going));
         let Some((mut key, row)) = found else { return Ok(None) };

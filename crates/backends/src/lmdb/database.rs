@@ -255,7 +255,7 @@ impl Database for LmdbDatabase {
                 "LMDB, data and head synced at each commit: every commit survives a loss of power",
             ),
             SyncMode::NoMeta => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "LMDB with NOMETASYNC: consistent after a loss of power; the last commit may be undone",
             ),

@@ -141,7 +141,7 @@ impl Engine for LsmDatabase {
             ("page_bytes", PAGE_SIZE.to_string()),
             ("compression", "none".to_owned()),
             ("filter", format!("{:?}", options.filter)),
-            ("merge_policy", format!("{:?}", options.merge_policy)),
+            ("merge_policy", format!("{:?}", options.compaction_policy)),
             ("size_ratio", options.size_ratio.to_string()),
             ("background", options.background.to_string()),
         ];

@@ -66,12 +66,12 @@ impl Cursor for TableCursor {
     }
 
     fn next(&mut self) -> Result<Option<Entry>> {
-        let record = self.0.next().map_err(|failure| error("next", failure))?;
+        let record = self.0.next().transpose().map_err(|failure| error("next", failure))?;
         Ok(record.map(|record| (record.key, record.value.into_vec())))
     }
 
     fn prev(&mut self) -> Result<Option<Entry>> {
-        let record = self.0.prev().map_err(|failure| error("prev", failure))?;
+        let record = self.0.prev().transpose().map_err(|failure| error("prev", failure))?;
         Ok(record.map(|record| (record.key, record.value.into_vec())))
     }
 }

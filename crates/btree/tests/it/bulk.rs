@@ -44,7 +44,7 @@ fn leaves_of_keys_with_long_common_prefixes_are_as_full_as_asked_for() {
     let key = |number: u64| format!("{}{number:08}", "p".repeat(480)).into_bytes();
     let model: Model = (0..ENTRIES).map(|number| (key(number), vec![7; 8])).collect();
     for (config, entry_bytes) in [(Config::fixed(488, 8), 16), (Config::variable(), 20)] {
-        let config = config.with_memory(1 << 20);
+        let config = config.memory_bytes(1 << 20);
         for fill_percent in [50, 90, 100] {
             let report = built(&config, &model, fill_percent);
             // Enough leaves to hold the entries with both fences in full, and only the first 480
@@ -73,7 +73,7 @@ fn leaves_of_any_keys_hold_all_entries() {
             }
         }
         let fill_percent = 50 + (seed % 51) as u32;
-        let report = built(&Config::variable().with_memory(1 << 20), &model, fill_percent);
+        let report = built(&Config::variable().memory_bytes(1 << 20), &model, fill_percent);
         // A long fence takes the room of entries, on one side of each group.
         let asked = f64::from(fill_percent) / 100.0;
         assert!(report.leaf_fill > asked * 0.6, "{fill_percent} %: {}", report.leaf_fill);
@@ -81,7 +81,7 @@ fn leaves_of_any_keys_hold_all_entries() {
 }
 
 fn small() -> Config {
-    Config::variable().with_memory(1 << 20)
+    Config::variable().memory_bytes(1 << 20)
 }
 
 fn short_key(number: u64) -> Vec<u8> {

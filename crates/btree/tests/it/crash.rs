@@ -81,7 +81,7 @@ impl Step {
 }
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 fn open(disk: &Arc<dyn Disk>) -> Result<Index, Error> {
@@ -408,7 +408,7 @@ fn lookups_read_what_is_promised() {
     let disk = CountedDisk::new(SimDisk::new(1));
     let shared: Arc<dyn Disk> = disk.clone();
     let dir = Path::new(DIR);
-    let config = Config::fixed(32, 13).with_memory(1 << 20);
+    let config = Config::fixed(32, 13).memory_bytes(1 << 20);
     let index = Index::create(shared.clone(), dir, &config).unwrap();
     let key = |number: u64| {
         let mut key = [0; 32];

@@ -36,7 +36,7 @@ pub(crate) fn tree_path() -> PathBuf {
 }
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 /// Entries with long keys, so that a few hundred make a tree of three levels.
@@ -315,7 +315,7 @@ fn a_damaged_leaf_hides_only_its_own_keys() {
 
 /// With room for some updates, and little of a log.
 fn buffered() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(48 << 10).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(48 << 10).log_bytes_max(1 << 16)
 }
 
 /// The keys that some leaves are for.

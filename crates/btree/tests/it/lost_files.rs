@@ -16,7 +16,7 @@ use crate::model::DIR;
 use terrane_testkit::sweep::Sweep;
 
 fn config() -> Config {
-    Config::fixed(4, 8).with_memory(1 << 20).with_log(1 << 16)
+    Config::fixed(4, 8).memory_bytes(1 << 20).log_bytes_max(1 << 16)
 }
 
 fn path(file: &str) -> PathBuf {

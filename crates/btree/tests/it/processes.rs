@@ -45,7 +45,7 @@ const FILTER_EVERY: u64 = 67;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config() -> Config {
-    Config::variable().with_memory(2 << 20).with_buffer(40_000).with_log(1 << 18)
+    Config::variable().memory_bytes(2 << 20).buffer_bytes(40_000).log_bytes_max(1 << 18)
 }
 
 fn disk() -> Arc<dyn Disk> {

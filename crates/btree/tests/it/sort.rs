@@ -55,7 +55,7 @@ struct Slice<'a> {
 }
 
 impl Records for Slice<'_> {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let Some((first, rest)) = self.pairs.split_first() else { return Ok(None) };
         self.pairs = rest;
         Ok(Some((&first.0, &first.1)))
@@ -184,10 +184,10 @@ fn a_sort_of_more_runs_than_a_manifest_names_keeps_to_its_memory() {
     let mut records = sorter.finish(&mut |_| {}).unwrap();
     let keys: BTreeSet<[u8; 8]> = (0..count).map(key).collect();
     for expected in keys {
-        assert_eq!(records.next().unwrap().unwrap().0, expected);
+        assert_eq!(records.next_ref().unwrap().unwrap().0, expected);
     }
 
-    assert!(records.next().unwrap().is_none());
+    assert!(records.next_ref().unwrap().is_none());
     assert!(records.stats().memory_bytes_max <= options.memory_bytes);
 }
 

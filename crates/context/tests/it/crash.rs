@@ -151,8 +151,8 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
     for_each_seed(name, 1, |rng, seed| {
         let mut options = draw_options(rng);
         options.durability = match seed % 2 {
-            0 => Durability::Durable,
-            _ => Durability::Relaxed,
+            0 => Durability::Each,
+            _ => Durability::Buffered,
         };
         let kind = Kind { commits: 100, wide: 270, collects: false, reopens: false };
         let script = Script::draw(rng, options, kind);
@@ -265,7 +265,7 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
 fn small_histories_survive_whatever_is_left_of_them() {
     for_each_seed("small_histories_survive_whatever_is_left_of_them", 2, |rng, seed| {
         let mut options = draw_options(rng);
-        options.durability = [Durability::Relaxed, Durability::Durable][(seed % 2) as usize];
+        options.durability = [Durability::Buffered, Durability::Each][(seed % 2) as usize];
         let kind = Kind { commits: 4, wide: 20, collects: true, reopens: false };
         let script = Script::draw(rng, options, kind);
         let sweep = Sweep::sampled(seed, 6);

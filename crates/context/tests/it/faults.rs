@@ -319,5 +319,5 @@ fn a_store_is_poisoned_by_a_sync_that_failed_until_it_is_opened_anew() {
     context.add(&["n"], *b"3").unwrap();
     store.commit(&context, &Meta::tezos(3, "")).unwrap();
 
-    assert_eq!(options().durability, Durability::Durable);
+    assert_eq!(options().durability, Durability::Each);
 }

@@ -43,7 +43,7 @@ fn disk() -> Arc<dyn Disk> {
 }
 
 fn store_options() -> Options {
-    Options { durability: Durability::Relaxed, chunk_bytes: 32 << 10, ..options() }
+    options().durability(Durability::Buffered).chunk_bytes(32 << 10)
 }
 
 fn path(width: u64, name: u64) -> [String; 2] {

@@ -30,7 +30,7 @@ const LEAFY: Rules = Rules { scheme: Scheme::Blake3, branching: 16, flat_limit: 
 
 fn options(rules: Rules) -> Options {
     let index = Arc::new(BtreeIndexes::new(1 << 20));
-    Options { rules, chunk_bytes: 64 << 10, ..Options::new(index) }
+    Options::new(index).rules(rules).chunk_bytes(64 << 10)
 }
 
 struct Bench {
@@ -560,7 +560,7 @@ fn imports_and_collections_keep_out_of_each_others_way() {
 fn a_store_that_indexes_everything_imports_no_object_twice() {
     let bench = Bench::new(Rules::TEZOS);
     let commits = history(&bench.store, 24, 2);
-    let options = Options { indexing: Indexing::Always, ..options(Rules::TEZOS) };
+    let options = options(Rules::TEZOS).indexing(Indexing::Always);
     let target = Store::create(Arc::clone(&bench.disk), Path::new("always"), &options).unwrap();
     target.import(&mut &*export(&bench.store, &commits[0])).unwrap();
     target.split().unwrap();

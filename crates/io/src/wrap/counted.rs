@@ -22,6 +22,7 @@ macro_rules! counts {
     ($($(#[$doc:meta])* $field:ident,)*) => {
         /// Numbers of calls by kind, and bytes. The difference of two gives what happened between.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct Counts {
             $($(#[$doc])* pub $field: u64,)*
         }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrane_io::files::allocated_below;
-use terrane_io::{CountedDisk, Disk, NoSyncDisk};
+use terrane_io::{CountedDisk, Disk, Durability, NoSyncDisk};
 
 use crate::database::{
-    Counts, Cursor, Database, Durability, Error, Guarantee, PowerLoss, Reader, Receipt, Result,
-    Table, Writer, check_entry,
+    Counts, Cursor, Database, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table, Writer,
+    check_entry,
 };
 use crate::overlay::changes::{ChangedCursor, Changes, Known};
 use crate::overlay::failure::{closed, disk_error};
@@ -153,7 +153,7 @@ impl<E: Engine> Database for E {
     fn settle(&self, receipt: Receipt) -> Result<()> {
         self.common().check_open("settle")?;
         match self.common().durability {
-            Durability::None | Durability::Async => Ok(()),
+            Durability::None | Durability::Buffered => Ok(()),
             Durability::Each | Durability::Group => self.sync_to(receipt),
         }
     }
@@ -314,7 +314,7 @@ impl Common {
                 "no sync is ever asked for: commits survive a killed process; after a loss of power the store may be \
                  damaged",
             ),
-            Durability::Async => (
+            Durability::Buffered => (
                 PowerLoss::Consistent,
                 "each commit is in the log, which is synced at checkpoints: commits survive a killed process; a loss of \
                  power takes the last ones",

@@ -55,10 +55,10 @@ pub(crate) fn names(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
 fn link(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<bool> {
     match disk.hard_link(from, to) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => Ok(false),
+        Err(error) if error.system_kind() == Some(ErrorKind::AlreadyExists) => Ok(false),
         Err(error)
             if matches!(
-                error.kind(),
+                error.system_kind(),
                 Some(
                     ErrorKind::Unsupported | ErrorKind::PermissionDenied | ErrorKind::TooManyLinks
                 )
@@ -86,7 +86,7 @@ fn unlink(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 fn make(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
     let lost = dir.join(LOST_FOUND);
     match disk.create_dir(&lost) {
-        Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
+        Err(error) if error.system_kind() == Some(ErrorKind::AlreadyExists) => {}
         made => {
             made?;
             disk.sync_dir(dir)?;
@@ -110,7 +110,7 @@ pub(crate) fn keep_copy(disk: &dyn Disk, dir: &Path, path: &Path) -> io::Result<
         };
         match disk.hard_link(path, &to) {
             Ok(()) => return disk.sync_dir(&lost),
-            Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
+            Err(error) if error.system_kind() == Some(ErrorKind::AlreadyExists) => {}
             // A copy is welcome, but nothing depends on it.
             Err(_) => return Ok(()),
         }

@@ -58,13 +58,11 @@ fn specimen(began: Duration) -> Specimen {
     let disk = SimDisk::new(1);
     disk.advance(began);
 
-    let config = TableConfig {
-        size_ratio: 2,
-        merge_policy: CompactionPolicy::Tiering,
-        write_buffer: WriteBuffer::Bytes(600),
-        merge_batch_pages: 4096,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .size_ratio(2)
+        .compaction_policy(CompactionPolicy::Tiering)
+        .write_buffer(WriteBuffer::Bytes(600))
+        .compaction_batch_pages(4096);
 
     let keys: Vec<Vec<u8>> = (0..24u8).map(|number| vec![b'k', number, number]).collect();
     let script = Script { config, keys: keys.clone(), steps: Vec::new() };

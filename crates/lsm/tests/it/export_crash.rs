@@ -17,7 +17,7 @@ use std::sync::Arc;
 use terrane_io::{Disk, EntryKind};
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
-use terrane_lsm::{Error, Result, Session, SessionOptions, SnapshotPlace, TableConfig};
+use terrane_lsm::{Error, Result, Session, SessionOptions, SnapshotPlace};
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::{Loss, Note, Sweep};
@@ -98,7 +98,7 @@ fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, Stat
     let keys: Vec<Vec<u8>> = (0..12u8).map(|number| vec![b'k', number]).collect();
 
     // Few runs, on two levels, with a merge under way, and a write buffer that holds something.
-    let config = TableConfig { size_ratio: 2, ..buffer_of(9) };
+    let config = buffer_of(9).size_ratio(2);
     let script = Script { config, keys: keys.clone(), steps: Vec::new() };
     let steps = [
         Step::Open,

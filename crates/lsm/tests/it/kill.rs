@@ -37,11 +37,9 @@ fn open(dir: &Path) -> Store {
 
 /// The tables `main` and `undo`.
 fn tables(store: &Store) -> [NamedTable; 2] {
-    let config = TableConfig {
-        write_buffer: WriteBuffer::Entries(500),
-        merge_thread: CompactionThread::Background,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(500))
+        .compaction_thread(CompactionThread::Background);
     ["main", "undo"].map(|name| {
         let name = TableName::new(name).unwrap();
         store.table(&name).or_else(|_| store.create_table(&name, &config)).unwrap()

@@ -64,7 +64,7 @@ fn name(text: &str) -> SnapshotName {
 fn content(session: &Session, table: &Table) -> Result<Content> {
     let mut content = Content::new();
     let mut cursor = table.cursor()?;
-    while let Some(record) = cursor.next()? {
+    while let Some(record) = cursor.next().transpose()? {
         let mut value = record.value.into_vec();
         if let Some(blob) = record.blob {
             value.extend(session.retrieve_blobs(&[blob])?.concat());
@@ -97,7 +97,7 @@ struct StoreContent {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(60), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(60));
     let table = store.create_table(&TableName::default(), &config).unwrap();
     let mut states = vec![Content::new()];
     let mut history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();

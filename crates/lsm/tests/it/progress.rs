@@ -128,12 +128,12 @@ fn check(session: &Session, table: &Table, entries: &Entries) -> Result<()> {
 
     let mut cursor = table.cursor()?;
     for (key, (value, _)) in entries {
-        let record = cursor.next()?;
+        let record = cursor.next().transpose()?;
         let record = record.map(|record| (record.key, record.value.into_vec()));
         assert_eq!(record.as_ref(), Some(&(key.clone(), value.clone())));
     }
 
-    assert!(cursor.next()?.is_none());
+    assert!(cursor.next().transpose()?.is_none());
     Ok(())
 }
 
@@ -170,7 +170,7 @@ fn is_whole(disk: &Arc<SimDisk>, path: &Path) -> bool {
 fn nearly_merged() -> (Arc<SimDisk>, Entries) {
     let disk = SimDisk::new(1);
     let session = open(&disk).unwrap();
-    let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(500) };
+    let config = buffer_of(500).compaction_policy(CompactionPolicy::Levelling);
     let mut table = session.new_table(&config).unwrap();
     let mut entries = Entries::new();
     let mut next = 0;
@@ -289,7 +289,7 @@ fn progress_of_compactions_is_kept_however_a_session_ends() {
                     (SessionDir::Simulated { .. }, _) => 14,
                 };
                 let config =
-                    TableConfig { resolve: resolve(), index, merge_batch_pages: 1, ..config };
+                    config.merge_operator(resolve()).index(index).compaction_batch_pages(1);
                 let mut mid_merge = MidMerge::new(place.open(), &config);
                 for round in 0..rounds {
                     let count = if buffer == 1000 { 4_600 } else { 1 + rng.index(12) };
@@ -385,8 +385,8 @@ impl MidMerge {
                 let spent = disk.counts() - before;
                 let pages = spent.read_pages + spent.write_pages;
                 let levels = table.stats().levels;
-                let is_incremental =
-                    table.config().merge_schedule == TableConfig::default().merge_schedule;
+                let is_incremental = table.config().compaction_schedule
+                    == TableConfig::default().compaction_schedule;
                 // Chunks of each input, one of the output, and those of blobs.
                 let bound = 128 * levels.len().max(4) as u64;
                 assert!(pages <= bound || !is_incremental, "{pages} pages in an update, {way:?}");
@@ -415,13 +415,11 @@ struct Halfway {
 
 /// The configuration of small tables that merge all the time.
 fn small() -> TableConfig {
-    TableConfig {
-        resolve: resolve(),
-        merge_policy: CompactionPolicy::Levelling,
-        merge_batch_pages: 1,
-        size_ratio: 3,
-        ..buffer_of(8)
-    }
+    buffer_of(8)
+        .merge_operator(resolve())
+        .compaction_policy(CompactionPolicy::Levelling)
+        .compaction_batch_pages(1)
+        .size_ratio(3)
 }
 
 /// The hundredths of its work that the merge on the deepest level has done, if it is one of many

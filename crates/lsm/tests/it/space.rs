@@ -55,9 +55,9 @@ fn full(capacity_bytes: u64) -> FaultPlan {
     FaultPlan { capacity_bytes: Some(capacity_bytes), ..FaultPlan::default() }
 }
 
-fn config(merge_thread: CompactionThread) -> TableConfig {
+fn config(compaction_thread: CompactionThread) -> TableConfig {
     let write_buffer = WriteBuffer::Entries(48);
-    TableConfig { write_buffer, merge_thread, ..TableConfig::default() }
+    TableConfig::default().write_buffer(write_buffer).compaction_thread(compaction_thread)
 }
 
 fn main_table() -> TableName {
@@ -84,7 +84,7 @@ fn delete(table: &NamedTable, first: u64) -> Result<()> {
 }
 
 fn content(table: &Table) -> Result<Content> {
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok(records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec())).collect())
 }
 
@@ -142,13 +142,13 @@ fn script() -> Vec<Step> {
 
 struct Runner {
     disk: Arc<SimDisk>,
-    merge_thread: CompactionThread,
+    compaction_thread: CompactionThread,
     store: Option<Store>,
 }
 
 impl Runner {
     fn new(disk: &Arc<SimDisk>) -> Self {
-        Self { disk: Arc::clone(disk), merge_thread: CompactionThread::Caller, store: None }
+        Self { disk: Arc::clone(disk), compaction_thread: CompactionThread::Caller, store: None }
     }
 
     fn store(&mut self) -> Result<Store> {
@@ -166,7 +166,7 @@ impl Runner {
     fn create(&mut self) -> Result<()> {
         let store = self.store()?;
         for name in [main_table(), other()] {
-            match store.create_table(&name, &config(self.merge_thread)) {
+            match store.create_table(&name, &config(self.compaction_thread)) {
                 Err(Error::TableExists { .. }) => {}
                 made => drop(made?),
             }
@@ -212,11 +212,15 @@ struct Outcome {
 }
 
 /// Runs the script on a disk without faults, looking at everything `in_between`.
-fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bool) -> Outcome {
+fn run_whole(
+    disk: &Arc<SimDisk>,
+    compaction_thread: CompactionThread,
+    in_between: bool,
+) -> Outcome {
     disk.set_plan(full(CAPACITY));
 
     let mut outcome = Outcome::default();
-    let mut runner = Runner { merge_thread, ..Runner::new(disk) };
+    let mut runner = Runner { compaction_thread, ..Runner::new(disk) };
     for step in script() {
         match runner.step(step) {
             Ok(()) => {
@@ -245,9 +249,9 @@ fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bo
 
 #[test]
 fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_room() {
-    for merge_thread in [CompactionThread::Caller, CompactionThread::Background] {
+    for compaction_thread in [CompactionThread::Caller, CompactionThread::Background] {
         let disk = SimDisk::new(1);
-        let outcome = run_whole(&disk, merge_thread, true);
+        let outcome = run_whole(&disk, compaction_thread, true);
         let refused = &outcome.refused;
         // The disk is full for a good while, and in the end all go in.
         assert!(refused.len() > 10 && outcome.inserted > 40, "{refused:?}");

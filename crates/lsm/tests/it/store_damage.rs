@@ -57,7 +57,7 @@ fn state(store: &Store) -> Result<State> {
     for info in store.tables()? {
         let mut cursor = store.table(&info.name)?.cursor()?;
         let content = state.entry(info.name.to_string()).or_default();
-        while let Some(record) = cursor.next()? {
+        while let Some(record) = cursor.next().transpose()? {
             content.insert(record.key, record.value.into_vec());
         }
     }
@@ -73,7 +73,7 @@ struct Specimen {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(8));
 
     let tables = ["main", "other"]
         .map(|name| store.create_table(&TableName::new(name).unwrap(), &config).unwrap());

@@ -42,11 +42,9 @@ fn damaged_later() -> Arc<SimDisk> {
 
     // Both kinds.
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Ribbon(7)];
-    let config = TableConfig {
-        write_buffer: WriteBuffer::Entries(100),
-        filter: FilterPolicy::PerLevel(filters),
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(100))
+        .filter(FilterPolicy::PerLevel(filters));
 
     let mut table = session.new_table(&config).unwrap();
     for number in 0..1_550_u32 {
@@ -77,7 +75,7 @@ fn content(disk: &Arc<SimDisk>, name: &str) -> Option<Content> {
 
     let mut cursor = table.cursor().ok()?;
     let mut content = Vec::new();
-    while let Some(record) = cursor.next().ok()? {
+    while let Some(record) = cursor.next().transpose().ok()? {
         content.push((record.key, record.value.into_vec()));
     }
 

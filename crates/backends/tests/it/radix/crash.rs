@@ -36,7 +36,11 @@ const DIR: &str = "/store";
 const NAMES: [&str; 2] = ["one", "two"];
 /// The keys of the metadata map.
 const KEYS: [&[u8]; 2] = [b"height", b"tip"];
-const LIST: PruneOptions = PruneOptions { keep_fork_points: false, list: true };
+
+/// A pruning that keeps no fork points and lists what it removes.
+fn prune_options() -> PruneOptions {
+    PruneOptions::default().keep_fork_points(false).list(true)
+}
 
 /// An engine with buffers so small that each step goes on to runs or leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,14 +57,14 @@ impl Engine {
         let dir = Path::new(DIR);
         let durability = if self == Self::LsmGroup { Durability::Group } else { Durability::Each };
         if self == Self::Btree {
-            let mut options = BtreeOptions::default().with_durability(durability);
+            let mut options = BtreeOptions::default().durability(durability);
             options.memory_bytes = 1 << 20;
             options.buffer_bytes = Some(2_000);
             options.log_bytes_max = 64 << 10;
             return Ok(Arc::new(BtreeDatabase::open(disk, dir, &INDEXES, &options)?));
         }
 
-        let mut options = LsmOptions::default().with_durability(durability);
+        let mut options = LsmOptions::default().durability(durability);
         options.write_buffer_bytes = Some(2_000);
         options.log_bytes_max = Some(64 << 10);
         Ok(Arc::new(LsmDatabase::open(disk, dir, &INDEXES, &options)?))
@@ -70,7 +74,7 @@ impl Engine {
     fn open(self, disk: &Arc<SimDisk>) -> Result<Store> {
         let database = self.database(disk.clone())?;
         assert_eq!(database.guarantee().power_loss, PowerLoss::EveryCommit);
-        Store::open(database, &Options { cache_bytes: 1 << 10, threads: 1 })
+        Store::open(database, &Options::default().cache_bytes(1 << 10).threads(1))
     }
 }
 
@@ -295,7 +299,7 @@ fn perform_together(store: &Store, operations: &[Operation]) -> Result<()> {
                 assert_eq!(committed.root, *root);
             }
             Operation::Prune { tree, root, outcome } => {
-                assert_eq!(transaction.prune(NAMES[*tree], root, &LIST)?, *outcome);
+                assert_eq!(transaction.prune(NAMES[*tree], root, &prune_options())?, *outcome);
             }
             Operation::Metadata { key, value } => {
                 transaction.set_metadata(KEYS[*key], value.as_deref())?;
