@@ -24,8 +24,8 @@ pub enum Durability {
     /// one commit of a store that has a log: as [`Buffered`](Self::Buffered).
     #[doc(alias("SnapshotOnly", "disable_wal"))]
     None,
-    /// The end of the process: the commit is written, and the system syncs it later. A loss of power
-    /// takes a suffix of the commits.
+    /// The end of the process: the commit is written, and the system syncs it later. A loss of
+    /// power takes a suffix of the commits.
     #[doc(alias("Async", "Relaxed", "NoSync", "Eventual"))]
     #[cfg_attr(feature = "serde", serde(rename = "async"))]
     Buffered,

@@ -72,7 +72,8 @@ impl ErrorKind {
     }
 }
 
-/// Gives an error type with a method `kind` its questions `is_corruption`, `is_not_found` and so on.
+/// Gives an error type with a method `kind` its questions `is_corruption`, `is_not_found` and the
+/// others.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! error_kind_questions {

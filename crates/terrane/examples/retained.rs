@@ -5,10 +5,10 @@
 //!
 //! A block is one commit of 512 insertions, durable before the next one; keys have 34 bytes, values
 //! 60. Half of the insertions replace entries of the block before. Three stores in DIR get the same
-//! blocks, one after the other. In the second, `Store::retain` follows each block. In the third, each
-//! commit also writes the former values of its keys, which it reads first, to a table of undo
-//! records. At the end some versions are opened and counted, and the store goes back ten blocks. The
-//! caller removes DIR.
+//! blocks, one after the other. In the second, `Store::retain` follows each block. In the third,
+//! each commit also writes the former values of its keys, which it reads first, to a table of undo
+//! records. At the end some versions are opened and counted, and the store goes back ten blocks.
+//! The caller removes DIR.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,6 @@
-//! JSON forms of the types with `serde`, which are a promise: each type against its JSON, both ways.
+//! JSON forms of the types with `serde`, which are a promise.
+//!
+//! Method: each type against its JSON, both ways.
 
 use std::fmt::Debug;
 use std::path::Path;

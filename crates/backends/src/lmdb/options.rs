@@ -62,6 +62,13 @@ impl Default for LmdbOptions {
 }
 
 impl LmdbOptions {
+    /// Settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), with a
+    /// file that grows instead of having 1 TiB from the start.
+    #[must_use]
+    pub fn transact() -> Self {
+        Self { write_map: true, sync: SyncMode::MapAsync, ..Self::default() }
+    }
+
     /// Sets [`map_bytes`](Self::map_bytes).
     #[must_use]
     pub fn map_bytes(self, map_bytes: impl Into<Option<u64>>) -> Self {
@@ -108,13 +115,6 @@ impl LmdbOptions {
     #[must_use]
     pub fn sync(self, sync: SyncMode) -> Self {
         Self { sync, ..self }
-    }
-
-    /// Settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), with a
-    /// file that grows instead of having 1 TiB from the start.
-    #[must_use]
-    pub fn transact() -> Self {
-        Self { write_map: true, sync: SyncMode::MapAsync, ..Self::default() }
     }
 
     pub(super) fn start_bytes(&self) -> u64 {

@@ -139,6 +139,38 @@ pub(super) enum Reading {
 }
 
 impl SqliteOptions {
+    /// A file, with a log that is synced at each commit.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self {
+            place: SqlitePlace::File(path.into()),
+            create: true,
+            table_prefix: "terrane".into(),
+            pool: None,
+            mmap_bytes: 100 << 20,
+            page_bytes: None,
+            cache_bytes: 8 << 20,
+            journal_mode: JournalMode::Wal,
+            synchronous: Synchronous::Full,
+            busy_timeout: Duration::from_secs(5),
+            checkpoint_pages: None,
+            auto_vacuum: None,
+            pages_max: None,
+            network_wal: NetworkWal::Refuse,
+            unsafe_journal_off: false,
+        }
+    }
+
+    /// In memory.
+    pub fn memory() -> Self {
+        Self {
+            place: SqlitePlace::Memory,
+            mmap_bytes: 0,
+            journal_mode: JournalMode::Memory,
+            synchronous: Synchronous::Off,
+            ..Self::file("")
+        }
+    }
+
     /// Sets [`place`](Self::place).
     #[must_use]
     pub fn place(self, place: SqlitePlace) -> Self {
@@ -229,27 +261,6 @@ impl SqliteOptions {
         Self { unsafe_journal_off, ..self }
     }
 
-    /// A file, with a log that is synced at each commit.
-    pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self {
-            place: SqlitePlace::File(path.into()),
-            create: true,
-            table_prefix: "terrane".into(),
-            pool: None,
-            mmap_bytes: 100 << 20,
-            page_bytes: None,
-            cache_bytes: 8 << 20,
-            journal_mode: JournalMode::Wal,
-            synchronous: Synchronous::Full,
-            busy_timeout: Duration::from_secs(5),
-            checkpoint_pages: None,
-            auto_vacuum: None,
-            pages_max: None,
-            network_wal: NetworkWal::Refuse,
-            unsafe_journal_off: false,
-        }
-    }
-
     /// The mode in which an existing file can be read.
     ///
     /// # Errors
@@ -287,17 +298,6 @@ impl SqliteOptions {
                 );
                 Err(Error::Unsupported { back_end: NAME, option: "path".into(), why })
             }
-        }
-    }
-
-    /// In memory.
-    pub fn memory() -> Self {
-        Self {
-            place: SqlitePlace::Memory,
-            mmap_bytes: 0,
-            journal_mode: JournalMode::Memory,
-            synchronous: Synchronous::Off,
-            ..Self::file("")
         }
     }
 

@@ -50,6 +50,25 @@ pub struct Config {
 }
 
 impl Config {
+    /// Configuration for keys and values of one size each.
+    #[must_use]
+    pub fn fixed(key_bytes: usize, value_bytes: usize) -> Self {
+        Self { key_bytes: Some(key_bytes), value_bytes: Some(value_bytes), ..Self::variable() }
+    }
+
+    /// Configuration for keys and values of any size up to the limits.
+    #[must_use]
+    pub fn variable() -> Self {
+        Self {
+            key_bytes: None,
+            value_bytes: None,
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            buffer_bytes: None,
+            log_bytes_max: LOG_BYTES_DEFAULT,
+            batch_bytes_max: None,
+        }
+    }
+
     /// Sets [`key_bytes`](Self::key_bytes).
     #[must_use]
     pub fn key_bytes(self, key_bytes: impl Into<Option<usize>>) -> Self {
@@ -84,25 +103,6 @@ impl Config {
     #[must_use]
     pub fn batch_bytes_max(self, batch_bytes_max: impl Into<Option<usize>>) -> Self {
         Self { batch_bytes_max: batch_bytes_max.into(), ..self }
-    }
-
-    /// Configuration for keys and values of one size each.
-    #[must_use]
-    pub fn fixed(key_bytes: usize, value_bytes: usize) -> Self {
-        Self { key_bytes: Some(key_bytes), value_bytes: Some(value_bytes), ..Self::variable() }
-    }
-
-    /// Configuration for keys and values of any size up to the limits.
-    #[must_use]
-    pub fn variable() -> Self {
-        Self {
-            key_bytes: None,
-            value_bytes: None,
-            memory_bytes: MEMORY_BYTES_DEFAULT,
-            buffer_bytes: None,
-            log_bytes_max: LOG_BYTES_DEFAULT,
-            batch_bytes_max: None,
-        }
     }
 
     /// Checks all options and derives the limits.

@@ -89,6 +89,19 @@ pub struct SortOptions {
 }
 
 impl SortOptions {
+    /// The default options.
+    #[must_use]
+    pub fn new(dir: &Path, input_identity: u64) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            input_identity,
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            fan_in: FAN_IN_DEFAULT,
+            duplicates: Duplicates::LastWins,
+            input_bytes: None,
+        }
+    }
+
     /// Sets [`dir`](Self::dir).
     #[must_use]
     pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
@@ -123,19 +136,6 @@ impl SortOptions {
     #[must_use]
     pub fn input_bytes(self, input_bytes: impl Into<Option<u64>>) -> Self {
         Self { input_bytes: input_bytes.into(), ..self }
-    }
-
-    /// The default options.
-    #[must_use]
-    pub fn new(dir: &Path, input_identity: u64) -> Self {
-        Self {
-            dir: dir.to_owned(),
-            input_identity,
-            memory_bytes: MEMORY_BYTES_DEFAULT,
-            fan_in: FAN_IN_DEFAULT,
-            duplicates: Duplicates::LastWins,
-            input_bytes: None,
-        }
     }
 
     /// The parameters that the manifest records.

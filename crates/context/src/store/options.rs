@@ -57,6 +57,24 @@ pub struct Options {
 const IMPORT_ELEMENTS_MAX: u64 = 1 << 25;
 
 impl Options {
+    /// Options of a Tezos node: durable commits, a cache of 128 MiB, chunks of 16 MiB, two hashing
+    /// threads, reads through the page cache, imports of 33,554,432 elements.
+    pub fn new(index: Arc<dyn IndexEngine>) -> Self {
+        Self {
+            rules: Rules::TEZOS,
+            indexing: Indexing::Minimal,
+            durability: Durability::Each,
+            cache_bytes: 128 << 20,
+            chunk_bytes: 16 << 20,
+            hash_threads: 2,
+            access: Access::Buffered,
+            index,
+            archive_dir: None,
+            index_dir: None,
+            import_elements_max: IMPORT_ELEMENTS_MAX,
+        }
+    }
+
     /// Sets [`rules`](Self::rules).
     #[must_use]
     pub fn rules(self, rules: Rules) -> Self {
@@ -121,24 +139,6 @@ impl Options {
     #[must_use]
     pub fn import_elements_max(self, import_elements_max: u64) -> Self {
         Self { import_elements_max, ..self }
-    }
-
-    /// Options of a Tezos node: durable commits, a cache of 128 MiB, chunks of 16 MiB, two hashing
-    /// threads, reads through the page cache, imports of 33,554,432 elements.
-    pub fn new(index: Arc<dyn IndexEngine>) -> Self {
-        Self {
-            rules: Rules::TEZOS,
-            indexing: Indexing::Minimal,
-            durability: Durability::Each,
-            cache_bytes: 128 << 20,
-            chunk_bytes: 16 << 20,
-            hash_threads: 2,
-            access: Access::Buffered,
-            index,
-            archive_dir: None,
-            index_dir: None,
-            import_elements_max: IMPORT_ELEMENTS_MAX,
-        }
     }
 
     /// Returns the locations that the options name.

@@ -105,8 +105,8 @@ pub struct StoreOptions {
     /// Default durability of a commit; [`Group`](Durability::Group) unless set.
     ///
     /// **Damage of the newest commits.** Rotten bytes of the log are an error when the store is
-    /// opened, never a commit that is quietly gone, if anything on the disk says that the commit was
-    /// durable:
+    /// opened, never a commit that is quietly gone, if anything on the disk says that the commit
+    /// was durable:
     ///
     /// - a later commit that was synced;
     /// - a mark that the writer puts behind each sync, which is itself not synced;

@@ -78,8 +78,8 @@ impl ReaderOptions {
 /// let before = reader.table("accounts")?;
 /// reader.refresh()?;
 /// let now = reader.table("accounts")?;
-/// let mut changes = before.diff(&now)?; // what was committed in between
-/// while let Some(change) = changes.next()? {
+/// for change in before.diff(&now)? {
+///     let change = change?; // committed in between
 ///     println!("{:?}: {:?} -> {:?}", change.key, change.old, change.new);
 /// }
 /// # Ok::<(), terrane_lsm::Error>(())

@@ -110,9 +110,9 @@ impl Store {
     /// writes the log that was found once more, where it stands, and syncs it.
     ///
     /// # Errors
-    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::MergeOperatorMismatch`],
-    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been
-    /// durable is corrupted; what is known is said at
+    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`],
+    /// [`Error::MergeOperatorMismatch`], [`Error::InvalidConfig`]. A log that ends before the last
+    /// commit that is known to have been durable is corrupted; what is known is said at
     /// [`StoreOptions::durability`].
     #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {

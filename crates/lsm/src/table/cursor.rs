@@ -160,11 +160,12 @@ impl RecordRef<'_> {
 ///
 /// **Position.** The position is a gap between two entries, or before the first or after the last
 /// entry of the range. `next` reads the entry after the gap and passes it. [`prev`](Self::prev)
-/// reads the entry before the gap and passes it, so after `next`, `prev` reads the same entry again.
+/// reads the entry before the gap and passes it, so after `next`, `prev` reads the same entry
+/// again.
 ///
-/// **The other end.** `next_back` (and `rev`) reads the last entry of the range and takes it off the
-/// range: the cursor never reads that entry again. At the gap `next_back` ends, as `next` does at
-/// the shortened end, so the two never give an entry twice.
+/// **The other end.** `next_back` (and `rev`) reads the last entry of the range and takes it off
+/// the range: the cursor never reads that entry again. At the gap `next_back` ends, as `next` does
+/// at the shortened end, so the two never give an entry twice.
 ///
 /// **Stability.** Later updates of the table, and dropping it, do not disturb a cursor. A cursor
 /// keeps the files and memtables that may hold keys of its range, and no others.

@@ -201,13 +201,14 @@ impl Table {
 
     /// Changes the configuration. The content stays the same, whatever is changed.
     ///
-    /// In force with the next update: `compaction_schedule`, `compaction_thread`, `compaction_batch_pages` and the
-    /// write buffer, which is flushed earlier or later than it would have been; with the next
-    /// lookup: `queue_depth`. With the next flush: `compaction_policy` and `size_ratio`, level by level
-    /// as runs arrive there; a merge that is wanted earlier than it had been planned for is
-    /// completed at once. For runs written from then on: `filter`, `index`, `disk_cache`; a lower
-    /// `memory_budget` also folds filters that are there, for all tables that share the runs.
-    /// `merge_operator` stays as it is. Duplicates and snapshots made before keep theirs.
+    /// In force with the next update: `compaction_schedule`, `compaction_thread`,
+    /// `compaction_batch_pages` and the write buffer, which is flushed earlier or later than it
+    /// would have been; with the next lookup: `queue_depth`. With the next flush:
+    /// `compaction_policy` and `size_ratio`, level by level as runs arrive there; a merge that is
+    /// wanted earlier than it had been planned for is completed at once. For runs written from then
+    /// on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also folds filters that are
+    /// there, for all tables that share the runs. `merge_operator` stays as it is. Duplicates and
+    /// snapshots made before keep theirs.
     ///
     /// Cost: no I/O.
     ///
@@ -306,8 +307,8 @@ impl Table {
     /// it has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next_ref`] where keys are read.
-    /// After any error the table is as it was before.
+    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next_ref`] where keys are
+    /// read. After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
         range: R,
