@@ -15,9 +15,9 @@
 //! | `TableTooLarge` | the same |
 //! | `TableUnionNotCompatible` | the same, also for another merge operator; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
 //! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
-//! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
+//! | `SnapshotNotCompatible` | the same for labels, [`Error::MergeOperatorMismatch`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
-//! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
+//! | `InvalidSnapshotName` | the same; [`Error::InvalidMergeOperatorName`] |
 //! | `BlobRefInvalid` | the same |
 //! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::UpsertTooLarge`], [`Error::LabelTooLarge`] |
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
@@ -234,7 +234,7 @@ pub enum Error {
     },
     /// A text is not the name of a merge operator of one's own.
     #[error("`{text}` cannot name a merge operator: 1 to 64 bytes, not beginning with `terrane.`")]
-    InvalidResolveName {
+    InvalidMergeOperatorName {
         /// The text.
         text: String,
     },
@@ -244,7 +244,7 @@ pub enum Error {
         Some(given) => format!("not `{given}`"),
         None => "which is not ready-made and must be given".to_owned(),
     })]
-    ResolveNotCompatible {
+    MergeOperatorMismatch {
         /// The name of the snapshot or table.
         name: String,
         /// Name of the function stored.
@@ -487,7 +487,7 @@ impl From<terrane_io::Error> for Error {
 /// it, something else in its place. A second copy of what it holds may be readable then.
 pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     use io::ErrorKind as Kind;
-    let is_odd = matches!(error.kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
+    let is_odd = matches!(error.system_kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
     (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
 }
 
@@ -496,28 +496,11 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
-    /// Whether the disk is full. What makes room goes on as far as there is room for it: deletions,
-    /// dropping tables, deleting snapshots, [`Store::compact`](crate::Store::compact).
-    #[must_use]
-    pub fn is_no_space(&self) -> bool {
-        match self {
-            Self::Disk(error) => error.is_no_space(),
-            Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// Whether another commit came in between: the caller reads again and repeats.
-    #[must_use]
-    pub fn is_conflict(&self) -> bool {
-        matches!(self, Self::Conflict(_))
-    }
-
     /// Reaction that the error calls for.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Disk(error) => error.error_kind(),
+            Self::Disk(error) => error.kind(),
             Self::Corrupt { .. }
             | Self::FileMissing { .. }
             | Self::SessionDirCorrupted { .. }
@@ -529,17 +512,18 @@ impl Error {
             | Self::SnapshotImportDirDoesNotExist { .. }
             | Self::TableDoesNotExist { .. }
             | Self::VersionDoesNotExist { .. } => ErrorKind::NotFound,
-            Self::SessionDirLocked { .. } => ErrorKind::Locked,
+            Self::SnapshotExists { .. }
+            | Self::SnapshotExportDirExists { .. }
+            | Self::TableExists { .. }
+            | Self::VersionExists { .. } => ErrorKind::AlreadyExists,
+            Self::SessionDirLocked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
             Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => ErrorKind::NoSpace,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
-            Self::Poisoned { .. }
-            | Self::Panicked { .. }
-            | Self::SessionClosed
-            | Self::TooManyReaders { .. }
-            | Self::TooManyLookups { .. }
-            | Self::Conflict(_)
-            | Self::Stream { .. } => ErrorKind::Environment,
+            Self::Poisoned { .. } | Self::Panicked { .. } => ErrorKind::Poisoned,
+            Self::SessionClosed => ErrorKind::Closed,
+            Self::Stream { .. } => ErrorKind::Io,
+            Self::Conflict(_) => ErrorKind::Conflict,
             Self::NotTerrane { .. }
             | Self::NotABackup { .. }
             | Self::KeyTooLarge { .. }
@@ -547,8 +531,8 @@ impl Error {
             | Self::UpsertTooLarge { .. }
             | Self::BlobTooLarge { .. }
             | Self::BlobRefInvalid { .. }
-            | Self::InvalidResolveName { .. }
-            | Self::ResolveNotCompatible { .. }
+            | Self::InvalidMergeOperatorName { .. }
+            | Self::MergeOperatorMismatch { .. }
             | Self::TableUnionNotCompatible { .. }
             | Self::UnionTooDeep { .. }
             | Self::UnionTooLarge { .. }
@@ -560,14 +544,11 @@ impl Error {
             | Self::TableTooLarge { .. }
             | Self::InvalidConfig { .. }
             | Self::InvalidSnapshotName { .. }
-            | Self::SnapshotExists { .. }
             | Self::SnapshotNotCompatible { .. }
-            | Self::SnapshotExportDirExists { .. }
             | Self::InvalidTableName { .. }
-            | Self::TableExists { .. }
-            | Self::VersionExists { .. }
             | Self::CommitTooLarge { .. }
-            | Self::CanonicalMalformed { .. } => ErrorKind::BadInput,
+            | Self::TooManyLookups { .. }
+            | Self::CanonicalMalformed { .. } => ErrorKind::InvalidInput,
         }
     }
 
@@ -598,3 +579,5 @@ impl Error {
         Self::Corrupt { path: path.to_owned(), what }
     }
 }
+
+terrane_io::error_kind_questions!(Error);

@@ -73,8 +73,7 @@ pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use store::backup::{BackupPlace, BackupReport};
 pub use store::install::StoreLoader;
 pub use store::options::{
-    CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
-    WRITE_SET_BYTES,
+    CheckpointThread, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName, WRITE_SET_BYTES,
 };
 pub use store::reader::{ReaderOptions, StoreReader};
 pub use store::store::{NamedTable, Store, TableInfo, Ticket};
@@ -87,3 +86,4 @@ pub use table::cursor::{Cursor, RecordRef};
 pub use table::diff::{Change, Diff};
 pub use table::session::{Session, SessionOptions};
 pub use table::table::Table;
+pub use terrane_io::{Durability, ErrorKind};

@@ -61,6 +61,10 @@
 mod back_end;
 pub mod kv;
 pub mod state_dir;
+pub mod radix;
+mod error;
+#[cfg(test)]
+mod serde_forms;
 
 #[doc(inline)]
 pub use terrane_backends as backends;
@@ -72,13 +76,13 @@ pub use terrane_context as context;
 pub use terrane_io as io;
 #[doc(inline)]
 pub use terrane_lsm as lsm;
-#[doc(inline)]
-pub use terrane_radix as radix;
+
+pub use error::{Error, Result};
 
 /// Names that a program with named tables uses first.
 pub mod prelude {
     pub use terrane_lsm::{
-        Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Ticket, Transaction,
-        Update, Version, WriteBatch,
+        Durability, ErrorKind, NamedTable, Record, SnapshotName, Store, StoreOptions, TableConfig,
+        TableName, Ticket, Transaction, Update, Version, WriteBatch,
     };
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use terrane_io::{Access, OpenMode};
+use terrane_io::{Access, Durability, OpenMode};
 
 use crate::entry::entry::Update;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ use crate::session::current_manifest::CurrentManifest;
 use crate::session::group_commit::GroupCommit;
 use crate::session::inner::SessionInner;
 use crate::session::snapshot::WrittenOut;
-use crate::store::options::{CheckpointThread, Durability, StoreOptions, TableName};
+use crate::store::options::{CheckpointThread, StoreOptions, TableName};
 use crate::store::write_sets::WriteSets;
 use crate::table::session::Session;
 use crate::table::table::{Applied, Table};
@@ -266,7 +266,7 @@ impl State {
 
 impl Shared {
     fn is_logged(&self) -> bool {
-        self.options.durability > Durability::SnapshotOnly
+        self.options.durability > Durability::None
     }
 
     /// The state, ready for a commit. Before the first one the log is begun, behind what was found

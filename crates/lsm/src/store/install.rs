@@ -94,7 +94,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::TableExists`]; [`Error::TableOfOtherSession`], also for a table of a reader or a
-    /// read-only session; [`Error::ResolveNotCompatible`] if the store was not opened with the
+    /// read-only session; [`Error::MergeOperatorMismatch`] if the store was not opened with the
     /// table's merge operator, and so could not be opened again; [`Error::SnapshotTooLarge`],
     /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
     /// there is no such table, or all of it.
@@ -223,8 +223,9 @@ impl Store {
         shared.inner.check_writable()?;
         event!(DEBUG, "store.install", shared.inner.dir(), %name);
 
-        let operator = &table.config().resolve;
-        let given = shared.options.resolves.iter().find(|given| given.name() == operator.name());
+        let operator = &table.config().merge_operator;
+        let given =
+            shared.options.merge_operators.iter().find(|given| given.name() == operator.name());
         resolve_of(name.as_str(), operator.name(), given)?;
 
         // Another thread may take the name later; here it spares the work.

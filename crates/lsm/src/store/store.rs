@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use terrane_io::{Disk, RealDisk};
+use terrane_io::{Disk, Durability, RealDisk};
 
 use crate::config::TableConfig;
 use crate::entry::entry::Update;
@@ -41,7 +41,7 @@ use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
 use crate::store::inner::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
-use crate::store::options::{Durability, StoreOptions, TableName, WRITE_SET_BYTES};
+use crate::store::options::{StoreOptions, TableName, WRITE_SET_BYTES};
 use crate::store::recovery::{open_tables, recover};
 use crate::store::write_sets::WriteSets;
 use crate::table::cursor::Cursor;
@@ -67,6 +67,7 @@ pub struct NamedTable {
 
 /// A named table in a list of them.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct TableInfo {
     /// Its name.
@@ -109,9 +110,10 @@ impl Store {
     /// writes the log that was found once more, where it stands, and syncs it.
     ///
     /// # Errors
-    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
-    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been
-    /// durable is corrupted; what is known is said at [`Durability`].
+    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`],
+    /// [`Error::MergeOperatorMismatch`], [`Error::InvalidConfig`]. A log that ends before the last
+    /// commit that is known to have been durable is corrupted; what is known is said at
+    /// [`StoreOptions::durability`].
     #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
@@ -144,7 +146,7 @@ impl Store {
         }
 
         let mut state = State {
-            tables: open_tables(&inner, &manifest, &options.resolves)?,
+            tables: open_tables(&inner, &manifest, &options.merge_operators)?,
             commit: manifest.commit,
             log: None,
             is_linked: false,
@@ -156,7 +158,7 @@ impl Store {
             found: None,
         };
 
-        let is_logged = options.durability > Durability::SnapshotOnly;
+        let is_logged = options.durability > Durability::None;
         let place = (is_logged, &mut state);
         let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
@@ -220,7 +222,7 @@ impl Store {
 
         let meta = SnapshotMeta {
             created_ns: shared.inner.disk().clock().wall().as_nanos() as u64,
-            resolve: config.resolve.name().to_owned(),
+            resolve: config.merge_operator.name().to_owned(),
             config: config.clone(),
             ..SnapshotMeta::default()
         };

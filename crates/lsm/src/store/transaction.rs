@@ -22,13 +22,13 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::result::{Lookup, Record};
 use crate::store::inner::Shared;
-use crate::store::options::Durability;
 use crate::store::reads::{Passed, Reads, ScanId};
 use crate::store::store::{NamedTable, Store, Ticket};
 use crate::store::write_batch::WriteBatch;
 use crate::table::cursor::Cursor;
 use crate::table::table::Table;
 use crate::trace::event;
+use terrane_io::Durability;
 
 /// Attempts of [`Store::transact`].
 pub const TRANSACT_ATTEMPTS: u32 = 64;
@@ -357,7 +357,7 @@ impl Iterator for TransactionRange<'_> {
             return None;
         }
         let is_free = |key: &Vec<u8>| self.ends.back.as_ref().is_none_or(|back| key < back);
-        match self.front.next() {
+        match self.front.next().transpose() {
             Ok(Some(record)) if is_free(&record.key) => {
                 self.pass(Passed::Front(&record.key));
                 self.ends.front = Some(record.key.clone());
@@ -374,7 +374,7 @@ impl DoubleEndedIterator for TransactionRange<'_> {
             return None;
         }
         let is_free = |key: &Vec<u8>| self.ends.front.as_ref().is_none_or(|front| front < key);
-        match self.back.prev() {
+        match self.back.prev().transpose() {
             Ok(Some(record)) if is_free(&record.key) => {
                 self.pass(Passed::Back(&record.key));
                 self.ends.back = Some(record.key.clone());

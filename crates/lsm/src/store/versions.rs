@@ -42,6 +42,7 @@ const CHAIN_BYTES_MAX: u64 = 256 << 20;
 
 /// A retained version in a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct VersionInfo {
     /// The number of the last commit in it.
@@ -118,11 +119,11 @@ fn open_tables(
     inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[MergeOperator],
+    merge_operators: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Table>> {
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
-        tables.insert(named.id, open_table(inner, named, resolves)?);
+        tables.insert(named.id, open_table(inner, named, merge_operators)?);
     }
     apply_log_of_version(inner, version, next_table, &mut tables).map_err(damaged)?;
     Ok(tables)
@@ -133,9 +134,9 @@ pub(crate) fn open_version(
     inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[MergeOperator],
+    merge_operators: &[MergeOperator],
 ) -> Result<Version> {
-    let mut opened = open_tables(inner, version, next_table, resolves)?;
+    let mut opened = open_tables(inner, version, next_table, merge_operators)?;
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
         let table = opened.remove(&named.id).map(Arc::new);
@@ -303,7 +304,7 @@ impl Store {
                 version.base.numbers().map(|run| shared.inner.files().attach(run)).collect();
             (version, published.manifest.next_table, log, runs)
         };
-        open_version(&shared.inner, &version, next_table, &shared.options.resolves)
+        open_version(&shared.inner, &version, next_table, &shared.options.merge_operators)
     }
 
     /// Opens the retained version of that name.
@@ -337,7 +338,8 @@ impl Store {
         event!(DEBUG, "store.roll_back", shared.inner.dir(), number);
         let version = published.manifest.version(number)?.clone();
         let next_table = published.manifest.next_table;
-        let tables = open_tables(&shared.inner, &version, next_table, &shared.options.resolves)?;
+        let tables =
+            open_tables(&shared.inner, &version, next_table, &shared.options.merge_operators)?;
         let mut next = published.manifest.clone();
         next.tables.clone_from(&version.base.tables);
         let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();

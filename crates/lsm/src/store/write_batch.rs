@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::result::Lookup;
 use crate::store::inner::{Batch, Shared};
-use crate::store::options::Durability;
 use crate::store::store::{NamedTable, Store, Ticket};
 use crate::store::write_sets::conflict;
 use crate::table::table::Table;
+use terrane_io::Durability;
 
 /// A batch of updates of any tables of one store, which owns its entries.
 /// [`Store::write`] commits the batch: all of it or nothing.

@@ -26,11 +26,9 @@ use crate::store_script::{options, state};
 use crate::{FEW_OPEN_FILES, SALT, content, fill, key, value};
 
 fn config(entries: u64) -> TableConfig {
-    TableConfig {
-        write_buffer: WriteBuffer::Entries(entries),
-        resolve: MergeOperator::concatenate(),
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(entries))
+        .merge_operator(MergeOperator::concatenate())
 }
 
 fn open(disk: &Arc<dyn Disk>) -> Store {
@@ -198,7 +196,7 @@ fn a_replaced_table_stays_for_those_who_have_it() {
     assert_eq!(handle.view().unwrap().config(), &config(5));
 
     let snapshot = store.session().open_snapshot(&name, "").unwrap();
-    assert_eq!(cursor.take(usize::MAX).unwrap().len(), 61);
+    assert_eq!(cursor.next_many(usize::MAX).unwrap().len(), 61);
     for kept in [&view, &read, &Arc::new(snapshot)] {
         assert_eq!(content(kept), old);
     }
@@ -303,9 +301,11 @@ fn what_cannot_be_installed_is_refused() {
 
     // A merge operator that the store would not be opened with, and one that it would.
     let mine = MergeOperator::new("mine", |newer, older| [older, newer].concat()).unwrap();
-    let unknown = TableConfig { resolve: mine.clone(), ..config(8) };
+    let unknown = config(8).merge_operator(mine.clone());
     let refused = store.install("new", &store.new_volatile_table(&unknown).unwrap());
-    assert!(matches!(refused, Err(Error::ResolveNotCompatible { stored, .. }) if stored == "mine"));
+    assert!(
+        matches!(refused, Err(Error::MergeOperatorMismatch { stored, .. }) if stored == "mine")
+    );
 
     // A batch that cannot be committed: neither is there.
     batch.insert(&other, [0; 5_000], "");
@@ -315,7 +315,7 @@ fn what_cannot_be_installed_is_refused() {
 
     store.close().unwrap();
     assert!(matches!(store.install("new", &table), Err(Error::SessionClosed)));
-    let known = options(Durability::Group).resolve(mine);
+    let known = options(Durability::Group).merge_operator(mine);
     let store = Store::open(Arc::clone(&shared), Path::new("/store"), &known).unwrap();
     let table = store.new_volatile_table(&unknown).unwrap();
     drop(store.install("new", &table).unwrap());
@@ -375,7 +375,7 @@ fn a_bulk_load_into_a_named_table_writes_no_log_and_each_byte_once_beyond_the_la
     let segments_before = segments();
     let before = disk.counts();
     // Memory for an eighth of the data, so that it takes several runs.
-    let config = TableConfig { memory_budget: Some(8 << 20), ..TableConfig::default() };
+    let config = TableConfig::default().memory_budget(8 << 20);
     let mut loader = store.bulk_load("accounts", &config).unwrap();
     let mut pairs = 0;
     for first in (0..100_000_u64).step_by(1_000) {
@@ -441,7 +441,7 @@ fn commits_go_on_beside_installations() {
 fn a_store_without_a_log_installs_with_a_commit() {
     let (disk, shared) = sim();
     let open = |disk: &Arc<dyn Disk>| {
-        let options = options(Durability::SnapshotOnly);
+        let options = options(Durability::None);
         Store::open(Arc::clone(disk), Path::new("/store"), &options).unwrap()
     };
     let store = open(&shared);
@@ -578,9 +578,9 @@ fn a_panic_in_the_batch_of_an_installation_leaves_the_store_as_it_was() {
     .unwrap();
 
     let disk = SimDisk::new(1) as Arc<dyn Disk>;
-    let options = options(Durability::Group).resolve(mine.clone());
+    let options = options(Durability::Group).merge_operator(mine.clone());
     let store = Store::open(disk, Path::new("/store"), &options).unwrap();
-    let config = TableConfig { resolve: mine, ..config(100) };
+    let config = config(100).merge_operator(mine);
     let main = store.create_table("main", &config).unwrap();
     main.insert(b"key", b"1").unwrap().wait().unwrap();
     let table = store.new_volatile_table(&config).unwrap();

@@ -31,19 +31,19 @@ const KEYS: u8 = 64;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config(rng: &mut impl RngCore) -> TableConfig {
-    TableConfig {
-        merge_policy: *rng.pick(&[
+    TableConfig::default()
+        .compaction_policy(*rng.pick(&[
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::Levelling,
             CompactionPolicy::Tiering,
-        ]),
-        size_ratio: 2 + rng.below(3) as u32,
-        merge_schedule: *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
-        write_buffer: WriteBuffer::Entries(*rng.pick(&[1, 4, 9, 30])),
-        merge_batch_pages: 1,
-        resolve: MergeOperator::concatenate(),
-        ..TableConfig::default()
-    }
+        ]))
+        .size_ratio(2 + rng.below(3) as u32)
+        .compaction_schedule(
+            *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
+        )
+        .write_buffer(WriteBuffer::Entries(*rng.pick(&[1, 4, 9, 30])))
+        .compaction_batch_pages(1)
+        .merge_operator(MergeOperator::concatenate())
 }
 
 fn draw_batch(rng: &mut impl RngCore) -> Vec<(Vec<u8>, Change)> {
@@ -77,13 +77,13 @@ fn check(table: &Table, model: &Model, what: &str) {
 
     let mut cursor = table.cursor().unwrap();
     let mut found = Vec::new();
-    while let Some(record) = cursor.next().unwrap() {
+    while let Some(record) = cursor.next().transpose().unwrap() {
         found.push((record.key, record.value.into_vec()));
     }
     assert_eq!(found, expected, "forwards, {what}");
 
     let mut back = Vec::new();
-    while let Some(record) = cursor.prev().unwrap() {
+    while let Some(record) = cursor.prev().transpose().unwrap() {
         back.push((record.key, record.value.into_vec()));
     }
     back.reverse();
@@ -102,7 +102,7 @@ fn check(table: &Table, model: &Model, what: &str) {
 fn check_diff(older: (&Table, &Model), newer: (&Table, &Model)) {
     let mut diff = older.0.diff(newer.0).unwrap();
     let mut found = BTreeMap::new();
-    while let Some(change) = diff.next().unwrap() {
+    while let Some(change) = diff.next().transpose().unwrap() {
         let value = |lookup: &Lookup| lookup.value().map(<[u8]>::to_vec);
         found.insert(change.key, (value(&change.old), value(&change.new)));
     }
@@ -207,7 +207,7 @@ fn a_batch_with_a_range_is_all_or_nothing() {
     for buffer in [3, 100] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let config =
-            TableConfig { write_buffer, resolve: resolve.clone(), ..TableConfig::default() };
+            TableConfig::default().write_buffer(write_buffer).merge_operator(resolve.clone());
 
         let mut table = session.new_table(&config).unwrap();
         let mut model = Model::new();
@@ -276,7 +276,7 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
     let store = store_on(&counted);
     let write_buffer = WriteBuffer::Entries(2_000);
-    let config = TableConfig { write_buffer, ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(write_buffer);
     let table = store.create_table(&TableName::new("main").unwrap(), &config).unwrap();
     insert_all(&table, 0..200_000, b"value");
     store.sync().unwrap();
@@ -306,7 +306,7 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
             }
             let next = |cursor: &mut Cursor| {
                 let record = if from < to { cursor.next() } else { cursor.prev() };
-                record.unwrap().map(|record| record.key)
+                record.map(|record| record.unwrap().key)
             };
             assert_eq!(next(&mut cursor), Some(key(from).to_vec()));
             assert_eq!(next(&mut cursor), Some(key(to).to_vec()));
@@ -345,7 +345,7 @@ fn threads_read_and_commit_beside_deleted_ranges() {
     const KEYS_OF_A_RANGE: u64 = 500;
     let disk = CountedDisk::new(SimDisk::new(7) as Arc<dyn Disk>);
     let store = store_on(&disk);
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(300), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(300));
     let wide = store.create_table(&TableName::new("wide").unwrap(), &config).unwrap();
     let other = store.create_table(&TableName::new("other").unwrap(), &config).unwrap();
     insert_all(&wide, 0..RANGES * KEYS_OF_A_RANGE, b"value");
@@ -404,7 +404,7 @@ fn masks_are_bounded() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
     let store = store_on(&counted);
     let write_buffer = WriteBuffer::Entries(500);
-    let config = TableConfig { write_buffer, ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(write_buffer);
     let table = store.create_table(&TableName::default(), &config).unwrap();
     insert_all(&table, 0..30_000, b"value");
     let mut model: BTreeSet<u64> = (0..30_000).collect();
@@ -543,12 +543,10 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     let open = || Session::open(Arc::clone(&counted) as _, Path::new("/store"), &options).unwrap();
     let session = open();
 
-    let config = TableConfig {
-        size_ratio: 2,
-        write_buffer: WriteBuffer::Entries(200),
-        merge_batch_pages: 1,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .size_ratio(2)
+        .write_buffer(WriteBuffer::Entries(200))
+        .compaction_batch_pages(1);
 
     let mut table = session.new_table(&config).unwrap();
     let mut model = Model::new();
@@ -615,7 +613,7 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     for buffer in [10, 1_000] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let resolve = MergeOperator::concatenate();
-        let config = TableConfig { write_buffer, resolve, ..TableConfig::default() };
+        let config = TableConfig::default().write_buffer(write_buffer).merge_operator(resolve);
 
         let mut table = session.new_table(&config).unwrap();
         for number in 0..100 {

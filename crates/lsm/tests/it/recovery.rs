@@ -39,7 +39,7 @@ fn open(place: &SessionDir, disk: Arc<dyn Disk>) -> Store {
 }
 
 fn config() -> TableConfig {
-    TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(BUFFER) }
+    buffer_of(BUFFER).merge_operator(MergeOperator::concatenate())
 }
 
 fn main_of(store: &Store) -> NamedTable {

@@ -279,14 +279,14 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
         .unwrap()
     };
 
-    let with = || options(Durability::Group).resolve(newest_two());
+    let with = || options(Durability::Group).merge_operator(newest_two());
     let open_with = |options: &StoreOptions| {
         Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
     };
     let store = open_with(&with()).unwrap();
-    let own = TableConfig { resolve: newest_two(), ..config() };
+    let own = config().merge_operator(newest_two());
     let table = store.create_table(&name("own"), &own).unwrap();
-    let sums = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..config() };
+    let sums = config().merge_operator(MergeOperator::add_u64_wrapping());
 
     let sum = store.create_table(&name("sum"), &sums).unwrap();
     for number in 0..30_u8 {
@@ -307,7 +307,7 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
         Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
     };
     let refused = open_with(&options(Durability::Group));
-    assert!(matches!(refused, Err(Error::ResolveNotCompatible { name, .. }) if name == "own"));
+    assert!(matches!(refused, Err(Error::MergeOperatorMismatch { name, .. }) if name == "own"));
     let store = open_with(&with()).unwrap();
     let found = store.table(&name("own")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&[29, 28][..]));
@@ -484,8 +484,8 @@ fn a_changed_configuration_is_that_of_the_next_process() {
     for number in 0..100_u8 {
         drop(table.upsert(&[number], b"value").unwrap());
     }
-    let other = TableConfig { write_buffer: WriteBuffer::Entries(33), ..config() };
-    let refused = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..other.clone() };
+    let other = config().write_buffer(WriteBuffer::Entries(33));
+    let refused = other.clone().merge_operator(MergeOperator::add_u64_wrapping());
     assert!(matches!(table.set_config(&refused), Err(Error::InvalidConfig { .. })));
     table.set_config(&other).unwrap();
     assert_eq!(table.view().unwrap().config(), &other);
@@ -605,7 +605,7 @@ fn nothing_is_committed_to_a_log_that_recovery_would_not_find() {
 fn a_commit_that_names_a_table_again_is_taken_back_whole() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Group).unwrap();
-    let large = TableConfig { write_buffer: WriteBuffer::Entries(100_000), ..config() };
+    let large = config().write_buffer(WriteBuffer::Entries(100_000));
     let table = store.create_table(&name("main"), &large).unwrap();
     let other = store.create_table(&name("other"), &config()).unwrap();
 

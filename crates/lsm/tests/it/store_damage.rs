@@ -24,6 +24,7 @@ use terrane_lsm::{
 };
 
 use crate::SALT;
+use terrane_testkit::sweep::Sweep;
 
 const DIR: &str = "/store";
 
@@ -56,7 +57,7 @@ fn state(store: &Store) -> Result<State> {
     for info in store.tables()? {
         let mut cursor = store.table(&info.name)?.cursor()?;
         let content = state.entry(info.name.to_string()).or_default();
-        while let Some(record) = cursor.next()? {
+        while let Some(record) = cursor.next().transpose()? {
             content.insert(record.key, record.value.into_vec());
         }
     }
@@ -72,7 +73,7 @@ struct Specimen {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(8));
 
     let tables = ["main", "other"]
         .map(|name| store.create_table(&TableName::new(name).unwrap(), &config).unwrap());
@@ -488,27 +489,20 @@ fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
         store.close()
     };
 
-    let calls = {
-        let disk = SimDisk::new(1);
-        run(&disk).unwrap();
-        disk.calls()
-    };
-
-    for call in 1..=calls {
-        for survival in [Survival::Nothing, Survival::Everything] {
-            let disk = SimDisk::new(call);
-            let plan = terrane_io::FaultPlan { crash_at_call: Some(call), ..Default::default() };
-            disk.set_plan(plan);
-            drop(run(&disk));
-            let disk = disk.after_crash(survival);
-            if disk.kind(&Path::new(DIR).join("metadata")).unwrap().is_none() {
-                continue;
-            }
-            let report = check(&disk);
-            let torn = |path: &Path| path.to_str().unwrap().contains("manifest.");
-            let minded = report.problems.iter().filter(|problem| !torn(&problem.path));
-            assert_eq!(minded.count(), 0, "call {call}, {survival:?}: {:?}", report.problems);
-            assert!(mend(&disk).is_clean(), "call {call}, {survival:?}");
-        }
-    }
+    Sweep::whole(1).crash(
+        |disk| drop(run(disk)),
+        |crash| {
+            crash.power_losses([Survival::Nothing, Survival::Everything], |image| {
+                let disk = &image.disk;
+                if disk.kind(&Path::new(DIR).join("metadata")).unwrap().is_none() {
+                    return;
+                }
+                let report = check(disk);
+                let torn = |path: &Path| path.to_str().unwrap().contains("manifest.");
+                let minded = report.problems.iter().filter(|problem| !torn(&problem.path));
+                assert_eq!(minded.count(), 0, "{:?}", report.problems);
+                assert!(mend(disk).is_clean());
+            })
+        },
+    );
 }

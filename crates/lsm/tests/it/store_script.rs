@@ -116,11 +116,9 @@ impl Script {
     /// Returns the configuration of the tables, whose merge operator appends.
     fn config(&self) -> TableConfig {
         let write_buffer = WriteBuffer::Entries(self.buffer);
-        TableConfig {
-            write_buffer,
-            resolve: MergeOperator::concatenate(),
-            ..TableConfig::default()
-        }
+        TableConfig::default()
+            .write_buffer(write_buffer)
+            .merge_operator(MergeOperator::concatenate())
     }
 }
 
@@ -136,7 +134,7 @@ pub(crate) fn options(durability: Durability) -> StoreOptions {
 }
 
 pub(crate) fn config() -> TableConfig {
-    TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
+    TableConfig::default().write_buffer(WriteBuffer::Entries(8))
 }
 
 pub(crate) fn open(disk: &Arc<SimDisk>, durability: Durability) -> Result<Store> {
@@ -244,7 +242,7 @@ impl History {
     /// A step has returned; `default` is the durability of the store.
     pub(crate) fn done(&mut self, step: &Step, default: Durability) {
         let last = self.states.len() - 1;
-        let is_logged = default > Durability::SnapshotOnly;
+        let is_logged = default > Durability::None;
         match step {
             // All of these make durable what was before them, too.
             Step::Create(_)
@@ -426,7 +424,7 @@ pub(crate) fn commit(
 }
 
 pub(crate) fn content(table: &NamedTable) -> Result<Content> {
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok(records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec())).collect())
 }
 
@@ -446,7 +444,7 @@ pub(crate) fn store_state(store: &Store) -> Result<StoreState> {
         let version = store.version(info.number)?;
         let mut state = State::new();
         for name in version.tables() {
-            let records = version.table(&name)?.cursor()?.take(usize::MAX)?;
+            let records = version.table(&name)?.cursor()?.next_many(usize::MAX)?;
             let records = records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec()));
             state.insert(name.to_string(), records.collect());
         }
@@ -520,7 +518,7 @@ pub(crate) fn check_image(
     store.checkpoint().unwrap();
     store.close().unwrap();
     // Without the log, as a plain session sees it: all files are where the manifest says.
-    let store = open(&disk, Durability::SnapshotOnly).unwrap();
+    let store = open(&disk, Durability::None).unwrap();
     assert_eq!(store_state(&store).unwrap(), expected);
     store.close().unwrap();
 }

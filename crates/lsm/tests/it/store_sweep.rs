@@ -26,10 +26,10 @@ use terrane_lsm::Durability;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
+use terrane_testkit::sweep::Loss;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::crash::Loss;
 use crate::sim::number_in;
 use crate::store_script::{
     Batch, Change, History, Runner, Script, Step, StoreState, batch, check_found, check_image,
@@ -213,7 +213,7 @@ fn recycling(rng: &mut ChaCha8Rng) -> Script {
 fn without_log(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     for round in 0..14 {
-        let how = if rng.chance(1, 4) { Durability::Each } else { Durability::SnapshotOnly };
+        let how = if rng.chance(1, 4) { Durability::Each } else { Durability::None };
         let parts = vec![("main", small_batch(rng, 4)), ("undo", small_batch(rng, 4))];
         steps.push(Step::Commit(parts, how));
         match round {
@@ -224,7 +224,7 @@ fn without_log(rng: &mut ChaCha8Rng) -> Script {
         }
     }
 
-    Script { durability: Durability::SnapshotOnly, buffer: 4, steps }
+    Script { durability: Durability::None, buffer: 4, steps }
 }
 
 /// Versions that are retained, gone back to and released, and backups, the later ones over the
@@ -289,8 +289,8 @@ pub(crate) fn everything(rng: &mut ChaCha8Rng, durability: Durability) -> Script
     for round in 0..30 {
         let len = 1 + rng.index(6);
         let how = [Durability::Buffered, Durability::Group, Durability::Each][rng.index(3)];
-        let how = if durability == Durability::SnapshotOnly && !rng.chance(1, 5) {
-            Durability::SnapshotOnly
+        let how = if durability == Durability::None && !rng.chance(1, 5) {
+            Durability::None
         } else {
             how
         };

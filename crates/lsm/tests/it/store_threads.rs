@@ -19,7 +19,7 @@ use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     CheckpointThread, Durability, Error, MergeOperator, NamedTable, Result, Store, StoreOptions,
-    TableConfig, Ticket, Update,
+    Ticket, Update,
 };
 use terrane_testkit::seeds::for_each_seed;
 
@@ -116,8 +116,8 @@ fn store_of(
     disk: &Arc<SimDisk>,
     options: StoreOptions,
 ) -> (Store, [NamedTable; 2]) {
-    let store = open_on(disk, &options.resolve(mine.resolve())).unwrap();
-    let config = TableConfig { resolve: mine.resolve(), ..config() };
+    let store = open_on(disk, &options.merge_operator(mine.resolve())).unwrap();
+    let config = config().merge_operator(mine.resolve());
     let tables = ["main", "undo"].map(|table| store.create_table(&name(table), &config).unwrap());
     (store, tables)
 }
@@ -157,7 +157,8 @@ fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
     drop((store, main, undo, seen));
 
     for disk in [disk.after_crash(Survival::Nothing), disk] {
-        let store = open_on(&disk, &options(Durability::Group).resolve(mine.resolve())).unwrap();
+        let store =
+            open_on(&disk, &options(Durability::Group).merge_operator(mine.resolve())).unwrap();
         for (table, value) in [("main", &b"1"[..]), ("undo", b"11")] {
             let found = store.table(&name(table)).unwrap().get(b"key").unwrap();
             assert_eq!(found.value(), Some(value), "{table}");
@@ -207,7 +208,8 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
     assert_eq!(main.get(b"key").unwrap().value(), Some(&expected[..]));
     store.close().unwrap();
     drop((store, main));
-    let store = open_on(&disk.after_crash(Survival::Nothing), &options.resolve(mine.resolve()));
+    let store =
+        open_on(&disk.after_crash(Survival::Nothing), &options.merge_operator(mine.resolve()));
     let found = store.unwrap().table(&name("main")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&expected[..]));
 }

@@ -34,11 +34,9 @@ const TABLES: [&str; 2] = ["left", "right"];
 const KEYS: u64 = 12;
 
 fn config() -> TableConfig {
-    TableConfig {
-        write_buffer: WriteBuffer::Entries(40),
-        resolve: MergeOperator::concatenate(),
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(40))
+        .merge_operator(MergeOperator::concatenate())
 }
 
 fn open_on(disk: &Arc<SimDisk>, options: &StoreOptions) -> Result<Store> {
@@ -64,7 +62,7 @@ fn conflict<T: std::fmt::Debug>(result: Result<T>) -> Conflict {
 }
 
 fn content(table: &NamedTable) -> Content {
-    let records = table.cursor().unwrap().take(usize::MAX).unwrap();
+    let records = table.cursor().unwrap().next_many(usize::MAX).unwrap();
     records.into_iter().map(|record| (record.key, record.value.into_vec())).collect()
 }
 

@@ -19,11 +19,9 @@ use terrane_testkit::seeds::for_each_seed;
 use crate::store_script::{Content, batch, content, open, options, state, write_batch};
 
 fn config() -> TableConfig {
-    TableConfig {
-        write_buffer: WriteBuffer::Entries(8),
-        resolve: MergeOperator::concatenate(),
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(8))
+        .merge_operator(MergeOperator::concatenate())
 }
 
 fn new_store(disk: &Arc<SimDisk>) -> (Store, [NamedTable; 2]) {
