@@ -40,6 +40,7 @@ impl BtreeIndexes {
 
 impl IndexEngine for BtreeIndexes {
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>> {
+        // An interrupted removal may have left the former index aside.
         clear(&*disk, &aside(dir, 0))?;
         Ok(Box::new(BtreeIndex::Writer(Box::new(Index::open_or_create(
             disk,
@@ -123,6 +124,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
         for entry in entries.iter().filter(|entry| is_removed(entry)) {
             disk.remove(&dir.join(&entry.name))?;
         }
+        // A directory with other files stays.
         if entries.iter().all(is_removed) {
             disk.remove_dir(dir)?;
         }

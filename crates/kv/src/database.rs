@@ -192,6 +192,7 @@ terrane_io::error_kind_questions!(Error);
 fn kind_of_cause(error: &(dyn std::error::Error + 'static)) -> ErrorKind {
     let mut cause = Some(error);
     while let Some(error) = cause {
+        // The error of the disk tells more than those of the calls around it.
         if let Some(disk) = error.downcast_ref::<terrane_io::Error>() {
             return disk.kind();
         }

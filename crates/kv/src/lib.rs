@@ -3,7 +3,8 @@
 //! A [`Database`] has one main table and up to [`INDEXES_MAX`] named indexes, further tables that
 //! are named when it is opened. Keys are ordered by their bytes, the shorter first. Begin with
 //! [`Database`]; [`Memory`] is the reference implementation, [`conformance`] the suite that every
-//! back-end passes. [`gap`], [`removals`] and [`turn`] are parts that back-ends share.
+//! back-end passes. [`gap`], [`removals`] and [`turn`] are parts that back-ends share. [`overlay`]
+//! makes a database of an engine.
 //!
 //! Contract:
 //!
@@ -28,6 +29,7 @@ mod entries;
 pub mod gap;
 pub mod removals;
 pub mod turn;
+pub mod overlay;
 mod memory;
 pub mod conformance;
 

@@ -34,10 +34,8 @@ use std::sync::Arc;
 
 use terrane_io::ErrorKind;
 
+use crate::conflict::{Conflict, key_text};
 use crate::corrupt::Corrupt;
-
-/// Bytes of a key that a message shows.
-const KEY_BYTES_SHOWN: usize = 32;
 
 /// The result of a call on the table engine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -426,6 +424,18 @@ pub enum Error {
         /// Rule that is broken.
         reason: String,
     },
+    /// A commit came in between that changed what a transaction had read, or any commit did where
+    /// [`Store::write_if`](crate::Store::write_if) expected none. Nothing was committed. Read again
+    /// and repeat; [`Store::transact`](crate::Store::transact) does.
+    #[error("conflict: {0}; read again and repeat")]
+    Conflict(Box<Conflict>),
+    /// A table to be installed belongs to another session than the store's, or to a reader. Save a
+    /// snapshot of it, import that into the store's session, and install what is opened from it.
+    #[error("the table to install as `{name}` is of another session; import its snapshot first")]
+    TableOfOtherSession {
+        /// The name that it was to get.
+        name: String,
+    },
     /// Too many lookup batches are in flight. Take the results of some before submitting more.
     #[error("more than {limit} lookup batches are in flight; take the results of some first")]
     TooManyLookups {
@@ -481,14 +491,6 @@ pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
 }
 
-/// The beginning of a key, in hexadecimal digits.
-fn key_text(key: &[u8]) -> String {
-    let shown = &key[..key.len().min(KEY_BYTES_SHOWN)];
-    let digits: Vec<String> = shown.iter().map(|byte| format!("{byte:02x}")).collect();
-    let more = if shown.len() < key.len() { "…" } else { "" };
-    format!("hex:{}{more}", digits.concat())
-}
-
 fn hex(digest: &[u8; 32]) -> String {
     digest.map(|byte| format!("{byte:02x}")).concat()
 }
@@ -521,6 +523,7 @@ impl Error {
             Self::Poisoned { .. } | Self::Panicked { .. } => ErrorKind::Poisoned,
             Self::SessionClosed => ErrorKind::Closed,
             Self::Stream { .. } => ErrorKind::Io,
+            Self::Conflict(_) => ErrorKind::Conflict,
             Self::NotTerrane { .. }
             | Self::NotABackup { .. }
             | Self::KeyTooLarge { .. }
@@ -535,6 +538,7 @@ impl Error {
             | Self::UnionTooLarge { .. }
             | Self::UnionOfNothing
             | Self::TablesOfDifferentSessions
+            | Self::TableOfOtherSession { .. }
             | Self::SnapshotTooLarge { .. }
             | Self::LabelTooLarge { .. }
             | Self::TableTooLarge { .. }

@@ -1,9 +1,8 @@
 //! Options of a [`BtreeDatabase`](crate::BtreeDatabase), and errors of the engine.
 
 use terrane_btree::{Config, PAGE_SIZE};
+use terrane_kv::overlay::failure::{disk_error, locked};
 use terrane_kv::{Durability, Error, Result};
-
-use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "btree";
 

@@ -55,6 +55,7 @@ pub(super) fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8
             Some((_, number)) => *number,
             None => {
                 let is_free = |number: &u8| known.iter().all(|(_, known)| known != number);
+                // The first table of a database is the main one, whose number is fixed.
                 let numbers = if known.is_empty() { MAIN..=MAIN } else { MAIN + 1..=INDEX_MAX };
                 let Some(number) = numbers.into_iter().find(is_free) else {
                     let why = "the database has 253 indexes; use one of them".to_owned();

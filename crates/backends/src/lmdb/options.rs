@@ -124,6 +124,7 @@ impl LmdbOptions {
 
     /// Limit of the map for transactions that add entries.
     pub(super) fn soft_bytes(&self) -> u64 {
+        // The reserve lets removals go on when the map is full.
         round_down(self.map_bytes_max - (self.map_bytes_max / 16).min(RESERVE_BYTES_MAX))
     }
 

@@ -1,12 +1,11 @@
 //! Options of an [`LsmDatabase`](crate::LsmDatabase), names of its tables, errors of the engine.
 
+use terrane_kv::overlay::failure::{disk_error, locked};
 use terrane_kv::{Durability, Error, Result};
 use terrane_lsm::{
     CheckpointThread, CompactionPolicy, CompactionThread, FilterPolicy, PAGE_SIZE, SessionOptions,
     StoreOptions, TableConfig, TableName, WriteBuffer,
 };
-
-use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "lsm";
 
@@ -142,6 +141,7 @@ impl LsmOptions {
 
     /// Configuration of the main table or an index, if the database has this many tables.
     pub(super) fn table(&self, tables: usize, is_main: bool) -> TableConfig {
+        debug_assert!(tables > 0, "the main table is one of them");
         let others = tables as u64 - 1;
         let mut config = TableConfig::default()
             .filter(self.filter.clone())

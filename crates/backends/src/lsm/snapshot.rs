@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use terrane_kv::overlay::engine::Snapshot;
 use terrane_kv::{Cursor, Entry, Result};
 
 use super::options::error;
-use crate::overlay::engine::Snapshot;
 
 /// Views of all tables as of one commit.
-pub(super) struct LsmSnapshot(pub(super) Vec<Arc<terrane_lsm::Table>>);
+pub struct LsmSnapshot(pub(super) Vec<Arc<terrane_lsm::Table>>);
 
 impl Snapshot for LsmSnapshot {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {

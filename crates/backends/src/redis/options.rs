@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::redis::IntoConnectionInfo as _;
+use terrane_kv::overlay::names::number;
 use terrane_kv::{Durability, Result, Table, check_indexes};
 
 use super::error::{NAME, error_of, unsupported};
 use super::tls;
-use crate::overlay::names::number;
 
 /// Most characters of a prefix.
 pub const PREFIX_CHARS_MAX: usize = 64;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
-use terrane_io::{Disk, MemoryDisk, RealDisk, SimDisk, Survival};
+use terrane_io::{Disk, MemoryDisk, RealDisk, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_kv::conformance::{Extent, Subject, check};
 use terrane_kv::{Database, Durability, Error, PowerLoss, Reader, Receipt, Result, Table, Writer};
@@ -22,6 +22,7 @@ use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Sweep};
 
 const DIR: &str = "/store";
 
@@ -275,32 +276,23 @@ fn whole_commits_after_a_crash(name: &str, opening: Opening) {
     let mut images = 0;
     for_each_seed(name, 1, |rng, seed| {
         let script = draw_script(rng, 24);
-        let whole = SimDisk::new(seed);
-        let history = run(opening, &whole, &script);
-        assert_eq!(history.committed, script.len());
-
-        for call in places(0..whole.calls(), 6, seed) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan::crash_at(call));
-            let history = run(opening, &disk, &script);
-
-            if opening.durability != Durability::None {
-                let survivals = [
-                    Survival::Nothing,
-                    Survival::Everything,
-                    Survival::Random(call),
-                    Survival::Torn(call),
-                ];
-                for survival in survivals {
-                    let states = &history.states[history.settled..];
-                    check_image(opening, &disk.after_crash(survival), states);
-                    images += 1;
-                }
-            }
-
-            check_image(opening, &disk.process_kill(), &history.states[history.committed..]);
-            images += 1;
-        }
+        let workload = |disk: &Arc<SimDisk>| {
+            let history = run(opening, disk, &script);
+            assert!(disk.has_crashed() || history.committed == script.len());
+            history
+        };
+        images += Sweep::sampled(seed, 6).crash(workload, |crash| {
+            let losses = Loss::each(crash.call)
+                .into_iter()
+                .filter(|loss| *loss == Loss::Process || opening.durability != Durability::None);
+            crash.images(losses, |image| {
+                let first = match image.loss {
+                    Loss::Power(_) => crash.run.settled,
+                    Loss::Process => crash.run.committed,
+                };
+                check_image(opening, &image.disk, &crash.run.states[first..]);
+            })
+        });
     });
 
     assert!(images > by_effort(33, 200), "{images}");

@@ -58,13 +58,12 @@ impl Subject for InFile {
 }
 
 fn in_mode(journal_mode: JournalMode) -> SqliteOptions {
-    SqliteOptions {
-        journal_mode,
-        unsafe_journal_off: true,
-        // A compaction in whose way snapshots are waits so long.
-        busy_timeout: Duration::from_millis(50),
-        ..SqliteOptions::file("")
-    }
+    // A compaction in whose way snapshots are waits so long.
+    let busy_timeout = Duration::from_millis(50);
+    SqliteOptions::file("")
+        .journal_mode(journal_mode)
+        .unsafe_journal_off(true)
+        .busy_timeout(busy_timeout)
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn options_take_effect_and_are_read_back() {
             let folder = tempfile::tempdir().unwrap();
             let options = in_folder(folder.path(), journal_mode)
                 .synchronous(synchronous)
-                .table_prefix("mine".into())
+                .table_prefix("mine")
                 .mmap_bytes(1 << 20)
                 .page_bytes(8192)
                 .cache_bytes(64 << 10)
@@ -217,7 +216,7 @@ fn options_that_cannot_be_are_refused() {
         ("mmap_size", file(JournalMode::Wal).mmap_bytes(1 << 50)),
         ("pool", file(JournalMode::Delete).pool(2)),
         ("checkpoint_pages", file(JournalMode::Delete).checkpoint_pages(1)),
-        ("table_prefix", file(JournalMode::Wal).table_prefix("a\"b".into())),
+        ("table_prefix", file(JournalMode::Wal).table_prefix("a\"b")),
         ("page_size", file(JournalMode::Wal).page_bytes(1000)),
         ("cache_bytes", file(JournalMode::Wal).cache_bytes(1)),
         ("busy_timeout", file(JournalMode::Wal).busy_timeout(Duration::MAX)),

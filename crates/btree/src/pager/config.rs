@@ -158,6 +158,7 @@ impl Config {
             memory_bytes: self.memory_bytes,
             buffer_bytes,
             log_bytes: self.log_bytes_max,
+            // Segments are the least that can be removed, so a log has eight of them or more.
             segment_bytes: (self.log_bytes_max / 8).min(16 << 20),
             unflushed_bytes: (self.memory_bytes / 32).min(1 << 20),
             batch_bytes: self.batch_bytes_max.unwrap_or((self.memory_bytes / 8).min(8 << 20)),

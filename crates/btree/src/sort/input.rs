@@ -133,12 +133,14 @@ impl<R: Read> FixedRecords<R> {
                     let bytes = (self.end - self.start) as u64;
                     return Err(Error::TruncatedInput { position, bytes });
                 }
+                // A stream that claims more than there was room for must not move the end out.
                 Ok(count) => self.end += count.min(room.len()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::input(error)),
             }
         }
 
+        debug_assert!(self.start + self.record_bytes <= self.end, "a whole record is there");
         debug_assert!(self.end <= self.window.len(), "the window bounds what is read");
         Ok(true)
     }

@@ -137,6 +137,7 @@ impl MirageIndex {
             }
         }
 
+        // A store need not have all of the files, but it has one of them.
         match missing {
             Some(error) if files.is_empty() => Err(error.into()),
             _ => {

@@ -200,6 +200,7 @@ impl SortDir {
         for entry in self.disk.list(&self.dir)? {
             let is_kept = |number| keep.iter().any(|run| run.number == number);
             let is_stale = run_number(&entry.name).is_some_and(|number| !is_kept(number));
+            // Other files of the directory are left alone.
             if entry.kind == EntryKind::File && (is_stale || entry.name == MANIFEST_TMP) {
                 self.disk.remove(&self.dir.join(&entry.name))?;
             }
@@ -420,6 +421,7 @@ impl Sorter {
     /// # Errors
     /// Those of [`push`](Self::push); [`Error::Corrupt`] if a file is damaged.
     pub fn finish(mut self, progress: &mut dyn FnMut(u64)) -> Result<SortedRecords> {
+        // All records are in memory, so nothing is written.
         if self.manifest.runs.is_empty() {
             self.arena.sort();
             let Self { sort_dir, arena, stats, .. } = self;
@@ -454,6 +456,10 @@ impl Sorter {
     /// Memory for records and their order: without one block that is being written, and one for
     /// small parts.
     fn arena_bytes(&self) -> usize {
+        debug_assert!(
+            2 * self.manifest.parameters.block_bytes as usize <= self.options.memory_bytes,
+            "`parameters` divides the memory by four or more"
+        );
         self.options.memory_bytes - 2 * self.manifest.parameters.block_bytes as usize
     }
 
@@ -509,6 +515,7 @@ impl Sorter {
     fn merge_some(&mut self, count: &mut dyn FnMut()) -> Result<()> {
         let runs = &self.manifest.runs;
         let fan_in = self.options.fan_in;
+        // As few runs as leave `fan_in` of them, which the last merge takes.
         let width = fan_in.min((runs.len() + 1).saturating_sub(fan_in)).max(2);
         debug_assert!(width <= runs.len(), "there are enough runs to merge");
         let blocks =
@@ -561,8 +568,13 @@ impl Sorter {
 
         let mut manifest = self.manifest.clone();
         manifest.runs.splice(range, [run]);
+        debug_assert!(
+            manifest.runs.windows(2).all(|pair| pair[0].first + pair[0].covered == pair[1].first),
+            "runs follow each other in the input"
+        );
         manifest.store(disk.as_ref(), dir)?;
 
+        // Only a manifest that is stored counts: after a failure the older one is true.
         self.manifest = manifest;
         self.stats.written_bytes += run.blocks * u64::from(self.manifest.parameters.block_bytes);
         Ok(())
@@ -602,6 +614,7 @@ impl SortedRecords {
     /// [`Error::Disk`]; some of the files may be left.
     pub fn remove_files(self) -> Result<()> {
         let Self { sort_dir, source, .. } = self;
+        // Open files still take their space.
         drop(source);
         sort_dir.clean_up()
     }

@@ -21,6 +21,7 @@ const AHEAD_MAX: usize = 32;
 
 /// The bounds of a range of keys.
 pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyRange {
+    // No key lies between a key and that key with a zero byte behind it.
     let just_above = |key: &K| [key.as_ref(), &[0]].concat();
     let low = match range.start_bound() {
         Bound::Included(key) => key.as_ref().to_vec(),
@@ -38,6 +39,7 @@ pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyRange
 /// The bounds of the keys that begin with a prefix.
 pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyRange {
     let mut high = prefix.to_vec();
+    // The highest byte has no next one, so the byte before it is raised.
     while let Some(last) = high.pop() {
         if last < u8::MAX {
             high.push(last + 1);
@@ -372,6 +374,7 @@ impl Cursor {
     fn advance_tree(&mut self) -> Result<()> {
         self.has_tree = self.tree.next(&self.core, &mut self.tree_value)? && {
             let key = &self.tree.key;
+            // The cursor began at one bound, so only the other one can be passed.
             match self.direction {
                 Direction::Ascending => self.bounds.1.as_ref().is_none_or(|high| key < high),
                 Direction::Descending => *key >= self.bounds.0,

@@ -271,7 +271,8 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
 
         if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
             let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
-            table.write_batch(&updates)?;
+            // The name comes after a sync of all of them.
+            drop(table.write_batch(&updates)?);
             batch.clear();
             bytes = 0;
         }

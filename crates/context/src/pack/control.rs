@@ -391,6 +391,7 @@ impl ControlFile {
 /// Returns the bytes of a file with this record in both pages, under successive numbers, and a
 /// mark.
 pub(crate) fn encode_file(control: &Control, mark: Mark) -> Vec<u8> {
+    debug_assert_eq!(control.store, mark.store, "record and mark are of one store");
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
 
     // Both pages, so that the loss of one page brings no older record back.

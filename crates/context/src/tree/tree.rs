@@ -412,6 +412,7 @@ impl Tree {
                 self.apply_buffer()?;
             }
             self.buffer.insert(path, bytes);
+            debug_assert!(self.buffer.len() <= WRITE_BUFFER_MAX, "the buffer is bounded");
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));
             bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
@@ -505,6 +506,7 @@ impl Tree {
             }
         };
 
+        debug_assert!(gone <= path.len(), "a path is cut at one of its steps");
         if gone == 0 {
             return Ok(false);
         }

@@ -16,10 +16,10 @@ use terrane_context::{
     CheckOptions, CheckReport, Error, Hash, IndexEngine, Indexing, Loss, Meta, Options, Recovery,
     Result, Retain, Store, StoreReader, check, repair,
 };
-use terrane_io::FaultPlan;
 use terrane_io::{Disk, RealDisk};
 use terrane_io::{SimDisk, Survival};
-use terrane_testkit::effort::places;
+use terrane_testkit::effort::by_effort;
+use terrane_testkit::sweep::{self, Sweep};
 
 use crate::script::{DIR, create, go, open, options};
 
@@ -290,26 +290,21 @@ fn at_each_call(
     act: &dyn Fn(&Arc<dyn Disk>) -> Result<()>,
     look: &dyn Fn(&Arc<SimDisk>, u64),
 ) {
-    let whole = before.clone_disk();
-    let shared: Arc<dyn Disk> = whole.clone();
-    let calls = whole.calls();
-    act(&shared).unwrap();
-    let calls = whole.calls() - calls;
-    assert!(calls > 20, "{calls}");
-
-    for call in places(0..calls, 12, calls) {
-        let disk = before.clone_disk();
-        disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
-        let shared: Arc<dyn Disk> = disk.clone();
-        // What is given up after the last result may fail unseen.
-        drop(act(&shared));
-        assert!(disk.has_crashed(), "call {call} of {calls}");
-        let survivals = [Survival::Nothing, Survival::Everything, Survival::Random(call)];
-        for survival in survivals {
-            look(&disk.after_crash(survival), call);
-        }
-        look(&disk.process_kill(), call);
-    }
+    let images = Sweep::sampled(1, 12).on(before).crash(
+        |disk| {
+            let shared: Arc<dyn Disk> = disk.clone();
+            // What is given up after the last result may fail unseen.
+            let done = act(&shared);
+            assert!(disk.has_crashed() || done.is_ok(), "{done:?}");
+        },
+        |crash| {
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Random(crash.call)];
+            let losses =
+                survivals.map(sweep::Loss::Power).into_iter().chain([sweep::Loss::Process]);
+            crash.images(losses, |image| look(&image.disk, crash.call))
+        },
+    );
+    assert!(images > by_effort(4, 80), "{images}");
 }
 
 #[test]

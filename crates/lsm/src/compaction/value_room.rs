@@ -30,6 +30,7 @@ impl ValueRoom {
     /// Whether values of this many bytes can be put and none combines to more than `limit`, as far
     /// as is known.
     pub(crate) fn has_room(&self, bytes: u64, limit: u64) -> bool {
+        // Before the first measurement nothing is known, so there is no room.
         let bound = self.sum.map(|sum| sum.saturating_add(self.put).saturating_add(bytes));
         bound.is_some_and(|bound| bound <= limit)
     }

@@ -20,6 +20,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use terrane_io::Access;
@@ -84,6 +85,28 @@ impl SnapshotName {
     }
 }
 
+impl AsRef<str> for SnapshotName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SnapshotName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&str> for SnapshotName {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
 #[cfg(feature = "serde")]
 terrane_io::serde_as_text!(SnapshotName, SnapshotName::new);
 
@@ -124,9 +147,11 @@ pub(crate) fn save(
     if label.len() > LABEL_BYTES_MAX {
         return Err(Error::LabelTooLarge { bytes: label.len(), limit: LABEL_BYTES_MAX });
     }
+    // Reserved first: nobody else takes the name while runs are written.
     let reservation = inner.snapshots().reserve(name.as_str())?;
     let written = write_out(inner, context, tree, label)?;
     publish(inner, reservation, &written.meta)?;
+    // Shared once the snapshot pins the files.
     written.share(inner);
     Ok(())
 }
@@ -192,6 +217,7 @@ pub(crate) fn write_out(
         union,
     };
 
+    // Bytes are durable before anything names them.
     for run in &held {
         run.sync()?;
     }
@@ -213,7 +239,9 @@ pub(crate) fn publish(
     if bytes.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
     }
+    // Names of runs are durable before the metadata that refers to the runs.
     inner.sync_dir(ACTIVE)?;
+    // Pinned before the name is visible, because a deletion may follow at once.
     inner.files().pin(meta.numbers());
 
     let path = snapshot_path(inner.dir(), reservation.name());
@@ -262,6 +290,7 @@ fn write_images(
             } else {
                 let Some(run) = write_image(context, saved.clone())? else { continue };
                 run.sync()?;
+                // Noted after the sync: an image that is known is durable.
                 saved.image().set(files, run_ref(&run));
                 images.bytes += run.meta().file_bytes();
                 (run_ref(&run), run.handle().attach())
@@ -486,6 +515,7 @@ fn read_leased<'a>(inner: &SessionInner, name: &SnapshotName) -> Result<Reading<
         read => read.map_err(|error| damaged(inner.dir(), name.as_str(), error)),
     };
 
+    // A writer may remove files between reading and leasing; then the metadata has changed.
     loop {
         inner.check_open()?;
         let meta = read()?;
@@ -609,6 +639,7 @@ fn threads(inner: &SessionInner, config: &TableConfig) -> usize {
 /// Opens all runs of a snapshot, several at once.
 fn open_runs(inner: &SessionInner, meta: &SnapshotMeta) -> Result<Runs> {
     let leveled = meta.leveled_runs().map(|(run, level)| (run.number, level.unwrap_or(1)));
+    // A union may name a run twice, which is opened once.
     let distinct: BTreeMap<u64, u32> = leveled.collect();
 
     let wanted: Vec<(u64, u32)> = distinct.into_iter().collect();
@@ -694,6 +725,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
         };
         let segments = meta.images.iter().map(read).collect::<Result<_>>()?;
         tree.buffer = Memtable::of_parts(segments, resolve)?;
+        // Replayed updates took no time, so the size of the memtable may say more than the clock.
         if config.memory_budget.is_none() && tree.now(&context) > meta.now {
             tree.set_time(&context, meta.now);
         }
@@ -726,6 +758,7 @@ fn restore_levels(
     open: &impl Fn(&MaskedRef, usize) -> Result<Arc<Run>>,
 ) -> Result<Vec<Level>> {
     let mut opened = Vec::new();
+    // All runs count before the first merge is planned, since they share the budget.
     let mut held = TableMemory::default();
     for (at, level) in (1..).zip(&meta.levels) {
         let runs: Vec<_> = level.sources().map(|run| open(run, at)).collect::<Result<_>>()?;
@@ -801,6 +834,7 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
         reader.advance()?;
     }
 
+    // The next snapshot refers to the same image.
     chunk.image().set(files, run_ref(run));
     Ok(chunk)
 }
@@ -864,6 +898,7 @@ fn resume(
     (now, span): (u64, u64),
 ) -> Result<ScheduledCompaction> {
     let due = clamped(due, now);
+    debug_assert!(now < due && 0 < span, "a merge has time left");
     let pages = u128::from(compaction.work()) * u128::from(PACE_MAX);
     let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);

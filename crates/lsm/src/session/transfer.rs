@@ -297,6 +297,7 @@ impl Copier<'_> {
             } else {
                 self.rebuild_run(&item)?
             };
+            // A later snapshot of the same copy may share the run.
             self.known.insert(run.identity, run);
             there.insert(number, run);
         }
@@ -392,6 +393,7 @@ impl Copier<'_> {
         }
 
         self.copy_pages(&way, data_pages..item.footer.pages() as u32, check_crc)?;
+        // The bytes are durable before a snapshot names the run.
         copy.sync()?;
         if item.footer.blob_bytes > 0 {
             let source = self.open(&self.from.blobs_path(item.wanted.number))?;

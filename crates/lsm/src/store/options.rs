@@ -1,6 +1,7 @@
 //! How a store is opened, how durable its commits are, and what its tables are called.
 
 use std::fmt;
+use std::str::FromStr;
 
 use terrane_io::Durability;
 
@@ -14,6 +15,9 @@ pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
 /// Largest [`StoreOptions::log_bytes_max`].
 pub const LOG_BYTES_MAX: u64 = 1 << 40;
+
+/// Bytes of write sets that a store keeps while transactions live, unless told otherwise.
+pub const WRITE_SET_BYTES: u64 = 64 << 20;
 
 /// The name of a table: as that of a snapshot, see [`SnapshotName`](crate::SnapshotName).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +47,28 @@ impl Default for TableName {
     /// `main`.
     fn default() -> Self {
         Self("main".to_owned())
+    }
+}
+
+impl AsRef<str> for TableName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TableName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&str> for TableName {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        Self::new(text)
     }
 }
 
@@ -101,6 +127,11 @@ pub struct StoreOptions {
     /// Merge operators of the tables that are not built in: the store knows their
     /// names.
     pub merge_operators: Vec<MergeOperator>,
+    /// Bytes of keys and deleted ranges that the store remembers of recent commits, to validate
+    /// [transactions](crate::Store::transaction); [`WRITE_SET_BYTES`] unless set. None are kept
+    /// while no transaction lives. A transaction during whose life commits write more than this
+    /// is refused with [`Error::Conflict`].
+    pub write_set_bytes_max: Option<u64>,
 }
 
 impl StoreOptions {
@@ -139,6 +170,12 @@ impl StoreOptions {
     pub fn merge_operator(mut self, operator: MergeOperator) -> Self {
         self.merge_operators.push(operator);
         self
+    }
+
+    /// The same with another [`write_set_bytes_max`](Self::write_set_bytes_max).
+    #[must_use]
+    pub fn write_set_bytes_max(self, bytes: u64) -> Self {
+        Self { write_set_bytes_max: Some(bytes), ..self }
     }
 
     pub(crate) fn log_bytes(&self) -> Result<u64> {

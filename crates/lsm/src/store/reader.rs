@@ -72,13 +72,12 @@ impl ReaderOptions {
 /// are, and keep the files that they need. A process that is killed lets go of them.
 ///
 /// ```no_run
-/// use terrane_lsm::{ReaderOptions, StoreReader, TableName};
+/// use terrane_lsm::{ReaderOptions, StoreReader};
 ///
 /// let mut reader = StoreReader::open_dir("/data/ledger", &ReaderOptions::default())?;
-/// let accounts = TableName::new("accounts")?;
-/// let before = reader.table(&accounts)?;
+/// let before = reader.table("accounts")?;
 /// reader.refresh()?;
-/// let now = reader.table(&accounts)?;
+/// let now = reader.table("accounts")?;
 /// for change in before.diff(&now)? {
 ///     let change = change?; // committed in between
 ///     println!("{:?}: {:?} -> {:?}", change.key, change.old, change.new);
@@ -270,10 +269,11 @@ impl StoreReader {
     /// # Errors
     /// [`Error::TableDoesNotExist`]; for this table only [`Error::MergeOperatorMismatch`] and
     /// [`Error::StoreCorrupted`].
-    pub fn table(&self, name: &TableName) -> Result<Arc<Table>> {
-        match self.view.tables.get(name.as_str()) {
+    pub fn table(&self, name: impl AsRef<str>) -> Result<Arc<Table>> {
+        let name = name.as_ref();
+        match self.view.tables.get(name) {
             Some(table) => table.clone(),
-            None => Err(Error::TableDoesNotExist { name: name.to_string() }),
+            None => Err(Error::TableDoesNotExist { name: name.to_owned() }),
         }
     }
 

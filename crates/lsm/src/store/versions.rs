@@ -79,9 +79,10 @@ impl Version {
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`].
-    pub fn table(&self, name: &TableName) -> Result<Arc<Table>> {
-        let table = self.tables.get(name.as_str()).cloned();
-        table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
+    pub fn table(&self, name: impl AsRef<str>) -> Result<Arc<Table>> {
+        let name = name.as_ref();
+        let table = self.tables.get(name).cloned();
+        table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_owned() })
     }
 }
 
@@ -317,7 +318,8 @@ impl Store {
 
     /// Makes all named tables what they were in a retained version, durably; returns the number of
     /// the commit that this is. Tables made since are gone, those dropped since are there again;
-    /// handles on the others stay valid. Versions, also those in between, stay retained: going
+    /// handles on the others stay valid. Every live transaction that has read anything conflicts
+    /// with it. Versions, also those in between, stay retained: going
     /// forward again is going back, too.
     ///
     /// Cost: as opening a version; writes out what the log has for it, as a
@@ -346,32 +348,7 @@ impl Store {
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
 
-        // It has a number, but no record: the log of the manifest before ends with the commit
-        // before.
-        let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let log = state.log.clone();
-        let segment = state.segment;
-        let is_linked = state.is_linked;
-        state.commit += 1;
-        state.is_linked = false;
-        next.commit = state.commit;
-
-        let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
-            next.segment = segment;
-            published.publish(&shared.inner, next)
-        });
-
-        if made.is_err() {
-            // The log goes on where it was; the segment that was begun is the next one to be begun
-            // again.
-            state.commit -= 1;
-            (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
-        }
-
-        let both = made?;
-
-        // The log goes on from other tables.
-        published.chain = None;
+        let done = shared.publish_commit(&mut published, state, next)?;
         for written in &written {
             written.share(&shared.inner);
         }
@@ -390,9 +367,10 @@ impl Store {
             state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
         }
 
-        shared.link(state, published.manifest.commit, log_bytes);
+        shared.write_sets.note_replaced(state.commit, None);
+        shared.link(state, published.manifest.commit, done.log_bytes);
         drop(guard);
-        if both {
+        if done.both {
             shared.recycle(&published, LogRoom::Ordinary);
         }
         Ok(published.manifest.commit)

@@ -733,6 +733,21 @@ impl Table {
         self.limit_cache(&self.tree);
     }
 
+    /// Makes the table what a fork of it has become.
+    pub(crate) fn take_over(&mut self, fork: &Self) {
+        let written_bytes = self.tree.written_bytes + fork.tree.written_bytes;
+        self.anchor = Arc::default();
+        self.has_room_to_write = fork.has_room_to_write;
+        self.value_room = fork.value_room;
+        self.batch_ticks = fork.batch_ticks;
+        self.set_tree(Levels { written_bytes, ..fork.tree.clone() });
+    }
+
+    /// Whether it is a table of that session.
+    pub(crate) fn is_of(&self, session: &Arc<SessionInner>) -> bool {
+        Arc::ptr_eq(&*self.session, session)
+    }
+
     /// Refuses what changes the files of a session that is closed, poisoned or read only.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.session.check_writable()

@@ -128,7 +128,7 @@ fn what_nobody_needs_is_gone_from_the_disk() {
     let table = store.table(&main_table()).unwrap();
     let doomed: Vec<_> = (0..80_000).map(|n| (key(n), Update::Delete)).collect();
     for batch in doomed.chunks(1_000) {
-        table.write_batch(batch).unwrap();
+        drop(table.write_batch(batch).unwrap());
     }
     let taken = || allocated_below(disk.as_ref(), Path::new(DIR)).unwrap();
     store.checkpoint().unwrap();

@@ -327,11 +327,11 @@ fn write_store() -> Arc<SimDisk> {
     ];
 
     let sum = |number| [("sum", Update::Upsert(number))];
-    store.commit(&[(&main, &updates[..]), (&sums, &sum(&three))]).unwrap();
+    drop(store.commit(&[(&main, &updates[..]), (&sums, &sum(&three))]).unwrap());
     store.retain(Some(&name("first"))).unwrap();
 
     for large in &large {
-        store.commit(&[(&main, &[("large", Update::Insert(large))])]).unwrap();
+        drop(store.commit(&[(&main, &[("large", Update::Insert(large))])]).unwrap());
     }
     store.commit(&[(&sums, &sum(&four))]).unwrap().wait().unwrap();
     assert_eq!(store.retain(None).unwrap(), 4);

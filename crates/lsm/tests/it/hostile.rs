@@ -77,8 +77,8 @@ fn write(disk: &Arc<SimDisk>) -> Result<Content> {
     let store = open(disk)?;
     let table = store.table(&TableName::default())?;
     let found = content(store.session(), &*table.view()?)?;
-    table.insert(b"later", b"1")?;
-    table.delete(b"later")?;
+    drop(table.insert(b"later", b"1")?);
+    drop(table.delete(b"later")?);
     assert_eq!(content(store.session(), &*table.view()?)?, found);
     store.close()?;
     Ok(found)
@@ -96,7 +96,7 @@ fn specimen() -> (Arc<SimDisk>, Content) {
             0 => Update::InsertWithBlob(b"value", &[7; 3_000]),
             _ => Update::Insert(b"value"),
         };
-        table.write_batch(&[([number], update)]).unwrap();
+        drop(table.write_batch(&[([number], update)]).unwrap());
         match number {
             30 => drop(table.delete_range(&[20][..]..&[24][..]).unwrap()),
             90 => drop(table.delete_range(&[70][..]..&[72][..]).unwrap()),
@@ -532,7 +532,7 @@ fn a_check_goes_on_behind_bad_sectors_and_names_the_keys_that_they_hold() {
 
     let table = store.create_table(&TableName::default(), &config).unwrap();
     for number in 0..1_000_u16 {
-        table.insert(format!("{number:04}").as_bytes(), &[7; 100]).unwrap();
+        drop(table.insert(format!("{number:04}").as_bytes(), &[7; 100]).unwrap());
     }
     store.close().unwrap();
     let is_run = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "run");
@@ -607,7 +607,7 @@ fn links_in_a_real_store_lead_nothing_out_of_it() {
     let open = || Store::open(RealDisk::auto(), &dir, &options());
     let store = open().unwrap();
     let table = store.create_table(&TableName::default(), &TableConfig::default()).unwrap();
-    table.insert(b"key", b"value").unwrap();
+    drop(table.insert(b"key", b"value").unwrap());
     store.close().unwrap();
     drop((table, store));
     let last = std::fs::read_dir(dir.join("log")).unwrap().map(|entry| entry.unwrap().file_name());
@@ -621,7 +621,7 @@ fn links_in_a_real_store_lead_nothing_out_of_it() {
     }
 
     let written = open().and_then(|store| {
-        store.table(&TableName::default())?.insert(b"key", b"another")?;
+        drop(store.table(&TableName::default())?.insert(b"key", b"another")?);
         store.checkpoint()?;
         store.close()
     });

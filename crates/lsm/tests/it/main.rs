@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod script;
+mod serial_history;
 mod store_script;
 
 mod bitflip;
@@ -23,6 +24,7 @@ mod faults;
 mod gate;
 mod golden;
 mod hostile;
+mod install;
 mod kill;
 mod ledger;
 mod loss;
@@ -48,10 +50,12 @@ mod store_versions;
 mod submit;
 mod tables;
 mod trace;
+mod transactions;
 mod union;
 mod upsert;
 mod verify;
 mod versions;
+mod write_batches;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
@@ -24,8 +23,9 @@ use terrane_lsm::{
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Note, Sweep};
 
 use crate::{SALT, SessionDir, buffer_of, fill, key, name, small_configs, value};
 
@@ -663,17 +663,6 @@ fn a_merge_that_begins_anew_leaves_what_a_snapshot_keeps() {
     });
 }
 
-/// Prints where a run was when it fails.
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("progress: {:?}", self.0);
-        }
-    }
-}
-
 /// A call on a session with one table.
 #[derive(Debug, Clone)]
 enum Step {
@@ -816,27 +805,19 @@ fn progress_survives_a_crash_at_any_call() {
     for_each_seed("progress_survives_a_crash_at_any_call", 1, |rng, seed| {
         let (base, model, steps) = script(rng, seed);
         let whole = base.clone_disk();
-        let before = whole.calls();
         let (last, is_complete) = run(&whole, model.clone(), &steps);
         assert!(is_complete);
-        let calls = whole.calls() - before;
         let kept: usize = last[0].snapshots.keys().map(|n| outputs(&look(&whole, n)).len()).sum();
         assert!(kept > 3, "{kept} unfinished merges in {:?}", last[0].snapshots.keys());
-        let mut images = 0;
-        for call in places(0..calls, 5, seed) {
-            let disk = base.clone_disk();
-            disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
-            let (legal, _) = run(&disk, model.clone(), &steps);
-            assert!(disk.has_crashed());
+        let workload = |disk: &Arc<SimDisk>| run(disk, model.clone(), &steps).0;
+        let images = Sweep::sampled(seed, 5).on(&base).crash(workload, |crash| {
             let torn = Survival::Torn(rng.below(1 << 40));
             let random = Survival::Random(rng.below(1 << 40));
             let survival = *rng.pick(&[Survival::Nothing, Survival::Everything, random, torn]);
             let is_kill = rng.chance(1, 5);
-            let _note = Note(&(call, survival, is_kill));
-            let image = if is_kill { disk.process_kill() } else { disk.after_crash(survival) };
-            check_image(&image, &legal, rng);
-            images += 1;
-        }
+            let loss = if is_kill { Loss::Process } else { Loss::Power(survival) };
+            crash.images([loss], |image| check_image(&image.disk, crash.run, rng))
+        });
         assert!(images > by_effort(40, 200), "only {images} calls");
     });
 }

@@ -264,7 +264,7 @@ fn insert_all(table: &NamedTable, numbers: std::ops::Range<u64>, value: &[u8]) {
     for part in numbers.chunks(1_000) {
         let keys: Vec<_> = part.iter().map(|&number| key(number)).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(value))).collect();
-        table.write_batch(&batch).unwrap();
+        drop(table.write_batch(&batch).unwrap());
     }
 }
 
@@ -411,7 +411,7 @@ fn masks_are_bounded() {
     let runs = table.stats().unwrap().runs();
 
     for number in (0..4_000).step_by(2) {
-        table.delete_range(&key(number)[..]..&key(number + 1)[..]).unwrap();
+        drop(table.delete_range(&key(number)[..]..&key(number + 1)[..]).unwrap());
         model.remove(&number);
     }
 
@@ -424,12 +424,12 @@ fn masks_are_bounded() {
 
     assert!(stats.levels.iter().map(|level| level.deletes).sum::<u64>() > 0 && runs > 0);
     let before = counted.counts();
-    table.delete_range(&key(5_000)[..]..&key(25_000)[..]).unwrap();
+    drop(table.delete_range(&key(5_000)[..]..&key(25_000)[..]).unwrap());
     assert!((counted.counts() - before).read_bytes < 1 << 20, "{:?}", counted.counts());
     model.retain(|number| !(5_000..25_000).contains(number));
 
     // It touches another one.
-    table.delete_range(&key(25_000)[..]..&key(25_010)[..]).unwrap();
+    drop(table.delete_range(&key(25_000)[..]..&key(25_010)[..]).unwrap());
     model.retain(|number| !(25_000..25_010).contains(number));
 
     let check = |store: &Store| {
@@ -481,14 +481,14 @@ fn versions_share_images_and_not_what_was_deleted() {
     let reader = reader.unwrap();
 
     let before = counted.counts();
-    table.delete_range(&key(20)[..]..&key(280)[..]).unwrap();
+    drop(table.delete_range(&key(20)[..]..&key(280)[..]).unwrap());
     store.checkpoint().unwrap();
     let written = (counted.counts() - before).write_bytes;
     assert!(written < 64 << 10, "{written} bytes, as if an image was written anew");
     let masked = store.retain(None).unwrap();
-    table.delete_prefix(&key(5)).unwrap();
+    drop(table.delete_prefix(&key(5)).unwrap());
     let in_log = store.retain(None).unwrap();
-    table.insert(&key(100), b"new").unwrap();
+    drop(table.insert(&key(100), b"new").unwrap());
 
     let count_of = |store: &Store, number| {
         let version = store.version(number).unwrap();
@@ -514,7 +514,7 @@ fn versions_share_images_and_not_what_was_deleted() {
         let store = store_on(&counted);
         check(&store);
         assert_eq!(count(&store), 40, "round {round}");
-        store.table(&TableName::default()).unwrap().insert(&key(0), b"again").unwrap();
+        drop(store.table(&TableName::default()).unwrap().insert(&key(0), b"again").unwrap());
         store.checkpoint().unwrap();
         store.close().unwrap();
     }
@@ -667,7 +667,7 @@ fn ranges_have_their_place_in_a_commit() {
 
     let longest = [9; KEY_BYTES_MAX];
     for table in [&one, &two] {
-        table.insert(&longest, b"").unwrap();
+        drop(table.insert(&longest, b"").unwrap());
         (0..9).for_each(|key| drop(table.insert(&[key], b"old").unwrap()));
     }
 
@@ -679,9 +679,11 @@ fn ranges_have_their_place_in_a_commit() {
     ];
 
     let last_only: [(&[u8], Update<'_>); 1] = [(&[7], Update::DeleteRange(Some(&[8])))];
-    store.commit(&[(&one, &updates[..]), (&two, &last_only)]).unwrap();
-    two.delete_range::<[u8], _>((Bound::Excluded(&[8_u8][..]), Bound::Included(&longest[..])))
-        .unwrap();
+    drop(store.commit(&[(&one, &updates[..]), (&two, &last_only)]).unwrap());
+    drop(
+        two.delete_range::<[u8], _>((Bound::Excluded(&[8_u8][..]), Bound::Included(&longest[..])))
+            .unwrap(),
+    );
     let none = two.delete_range(&[5][..]..&[5][..]).unwrap();
     assert_eq!(none.commit(), store.last_commit());
     let too_long = [1; KEY_BYTES_MAX + 2];

@@ -71,7 +71,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
         let from = rng.below(60) as u8;
         let end = from + rng.below(20) as u8;
         model.retain(|key, _| !(from..end).contains(&key[0]));
-        table.delete_range(&[from][..]..&[end][..]).unwrap();
+        drop(table.delete_range(&[from][..]..&[end][..]).unwrap());
         return;
     }
 
@@ -87,7 +87,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
     }
 
     let updates = updates(&batch);
-    table.write_batch(&updates).unwrap();
+    drop(table.write_batch(&updates).unwrap());
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_reader_changes_nothing() {
     let place = SessionDir::simulated(1);
     let store = Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
-    table.insert(b"k", b"v").unwrap();
+    drop(table.insert(b"k", b"v").unwrap());
     let reader = reader(&place);
     let table = reader.table(&name("main")).unwrap();
     let mut copy = table.fork().unwrap();
@@ -318,8 +318,8 @@ fn tables_are_refused_one_by_one() {
     let main = store.create_table(&name("main"), &config()).unwrap();
     let own = store.create_table(&name("own"), &own).unwrap();
     for number in 0..50_u8 {
-        main.insert(&[number], b"v").unwrap();
-        own.upsert(&[number % 5], &[number]).unwrap();
+        drop(main.insert(&[number], b"v").unwrap());
+        drop(own.upsert(&[number % 5], &[number]).unwrap());
     }
 
     let without = reader(&place);

@@ -74,7 +74,7 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
         });
     }
 
-    table.write_batch(&batch).unwrap();
+    drop(table.write_batch(&batch).unwrap());
 }
 
 /// A store of several levels with merges under way, whose process has died with a long log.

@@ -24,6 +24,7 @@ use terrane_lsm::{
 };
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Sweep};
 
 use crate::{FEW_OPEN_FILES, SALT, SessionDir, key, name, value};
 
@@ -280,7 +281,7 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     let mut found = content(&table.view().unwrap()).unwrap();
     assert!(legal.contains(&found), "{} entries are none of {}", found.len(), legal.len());
     let first = found.keys().next().cloned().unwrap_or_default();
-    table.delete(&first).expect("deletions go on");
+    drop(table.delete(&first).expect("deletions go on"));
     found.remove(&first);
     store.checkpoint().expect("checkpoints go on");
     disk.set_plan(FaultPlan::default());
@@ -298,14 +299,9 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
 #[test]
 fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on() {
     for_each_seed("space_crash", 1, |_, seed| {
-        let whole = SimDisk::new(seed);
-        run_whole(&whole, CompactionThread::Caller, false);
-        let every = by_effort(101, 41);
-        for call in (1 + seed % every..whole.calls()).step_by(every as usize) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan { crash_at_call: Some(call), ..full(CAPACITY) });
+        let workload = |disk: &Arc<SimDisk>| {
             let mut states = vec![Content::new()];
-            let mut runner = Runner::new(&disk);
+            let mut runner = Runner::new(disk);
             for step in script() {
                 let mut next = states.last().unwrap().clone();
                 step.apply(&mut next);
@@ -320,12 +316,15 @@ fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on(
                     Err(error) => panic!("{step:?}: {error}"),
                 }
             }
-            drop(runner);
-            for survival in [Survival::Nothing, Survival::Random(call), Survival::Torn(call)] {
-                check_image(&disk.after_crash(survival), &states);
-            }
-            check_image(&disk.process_kill(), &states);
-        }
+            states
+        };
+        let sweep = Sweep::sampled(seed, 2).one_in(41).from_call(1).with_plan(full(CAPACITY));
+        sweep.crash(workload, |crash| {
+            let survivals =
+                [Survival::Nothing, Survival::Random(crash.call), Survival::Torn(crash.call)];
+            let losses = survivals.map(Loss::Power).into_iter().chain([Loss::Process]);
+            crash.images(losses, |image| check_image(&image.disk, crash.run))
+        });
     });
 }
 

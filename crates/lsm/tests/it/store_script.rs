@@ -13,7 +13,7 @@ use terrane_io::Disk;
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
     BackupPlace, Durability, MergeOperator, NamedTable, Result, SessionOptions, Store,
-    StoreOptions, TableConfig, TableName, Ticket, Update, WriteBuffer,
+    StoreOptions, Table, TableConfig, TableName, Ticket, Update, WriteBatch, WriteBuffer,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -96,6 +96,12 @@ pub(crate) enum Step {
     /// To one of the versions, from the oldest on.
     RollBack(usize),
     BackUp,
+    /// A table without a name that a batch has filled, under a new name.
+    Install(&'static str, Batch),
+    /// The same with a commit: both or neither.
+    InstallWith(&'static str, Batch, Vec<(&'static str, Batch)>),
+    /// Such a table in the place of another one.
+    Replace(&'static str, Batch),
 }
 
 #[derive(Debug, Clone)]
@@ -196,6 +202,21 @@ impl History {
                 tables.clone_from(next.versions.values().nth(*version).unwrap());
                 next.commit += 1;
             }
+            Step::Install(name, batch) => {
+                assert!(tables.insert((*name).to_owned(), content_of(batch)).is_none());
+            }
+            Step::InstallWith(name, batch, batches) => {
+                for (name, batch) in batches {
+                    let content = tables.get_mut(*name).unwrap();
+                    batch.iter().for_each(|(key, change)| change.apply(content, key));
+                }
+                assert!(tables.insert((*name).to_owned(), content_of(batch)).is_none());
+                next.commit += 1;
+            }
+            Step::Replace(name, batch) => {
+                assert!(tables.insert((*name).to_owned(), content_of(batch)).is_some());
+                next.commit += 1;
+            }
             Step::Sync
             | Step::Wait(_)
             | Step::Checkpoint
@@ -231,6 +252,9 @@ impl History {
             | Step::Checkpoint
             | Step::Compact
             | Step::Sync
+            | Step::Install(..)
+            | Step::InstallWith(..)
+            | Step::Replace(..)
             | Step::Commit(_, Durability::Each) => self.durable = last,
             Step::BackUp => (self.durable, self.backed_up) = (last, self.backups.len()),
             Step::Commit(..) | Step::Wait(_) => {}
@@ -268,6 +292,14 @@ pub(crate) struct Runner {
 impl Runner {
     pub(crate) fn new(disk: &Arc<SimDisk>, script: &Script) -> Self {
         Self { disk: Arc::clone(disk), script: script.clone(), store: None, tickets: Vec::new() }
+    }
+
+    /// A table without a name that a batch has filled.
+    fn volatile(&self, store: &Store, batch: &Batch) -> Result<Table> {
+        let mut table = store.new_volatile_table(&self.script.config())?;
+        let updates: Vec<_> = batch.iter().map(|(key, change)| (key, change.update())).collect();
+        table.write_batch(&updates)?;
+        Ok(table)
     }
 
     pub(crate) fn store(&mut self) -> Result<&Store> {
@@ -321,6 +353,16 @@ impl Runner {
                 let report = store.back_up(&BackupPlace::new(BACKUP), &mut |_, _| {})?;
                 assert_eq!(report.commit, store.last_commit());
             }
+            Step::Install(table, batch) => {
+                drop(store.install(table, &self.volatile(&store, batch)?)?);
+            }
+            Step::InstallWith(table, batch, batches) => {
+                let batches = write_batch(&store, batches)?;
+                drop(store.install_with(table, &self.volatile(&store, batch)?, &batches)?);
+            }
+            Step::Replace(table, batch) => {
+                drop(store.replace(table, &self.volatile(&store, batch)?)?);
+            }
             Step::Reopen => {
                 self.tickets.clear();
                 let closed = store.close();
@@ -332,6 +374,33 @@ impl Runner {
 
         Ok(())
     }
+}
+
+/// The content of a table that a batch has filled.
+fn content_of(batch: &Batch) -> Content {
+    let mut content = Content::new();
+    batch.iter().for_each(|(key, change)| change.apply(&mut content, key));
+    content
+}
+
+/// The same batches in one that owns them.
+pub(crate) fn write_batch(store: &Store, batches: &[(&'static str, Batch)]) -> Result<WriteBatch> {
+    let mut all = WriteBatch::new();
+    for (table, batch) in batches {
+        let table = store.table(table)?;
+        for (key, change) in batch {
+            match change {
+                Change::Insert(value) => all.insert(&table, key, value),
+                Change::Upsert(value) => all.upsert(&table, key, value),
+                Change::Delete => all.delete(&table, key),
+                Change::DeleteRange(Some(end)) => {
+                    all.delete_range(&table, key.as_slice()..end.as_slice());
+                }
+                Change::DeleteRange(None) => all.delete_range(&table, key.as_slice()..),
+            }
+        }
+    }
+    Ok(all)
 }
 
 pub(crate) fn commit(

@@ -83,7 +83,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
         let from = rng.below(80) as u8;
         let end = from + rng.below(20) as u8;
         content.retain(|key, _| !(from..end).contains(&key[0]));
-        store.table(&name(table)).unwrap().delete_range(&[from][..]..&[end][..]).unwrap();
+        drop(store.table(&name(table)).unwrap().delete_range(&[from][..]..&[end][..]).unwrap());
         return;
     }
 
@@ -99,7 +99,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
     }
 
     let updates = updates(&batch);
-    store.table(&name(table)).unwrap().write_batch(&updates).unwrap();
+    drop(store.table(&name(table)).unwrap().write_batch(&updates).unwrap());
 }
 
 fn config() -> TableConfig {
@@ -236,7 +236,7 @@ fn names_of_versions_are_given_once() {
     let place = SessionDir::simulated(1);
     let store = open_at(&place.disk(), &place.dir(), Durability::Group);
     let table = store.create_table(&name("main"), &config()).unwrap();
-    table.insert(b"k", b"1").unwrap();
+    drop(table.insert(b"k", b"1").unwrap());
     let [one, two] = ["one", "two"].map(label);
 
     let number = store.retain(None).unwrap();
@@ -246,13 +246,13 @@ fn names_of_versions_are_given_once() {
     let taken =
         |error: Error| matches!(error, Error::VersionExists { number: at, .. } if at == number);
     assert!(taken(store.retain(Some(&two)).unwrap_err()));
-    table.insert(b"k", b"2").unwrap();
+    drop(table.insert(b"k", b"2").unwrap());
     assert!(taken(store.retain(Some(&one)).unwrap_err()));
     assert_eq!(store.retain(Some(&two)).unwrap(), number + 1);
     let names: Vec<_> = store.versions().unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(names, [Some(one.clone()), Some(two)]);
     store.release(number).unwrap();
-    table.insert(b"k", b"3").unwrap();
+    drop(table.insert(b"k", b"3").unwrap());
     assert_eq!(store.retain(Some(&one)).unwrap(), number + 2);
     let error = store.version_named(&label("three")).unwrap_err();
     assert!(error.to_string().contains("three"), "{error}");
@@ -438,7 +438,7 @@ fn other_directories_are_not_taken_for_a_backup() {
     let dir = place.dir();
     let store = open_at(&disk, &dir, Durability::Group);
     let table = store.create_table(&name("main"), &config()).unwrap();
-    table.insert(b"k", b"v").unwrap();
+    drop(table.insert(b"k", b"v").unwrap());
 
     let refused = |there: &str| {
         let error = back_up(&store, Path::new(there)).unwrap_err();
@@ -465,7 +465,7 @@ fn other_directories_are_not_taken_for_a_backup() {
     let earlier = Path::new("/earlier");
     back_up(&store, earlier).unwrap();
     let restored = open_at(&disk, earlier, Durability::Group);
-    table.insert(b"k", b"w").unwrap();
+    drop(table.insert(b"k", b"w").unwrap());
     back_up(&store, Path::new("/backup")).unwrap();
     let error = back_up(&restored, Path::new("/backup")).unwrap_err();
     assert!(error.to_string().contains("commit 2"), "{error}");
@@ -557,7 +557,7 @@ fn what_versions_need_stays_and_goes_with_them() {
         for entry in 0..6 {
             let key = vec![(block * 7 + entry) as u8];
             let value = vec![block as u8; 500];
-            table.insert(&key, &value).unwrap();
+            drop(table.insert(&key, &value).unwrap());
             model.insert(key, value);
         }
 
@@ -720,7 +720,7 @@ impl Scene {
         assert!(state_of_version(&store.version(*newer).unwrap()) == *second);
 
         // It goes on.
-        store.table(&name("main")).unwrap().insert(b"more", b"").unwrap();
+        drop(store.table(&name("main")).unwrap().insert(b"more", b"").unwrap());
         store.close().unwrap();
         if matches!(act, Act::BackUp | Act::BackUpByReader) {
             let (_, found) = state_of_reader(disk, Path::new(BACKUP));

@@ -79,6 +79,7 @@ impl Prefix {
     /// Appends bytes; the result must not be longer than an address.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         let len = usize::from(self.len);
+        debug_assert!(len + bytes.len() <= ADDRESS_BYTES_MAX, "not longer than an address");
         self.bytes[len..len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len() as u8;
     }
@@ -95,6 +96,7 @@ impl Prefix {
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
+        // Zero from the end on, so that equal prefixes are equal in all bytes.
         self.bytes[len..].fill(0);
         self.len = self.len.min(len as u8);
     }

@@ -91,12 +91,9 @@ fn the_state_on_sqlite() {
 
     let open: Open = |dir, indexes| {
         let file = SqliteOptions::file(dir.with_extension("sqlite"));
-        let options = SqliteOptions {
-            synchronous: Synchronous::Off,
-            // A compaction in whose way snapshots are waits so long.
-            busy_timeout: Duration::from_millis(50),
-            ..file
-        };
+        // A compaction in whose way snapshots are waits so long.
+        let busy_timeout = Duration::from_millis(50);
+        let options = file.synchronous(Synchronous::Off).busy_timeout(busy_timeout);
         Ok(Arc::new(SqliteDatabase::open(indexes, &options)?))
     };
     check_all(&mut InDirectories::new(open), by_effort(500, 5_000));
