@@ -192,6 +192,11 @@ impl Store {
     /// and the runs of a checkpoint before. In a store without a log: a
     /// [`checkpoint`](Self::checkpoint), if there was a commit since the last one.
     ///
+    /// Beside undo records in the same commit, over 200 durable blocks of 512 updates: half the
+    /// bytes written (1.0 × those without versions, undo records 2.0 ×), and one fsync of a
+    /// manifest more (14 ms a block, undo records 10 ms, neither 8 ms; `cargo run --example
+    /// retained 200` in a development build, on a machine with other work).
+    ///
     /// # Errors
     /// [`Error::VersionExists`] if another version has the name, or this one has another;
     /// [`Error::SnapshotTooLarge`] if a manifest could hardly hold more versions; those of

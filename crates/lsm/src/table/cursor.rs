@@ -206,7 +206,8 @@ pub struct Cursor {
     // Fields drop in order: readers before what keeps the session's lock.
     readers: Option<Readers>,
     /// Readers of the end, which go down. Invariant: opened for all keys from the gap to the end.
-    back: Option<Readers>,
+    /// In a box, because few cursors have them.
+    back: Option<Box<Readers>>,
     /// Where the cursor stands while there are no readers.
     gap: Gap,
     view: Sources,
@@ -350,7 +351,7 @@ impl Cursor {
                 None => range_after(&self.range, &self.gap),
             };
             let Some(range) = ahead else { return Ok(None) };
-            self.back = Some(self.open(&range, Order::Descending));
+            self.back = Some(Box::new(self.open(&range, Order::Descending)));
         }
 
         let Some(mut back) = self.back.take() else { return Ok(None) };

@@ -377,7 +377,7 @@ fn tables_with_different_functions_are_compared_by_what_they_hold() {
 
 /// A read that fails is an error for good, so that nobody takes half of a diff for all of it.
 #[test]
-fn a_diff_that_failed_gives_its_error_again() {
+fn a_diff_that_failed_gives_its_error_once() {
     let (disk, _session, mut table) = simulated(&buffer_of(10));
     fill(&mut table, 0..500);
     let older = table.fork().unwrap();
