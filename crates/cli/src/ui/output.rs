@@ -141,13 +141,16 @@ pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
 /// # Errors
 /// Those of [`report`].
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_line(text).map(drop)
+}
+
+/// Prints a line to standard output; returns `false` if its reader went away.
+///
+/// # Errors
+/// Those of [`report`].
+pub(crate) fn print_line(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::environment(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
+    still_read(writeln!(out, "{text}").and_then(|()| out.flush()))
 }
 
 /// Writes bytes to standard output; returns `false` if its reader went away.
@@ -170,7 +173,7 @@ fn still_read(written: io::Result<()>) -> Result<bool, Failure> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::environment(format!("standard output: {error}"))),
+        Err(error) => Err(Failure::of_system(&error, format!("standard output: {error}"))),
     }
 }
 
