@@ -14,7 +14,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
+use clap::{
+    Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser,
+};
 use mimalloc::MiMalloc;
 
 use crate::commands::backup::Backup;
@@ -221,28 +223,35 @@ fn program() -> clap::Command {
         .long(JSON)
         .action(ArgAction::SetTrue)
         .help("Prints one JSON object to standard output at the end");
-    let quiet = Arg::new("quiet")
-        .long("quiet")
-        .action(ArgAction::SetTrue)
-        .help("Hides the progress bar");
+    let quiet =
+        Arg::new("quiet").long("quiet").action(ArgAction::SetTrue).help("Hides the progress bar");
     Cli::command().args([store, json, quiet].map(|option| option.global(true)))
 }
 
 /// Name of the option that asks for one JSON object.
 const JSON: &str = "json";
 
-/// Parses the arguments; returns the command and whether its report is to be JSON.
-fn parse(arguments: &[OsString]) -> Result<(Command, bool), clap::Error> {
+/// Command of the user, with its global options.
+struct Parsed {
+    command: Command,
+    /// Whether the report is to be JSON.
+    json: bool,
+    store: Option<PathBuf>,
+}
+
+/// Parses the arguments.
+fn parse(arguments: &[OsString]) -> Result<Parsed, clap::Error> {
     let matches = program().try_get_matches_from(arguments)?;
     let json = matches.get_flag(JSON);
     let Cli { command } = Cli::from_arg_matches(&matches)?;
     let json = json || command.is_json_lines();
-    Ok((command, json))
+    let store = matches.get_one("store").cloned();
+    Ok(Parsed { command, json, store })
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let (command, json) = match parse(&arguments) {
+    let Parsed { command, json, store } = match parse(&arguments) {
         Ok(parsed) => parsed,
         Err(error) => return refuse(&arguments, &error),
     };
@@ -250,6 +259,7 @@ fn main() -> ExitCode {
     match progress::watch(command.name(), json).and_then(|()| command.run()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
+            let failure = failure.with_next(store.as_deref());
             output::failure(command.name(), json, &failure);
             ExitCode::from(failure.code())
         }
@@ -275,7 +285,7 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
 
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
-    // The parser itself requires no store, since the option is global; so this message has no usage.
+    // The parser itself requires no store, since the option is global, and words no usage.
     let is_store = error.kind() == ErrorKind::MissingRequiredArgument && text.ends_with(": store");
     let failure =
         if is_store { Failure::no_store("--store DIR") } else { Failure::arguments(text) };

@@ -126,7 +126,8 @@ fn render(
     pages.push((format!("{name}.1"), page));
 
     // The depth is that of the sub-commands: three.
-    let is_shown = |command: &&clap::Command| !command.is_hide_set() && command.get_name() != "help";
+    let is_shown =
+        |command: &&clap::Command| !command.is_hide_set() && command.get_name() != "help";
     for command in command.get_subcommands().filter(is_shown) {
         render(command, &format!("{name}-{}", command.get_name()), pages)?;
     }

@@ -14,9 +14,7 @@ use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Config, Index, Records};
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{
-    NamedTable, SnapshotName, StateDigest, Store, TableConfig, TableName, Update,
-};
+use terrane::lsm::{NamedTable, SnapshotName, StateDigest, Store, TableConfig, TableName, Update};
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use crate::stores::index_path::IndexPath;
@@ -243,7 +241,8 @@ pub(crate) fn to_table(
     let unfinished = TableName::new(&format!("{name}{UNFINISHED}"))?;
     for taken in [name, &unfinished] {
         check_table_is_new(dir, taken).map_err(|failure| {
-            failure.with_note(&format!("next: terrane table delete {taken} --store {}", dir.display()))
+            failure
+                .with_note(&format!("next: terrane table delete {taken} --store {}", dir.display()))
         })?;
     }
 

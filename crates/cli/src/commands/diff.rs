@@ -2,12 +2,11 @@
 //!
 //! # JSON
 //!
-//! `older`, `newer` (as they were given), `added`, `removed`, `changed` (how many keys), and, unless
-//! `--summary` is given, `changes`: list of `key`, `old`, `new`. `old` and `new` are null for an
-//! absent key, else have `value` and `blob` (null for none), in the format of `terrane scan`. With
+//! `older`, `newer` (as they were given), `added`, `removed`, `changed` (keys), and without
+//! `--summary` also `changes`: list of `key`, `old`, `new`. `old` and `new` are null for an absent
+//! key, else have `value` and `blob` (null for none), in the format of `terrane scan`. With
 //! `--json-lines` each change is an object on a line of its own, before the object of the report.
 
-use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -65,7 +64,9 @@ impl FromStr for State {
             Some(("version", version)) => which(version).map(Self::Version),
             Some(("snapshot", name)) => snapshot_name(name).map(Self::Snapshot),
             Some(("table", name)) => args::table_name(name).map(Self::Table),
-            Some(_) => Err("not now, VERSION, version:NAME, snapshot:NAME or table:NAME".to_owned()),
+            Some(_) => {
+                Err("not now, VERSION, version:NAME, snapshot:NAME or table:NAME".to_owned())
+            }
         }
     }
 }
@@ -145,7 +146,7 @@ impl Stored {
 
     fn line(&self, sign: &str, key: &[u8]) -> String {
         let fields = [key, &self.value].into_iter().chain(self.blob.as_deref());
-        format!("{sign}\t{}\n", literal::line(fields))
+        format!("{sign}\t{}", literal::line(fields))
     }
 
     fn entry(&self) -> Entry {
@@ -210,7 +211,7 @@ impl Diff {
         older: &Table,
         newer: &Table,
     ) -> Result<Report<'_>, Failure> {
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = output::Lines::default();
         let mut changes = (self.json && !self.summary).then(Vec::new);
         let mut report = Report {
             older: &self.older,
@@ -251,7 +252,7 @@ impl Diff {
             }
         }
 
-        output::flush(&mut out)?;
+        out.flush()?;
         report.changes = changes;
 
         Ok(report)
@@ -260,20 +261,22 @@ impl Diff {
     /// Prints a change; returns `false` if the reader of standard output went away.
     fn print(
         &self,
-        out: &mut impl Write,
+        out: &mut output::Lines,
         change: &Change,
         (old, new): (Option<&Stored>, Option<&Stored>),
     ) -> Result<bool, Failure> {
-        let text = if self.json_lines {
+        if self.json_lines {
             let line = serde_json::to_string(&changed_key(change, old, new));
-            line.map_err(|error| Failure::environment(error.to_string()))? + "\n"
-        } else {
-            let line = |sign, entry: Option<&Stored>| {
-                entry.map(|entry| entry.line(sign, &change.key)).unwrap_or_default()
-            };
-            line("-", old) + &line("+", new)
-        };
-        output::write(out, text.as_bytes())
+            return out.add(&line.map_err(|error| Failure::environment(error.to_string()))?);
+        }
+        for (sign, entry) in [("-", old), ("+", new)] {
+            if let Some(entry) = entry
+                && !out.add(&entry.line(sign, &change.key))?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

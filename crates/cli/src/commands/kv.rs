@@ -7,8 +7,8 @@
 //! # JSON
 //!
 //! Keys, values and blobs are printable text as it is, or `hex:` and digits for other bytes.
-//! `table` and `commit` are null for a B+tree. With `--snapshot`, `table` is null, and `get`, `scan`
-//! and `count` have `snapshot`, the name.
+//! `table` and `commit` are null for a B+tree. With `--snapshot`, `table` is null, and `snapshot` of
+//! `get`, `scan` and `count` is the name.
 //!
 //! | command | fields                                                                                     |
 //! |---------|--------------------------------------------------------------------------------------------|
@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, StdoutLock};
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
@@ -760,16 +760,16 @@ impl KeyRange {
 }
 
 /// Destination of the entries of a scan.
-enum Printed<'a> {
+enum Printed {
     /// Lines of fields.
-    Text(BufWriter<StdoutLock<'a>>),
+    Text(output::Lines),
     /// Lines of objects.
-    Lines(BufWriter<StdoutLock<'a>>),
+    Lines(output::Lines),
     /// List in the one object of the report, with the bytes of its keys, values and blobs.
     Object(Vec<Entry>, u64),
 }
 
-impl Printed<'_> {
+impl Printed {
     /// Prints or keeps an entry; returns `false` if the reader of standard output went away.
     fn add(&mut self, key: &[u8], found: &StoredValue) -> Result<bool, Failure> {
         let (out, line) = match self {
@@ -796,12 +796,12 @@ impl Printed<'_> {
             }
         };
 
-        output::write(out, format!("{line}\n").as_bytes())
+        out.add(&line)
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
         match self {
-            Self::Text(out) | Self::Lines(out) => output::flush(out),
+            Self::Text(out) | Self::Lines(out) => out.flush().map(drop),
             Self::Object(..) => Ok(()),
         }
     }
@@ -834,11 +834,10 @@ impl Scan {
 
         let range = self.range.keys()?;
         let source = self.common.read(&self.point)?;
-        let out = || BufWriter::new(io::stdout().lock());
         let mut printed = match (self.common.json, self.json_lines) {
             (true, _) => Printed::Object(Vec::new(), 0),
-            (false, true) => Printed::Lines(out()),
-            (false, false) => Printed::Text(out()),
+            (false, true) => Printed::Lines(output::Lines::default()),
+            (false, false) => Printed::Text(output::Lines::default()),
         };
         let count = self.scan(&source, range, &mut printed)?;
 
@@ -858,7 +857,7 @@ impl Scan {
         &self,
         source: &Source,
         range: KeyRange,
-        printed: &mut Printed<'_>,
+        printed: &mut Printed,
     ) -> Result<u64, Failure> {
         let mut stored = source.entries(range, self.reverse)?;
         let mut count = 0;

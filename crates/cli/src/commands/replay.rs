@@ -433,8 +433,9 @@ impl StoreArgs {
             // Back-end memory writes nothing to the directory.
             (EngineName::Radix, Some(dir)) if !state_dir::is_store(dir)? => 0,
             (EngineName::Memory, _) | (_, None) => 0,
-            (_, Some(dir)) => meter::store_bytes(dir)
-                .map_err(|error| Failure::of_file(dir, &error))?,
+            (_, Some(dir)) => {
+                meter::store_bytes(dir).map_err(|error| Failure::of_file(dir, &error))?
+            }
         };
         let rss_bytes = meter::rss_bytes();
         Ok(Measurement { engine, report, snapshot: None, rss_bytes, store_bytes })
@@ -516,7 +517,10 @@ impl StoreArgs {
         if let (Err(failure), Some(dir), Some(before)) = (&outcome, dir, before)
             && failure.code() == Failure::usage("").code()
             && before.was_created()
-            && self.open(progress).and_then(|engine| Ok(engine.snapshots()?)).is_ok_and(|s| s.is_empty())
+            && self
+                .open(progress)
+                .and_then(|engine| Ok(engine.snapshots()?))
+                .is_ok_and(|s| s.is_empty())
         {
             // The first failure is reported; if the removal fails too, an empty store is left.
             let _ = before.restore(dir);

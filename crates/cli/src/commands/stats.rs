@@ -21,7 +21,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use terrane::lsm::{FilterStats, Latencies, LevelStats, PAGE_SIZE, SessionStats, StoreReader, TableStats};
+use terrane::lsm::{
+    FilterStats, Latencies, LevelStats, PAGE_SIZE, SessionStats, StoreReader, TableStats,
+};
 
 use crate::stores::open::open_to_read;
 use crate::ui::args;
@@ -166,11 +168,17 @@ fn filter_metrics(filter: FilterStats) -> [Metric; 3] {
     ]
 }
 
-fn store_metrics(stats: &SessionStats, commit: u64, versions: u64) -> Vec<Metric> {
+/// Numbers of the states that a store keeps. A session for reading does not count them.
+struct Kept {
+    versions: u64,
+    snapshots: u64,
+}
+
+fn store_metrics(stats: &SessionStats, commit: u64, kept: Kept) -> Vec<Metric> {
     let mut metrics = vec![
         Metric::gauge("last_commit", commit, "Number of the last commit"),
-        Metric::gauge("versions", versions, "Retained versions"),
-        Metric::gauge("snapshots", stats.snapshots, "Snapshots"),
+        Metric::gauge("versions", kept.versions, "Retained versions"),
+        Metric::gauge("snapshots", kept.snapshots, "Snapshots"),
         Metric::gauge("open_tables", stats.tables, "Tables that are open"),
         Metric::gauge("open_cursors", stats.cursors, "Cursors that are open"),
         Metric::gauge("open_files", stats.open_files, "Files that are open"),
@@ -287,8 +295,11 @@ impl Sample {
         }
 
         let commit = reader.last_commit();
-        let versions = reader.versions()?.len() as u64;
-        let store = store_metrics(&reader.session().stats(), commit, versions);
+        let kept = Kept {
+            versions: reader.versions()?.len() as u64,
+            snapshots: reader.session().list_snapshots()?.len() as u64,
+        };
+        let store = store_metrics(&reader.session().stats(), commit, kept);
 
         Ok(Self { commit, store, tables })
     }
@@ -324,9 +335,7 @@ impl Sample {
         for of in &self.tables {
             parts.push(format!("table {}\n{}", of.name, table(2, &rows(&of.metrics))));
             let Some(first) = of.levels.first() else { continue };
-            let numbers = |metrics: &[Metric]| {
-                metrics.iter().map(Metric::text).collect::<Vec<_>>()
-            };
+            let numbers = |metrics: &[Metric]| metrics.iter().map(Metric::text).collect::<Vec<_>>();
             let mut heads = vec!["LEVEL".to_owned()];
             heads.extend(first.iter().map(|metric| metric.name.to_uppercase().replace('_', " ")));
             let mut levels = vec![heads];

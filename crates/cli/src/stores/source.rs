@@ -67,11 +67,7 @@ impl Source {
     ///
     /// # Errors
     /// [`Failure`], also if a B+tree is asked for what only stores have.
-    pub(crate) fn open(
-        dir: &Path,
-        table: &TableName,
-        point: Point<'_>,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn open(dir: &Path, table: &TableName, point: Point<'_>) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
             if table.as_str() != MAIN_TABLE || !matches!(point, Point::Now) {
@@ -85,7 +81,9 @@ impl Source {
 
         let reader = open_to_read(dir)?;
         let table = match point {
-            Point::Now => reader.table(table).map_err(|error| missing_table(dir, &reader, error))?,
+            Point::Now => {
+                reader.table(table).map_err(|error| missing_table(dir, &reader, error))?
+            }
             Point::Version(version) => version.open(&reader)?.table(table)?,
             Point::Snapshot(name) => Arc::new(open_snapshot(&reader, name)?),
         };

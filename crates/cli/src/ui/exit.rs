@@ -138,6 +138,23 @@ impl Failure {
         Self { message: format!("{}; {note}", self.message), ..self }
     }
 
+    /// Ends the message with the next command to type, if it names none yet and there is one.
+    pub(crate) fn with_next(self, store: Option<&Path>) -> Self {
+        const LISTS: [(&str, &str); 3] =
+            [("table `", "table"), ("snapshot `", "snapshot"), ("version ", "version")];
+
+        let Some(store) = store.filter(|_| !self.message.contains("next: ")) else { return self };
+        let store = store.display();
+        let listed = LISTS.iter().find(|(start, _)| self.message.starts_with(start));
+        match (self.kind(), listed) {
+            ("not_found", Some((_, what))) => {
+                self.with_note(&format!("next: terrane {what} list --store {store}"))
+            }
+            ("corrupt", _) => self.with_note(&format!("next: terrane verify {store}")),
+            _ => self,
+        }
+    }
+
     /// Returns the failure of an error of the library. An error about a canonical stream gets the
     /// name of `file`.
     pub(crate) fn with_file(error: terrane::lsm::Error, file: &Path) -> Self {
@@ -225,6 +242,7 @@ impl From<terrane::lsm::Error> for Failure {
     fn from(error: terrane::lsm::Error) -> Self {
         let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
         match error {
+            terrane::lsm::Error::Stream { source } => Self::of_system(&source, failure.message),
             terrane::lsm::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
             error if error.is_no_space() => failure.with_note(NO_SPACE),
             _ => failure,

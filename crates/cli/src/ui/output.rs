@@ -153,6 +153,39 @@ pub(crate) fn print_line(text: &str) -> Result<bool, Failure> {
     still_read(writeln!(out, "{text}").and_then(|()| out.flush()))
 }
 
+/// Bytes of lines that are written together.
+const LINES_BYTES: usize = 64 << 10;
+
+/// Whole lines for standard output. The stream is locked only while lines are written, so that the
+/// object about an interruption can follow the last whole line.
+#[derive(Default)]
+pub(crate) struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds a line without its end; returns `false` if the reader of standard output went away.
+    ///
+    /// # Errors
+    /// Those of [`report`].
+    pub(crate) fn add(&mut self, line: &str) -> Result<bool, Failure> {
+        self.bytes.extend_from_slice(line.as_bytes());
+        self.bytes.push(b'\n');
+        if self.bytes.len() < LINES_BYTES { Ok(true) } else { self.flush() }
+    }
+
+    /// Writes the lines; returns `false` if the reader of standard output went away.
+    ///
+    /// # Errors
+    /// Those of [`report`].
+    pub(crate) fn flush(&mut self) -> Result<bool, Failure> {
+        let mut out = io::stdout().lock();
+        let written = out.write_all(&self.bytes).and_then(|()| out.flush());
+        self.bytes.clear();
+        still_read(written)
+    }
+}
+
 /// Writes bytes to standard output; returns `false` if its reader went away.
 ///
 /// # Errors

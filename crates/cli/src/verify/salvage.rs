@@ -142,7 +142,9 @@ impl Salvage {
 
         match fs::read_dir(new).map(|mut entries| entries.next().is_none()) {
             Ok(true) => Ok(true),
-            Ok(false) => Err(Failure::usage(format!("{} is not empty; choose another NEW", new.display()))),
+            Ok(false) => {
+                Err(Failure::usage(format!("{} is not empty; choose another NEW", new.display())))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
                 Err(Failure::usage(format!("{} is not a directory", new.display())))
@@ -190,7 +192,8 @@ impl Salvage {
 
         let started = Instant::now();
         let mut bar = ByteBar::new("salvaging", self.quiet);
-        let salvaged = salvage::salvage(disk, damaged, new, &mut |done, total| bar.set(done, total))?;
+        let salvaged =
+            salvage::salvage(disk, damaged, new, &mut |done, total| bar.set(done, total))?;
         drop(bar);
 
         let failure = self.failure(&salvaged);
@@ -215,7 +218,9 @@ impl Salvage {
         Report {
             damaged: self.damaged.display().to_string(),
             new: self.new.display().to_string(),
-            tables: tables.map(|found| Table { name: found.name, entries: found.entries }).collect(),
+            tables: tables
+                .map(|found| Table { name: found.name, entries: found.entries })
+                .collect(),
             snapshots: salvaged.snapshots,
             problems: salvaged.problems.into_iter().map(Problem::new).collect(),
             lost: salvaged.lost.iter().map(Lost::new).collect(),
@@ -312,7 +317,8 @@ impl Report {
         lines.extend(self.lost.iter().map(Lost::text));
 
         let mut rows = vec![vec!["TABLE".to_owned(), "ENTRIES".to_owned()]];
-        let entries = |entries: Option<u64>| entries.map_or_else(|| "not opened".to_owned(), grouped);
+        let entries =
+            |entries: Option<u64>| entries.map_or_else(|| "not opened".to_owned(), grouped);
         rows.extend(
             self.tables.iter().map(|found| vec![found.name.clone(), entries(found.entries)]),
         );
@@ -323,7 +329,8 @@ impl Report {
             lines.push(format!("snapshots: {}", self.snapshots.join(", ")));
         }
 
-        let at_least = if self.is_lower_bound { "; perhaps more than these numbers say" } else { "" };
+        let at_least =
+            if self.is_lower_bound { "; perhaps more than these numbers say" } else { "" };
         let lost = count_of(self.lost.len() as u64, "loss", "losses");
         let doubtful = count_of(self.doubtful, "doubtful entry", "doubtful entries");
         lines.push(format!(

@@ -297,7 +297,10 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     std::fs::remove_dir_all(&second).unwrap();
     assert_eq!(volume("list").done()["volumes"], listed(Value::Null));
     // The commits are in the first one.
-    assert_eq!(run(&["context", "show", "test_chain"], &place, &["--commit", &genesis]).code, Some(0));
+    assert_eq!(
+        run(&["context", "show", "test_chain"], &place, &["--commit", &genesis]).code,
+        Some(0)
+    );
     let people = |what: &[&str]| -> String {
         let mut program = command();
         let program = program.args(what).arg(place.store());

@@ -139,7 +139,8 @@ fn a_commit_goes_through_a_pipe_and_into_a_store_of_its_own() {
     let options = Options::new(Arc::new(BtreeIndexes::default()));
     let writer = Store::open(RealDisk::auto(), &place.store(), &options).unwrap();
     let copy = Place::new();
-    let report = context(&place, &["export", "--to", text(&copy.store()), "--commit", "main"]).done();
+    let report =
+        context(&place, &["export", "--to", text(&copy.store()), "--commit", "main"]).done();
     assert_eq!((&report["commit"], hashes(&copy)), (&json!(second), vec![second.clone()]));
     drop(writer);
     is_whole(&copy.store());

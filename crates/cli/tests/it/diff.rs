@@ -88,8 +88,7 @@ fn a_diff_has_exactly_the_entries_that_differ() {
     }
 
     let lines = plain(&store, &["diff", "v0", "v1", "--json-lines"]).stdout;
-    let lines: Vec<Value> =
-        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let changes = expected(&states[0], &states[1]);
     assert_eq!(lines[..lines.len() - 1], changes);
     assert_eq!(lines[lines.len() - 1]["command"], "diff");

@@ -137,7 +137,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     assert!(call(&store, &build).failed(2).contains("is not empty"));
     assert_eq!(fs::read_dir(letters).unwrap().count(), 1);
     let table = ["table", "build", "main", "--from", text(&index)];
-    assert!(call(&store, &table).failed(2).contains("table main is there"));
+    assert!(call(&store, &table).failed(2).contains("terrane table delete main"));
     assert!(call(letters, &table).failed(2).contains("not a Terrane store"));
     assert!(call(&nowhere, &table).failed(2).contains("does not exist"));
     let tables = call(&store, &["table", "list"]).done();

@@ -131,7 +131,8 @@ fn a_store_for_reading_only_says_so() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let read_only = mounts.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
-        let is_read_only = fields.get(3).is_some_and(|options| options.split(',').any(|o| o == "ro"));
+        let is_read_only =
+            fields.get(3).is_some_and(|options| options.split(',').any(|o| o == "ro"));
         fields.get(1).filter(|dir| is_read_only && Path::new(dir).is_dir()).map(PathBuf::from)
     });
     let Some(dir) = read_only else { return };
@@ -155,13 +156,16 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
             } else {
                 let content = fs::read(&path).unwrap();
                 // Locks and leases hold the number of the last process, and no data.
-                let is_lock = path.ends_with("lock") || path.extension().is_some_and(|e| e == "lease");
+                let is_lock =
+                    path.ends_with("lock") || path.extension().is_some_and(|e| e == "lease");
                 found.insert(path, (!is_lock).then_some(content));
             }
         }
     }
     // An empty directory of leases is made by the first reader.
-    found.retain(|path, _| !path.ends_with("readers") && path.parent().is_none_or(|p| !p.ends_with("readers")));
+    found.retain(|path, _| {
+        !path.ends_with("readers") && path.parent().is_none_or(|p| !p.ends_with("readers"))
+    });
     found
 }
 
@@ -178,7 +182,8 @@ fn a_command_that_is_refused_changes_nothing() {
     call(&store, &["count"]).done();
     let before = tree(&store);
 
-    let [malformed, history, lines, garbage] = [&malformed, &history, &lines, &garbage].map(|p| text(p));
+    let [malformed, history, lines, garbage] =
+        [&malformed, &history, &lines, &garbage].map(|p| text(p));
     let inside = store.join("inside");
     let cases: &[&[&str]] = &[
         &["put", "k"],

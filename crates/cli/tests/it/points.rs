@@ -83,7 +83,8 @@ fn the_state_of_a_replay_is_read_at_once() {
     assert_eq!(counted["count"], replayed["utxo_count"]);
 
     // The commands that the program proposes are run as they stand.
-    let again = command().args(["replay", "bitcoin", "--rollback-to", "100", "--store"])
+    let again = command()
+        .args(["replay", "bitcoin", "--rollback-to", "100", "--store"])
         .arg(&store)
         .output()
         .map(Answer::from)
@@ -167,4 +168,39 @@ fn a_range_or_a_limit_that_makes_no_sense_is_bad_usage() {
 
     let message = call(&store, &["scan", "--limit", "-1"]).failed(2);
     assert!(message.contains("'-1'") && message.contains("not a count"), "{message}");
+}
+
+/// The commands of the README are run as they stand there, but for the places; what they print has
+/// each line that the README shows.
+#[test]
+fn the_demo_of_the_readme_ends_with_a_coin() {
+    const DIR: &str = "/tmp/terrane-demo";
+
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let section = readme.split("## Try it").nth(1).unwrap().split("\n## ").next().unwrap();
+    let place = Place::new();
+    let file = mainnet();
+    let mut printed = Vec::new();
+    for line in section.lines() {
+        let Some(words) = line.strip_prefix("cargo run --release -- ") else { continue };
+        let store = place.store();
+        let place_of = |word: &str| match word {
+            DIR => text(&store).to_owned(),
+            word if word.starts_with("data/") => text(&file).to_owned(),
+            word => word.to_owned(),
+        };
+        let answer: Answer =
+            command().args(words.split(' ').map(place_of)).output().unwrap().into();
+        assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
+        printed.extend(answer.stdout.lines().map(str::to_owned));
+    }
+
+    let shown = section.split("```text\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let shown: Vec<&str> = shown.flat_map(str::lines).collect();
+    assert_eq!(shown.len(), 6, "{shown:?}");
+    for line in &shown {
+        assert!(printed.iter().any(|printed| printed == line), "{line} is not printed");
+    }
+    assert!(shown[5].starts_with("hex:00f2052a01000000"), "the last line is the coin");
 }

@@ -62,7 +62,8 @@ fn a_watch_prints_a_line_each_time_where_there_is_no_terminal() {
     assert_eq!((answer.code, answer.stdout.lines().count()), (Some(0), 3), "{answer:?}");
     for line in answer.stdout.lines() {
         let fields: Vec<&str> = line.split(' ').skip(1).collect();
-        let names: Vec<&str> = fields.iter().map(|field| field.split_once('=').unwrap().0).collect();
+        let names: Vec<&str> =
+            fields.iter().map(|field| field.split_once('=').unwrap().0).collect();
         let expected =
             ["commit", "tables", "runs", "run_bytes", "merge_debt_bytes", "memory_bytes"];
         assert_eq!(names, expected, "{line}");
@@ -129,8 +130,9 @@ fn the_text_for_prometheus_follows_the_grammar() {
             let of_family = match families[family] {
                 "summary" => {
                     let is_part = name == family && labels.contains_key("quantile");
-                    is_part || [format!("{family}_sum"), format!("{family}_count")]
-                        .contains(&name.to_owned())
+                    is_part
+                        || [format!("{family}_sum"), format!("{family}_count")]
+                            .contains(&name.to_owned())
                 }
                 _ => name == family && !labels.contains_key("quantile"),
             };
@@ -142,7 +144,7 @@ fn the_text_for_prometheus_follows_the_grammar() {
         }
     }
 
-    assert!(families.len() > 60, "{} families", families.len());
+    assert!(families.len() > 50, "{} families", families.len());
     let stats = call(&place.store(), &["stats"]).done();
     let bytes = stats["store"]["run_bytes"].to_string();
     assert!(text.contains(&format!("\nterrane_run_bytes {bytes}\n")), "{text}");

@@ -103,7 +103,11 @@ fn old_spellings_work_and_are_hidden() {
     let store = place.store();
     let store = text(&store);
     let call = |arguments: &[&str]| -> Value {
-        command().args(arguments).args(["--json", "--store", store]).output().map(Answer::from)
+        command()
+            .args(arguments)
+            .args(["--json", "--store", store])
+            .output()
+            .map(Answer::from)
             .unwrap()
             .done()
     };
@@ -130,10 +134,10 @@ fn old_spellings_work_and_are_hidden() {
     }
 
     for word in ["release", "drop", "remove", "delete"] {
+        call(&["put", word, "1"]);
         let number = call(&["version", "retain"])["number"].to_string();
         let deleted = call(&["version", word, &number]);
         assert_eq!(deleted["command"], "version delete", "{word}");
-        call(&["put", word, "1"]);
     }
 
     let tree = place.path("tree");

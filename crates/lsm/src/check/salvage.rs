@@ -30,8 +30,8 @@ use crate::check::store::ManifestCopies;
 use crate::check::store::ManifestCopy;
 use crate::check::verify::{self, Loss, Lost, LostWhat, Problem, Progress};
 use crate::error::{Error, Result};
-use crate::files::lost_found::LOST_FOUND;
 use crate::files::file_set::{blobs_name, file_name};
+use crate::files::lost_found::LOST_FOUND;
 use crate::manifest::manifest::{COPIES, StoreManifest};
 use crate::manifest::snapshot_meta::{Refused, SnapshotMeta};
 use crate::manifest::wal::{LOG, segment_name, segments};
@@ -113,16 +113,15 @@ struct Damaged<'a> {
 ///
 /// # Errors
 /// [`Error::NotTerrane`] if `damaged` is no store or `new` is not empty, [`Error::UnknownVersion`]
-/// for a store of a newer program, [`Error::SessionDirLocked`], [`Error::StoreCorrupted`] for damage
-/// that neither can be repaired nor let go of, [`Error::Disk`]. The new directory is then of no
-/// use; it has the file [`UNFINISHED`].
+/// for a store of a newer program, [`Error::SessionDirLocked`], [`Error::StoreCorrupted`] for
+/// damage that neither can be repaired nor let go of, [`Error::Disk`]. The new directory is then of
+/// no use; it has the file [`UNFINISHED`].
 pub fn salvage(
     disk: &Arc<dyn Disk>,
     damaged: &Path,
     new: &Path,
     progress: Progress<'_>,
 ) -> Result<Salvaged> {
-    // A directory that cannot be anchored, for one on a foreign file system, is read by its path.
     let _anchor = anchor_dir(disk.as_ref(), damaged)?;
     if !is_session_like(disk.as_ref(), damaged)? {
         let found = "no part of a store".to_owned();
@@ -194,8 +193,7 @@ impl<'a> Damaged<'a> {
 
         let mut snapshots = Vec::new();
         let has_snapshots = disk.kind(&dir.join(SNAPSHOTS))? == Some(EntryKind::Directory);
-        let names =
-            if has_snapshots { snapshot_names(disk.as_ref(), dir)? } else { Vec::new() };
+        let names = if has_snapshots { snapshot_names(disk.as_ref(), dir)? } else { Vec::new() };
         for name in names {
             match read_snapshot(disk.as_ref(), dir, &name) {
                 Ok(meta) => snapshots.push((name, meta)),
@@ -269,10 +267,9 @@ impl<'a> Damaged<'a> {
         }
 
         let problems = repaired.problems.into_iter();
-        report.problems.extend(problems.map(|problem| Problem {
-            path: self.old_path(new, &problem.path),
-            ..problem
-        }));
+        report.problems.extend(
+            problems.map(|problem| Problem { path: self.old_path(new, &problem.path), ..problem }),
+        );
         let lost = repaired.lost.into_iter();
         report.lost.extend(lost.map(|lost| Lost { path: self.old_path(new, &lost.path), ..lost }));
         Ok(())

@@ -226,8 +226,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let mut lost_blobs = 0;
 
     let blobs_file = open_file(files, &files.blobs_path(run.number))?;
-    let mut blobs =
-        blobs_file.as_deref().map(|file| Blobs::new(file, run.identity)).transpose()?;
+    let mut blobs = blobs_file.as_deref().map(|file| Blobs::new(file, run.identity)).transpose()?;
 
     let mut builder = RunBuilder::new(files, &plan)?;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {

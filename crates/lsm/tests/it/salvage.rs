@@ -13,14 +13,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::{BadMedia, SimDisk};
+use terrane_io::{BadMedia, Disk as _, SimDisk};
 use terrane_lsm::salvage::{Salvaged, UNFINISHED, salvage};
 use terrane_lsm::verify::{LostWhat, verify};
 use terrane_lsm::{Error, PAGE_SIZE, Result, SnapshotName, Store, TableName};
 use terrane_testkit::effort::by_effort;
 
 use crate::hostile::Damage;
-use crate::loss::{COMMITS, Content, DIR, Specimen, as_disk, content, is_in, name, options, specimen};
+use crate::loss::{
+    COMMITS, Content, DIR, Specimen, as_disk, content, is_in, name, options, specimen,
+};
 
 const NEW: &str = "/new";
 
@@ -44,7 +46,7 @@ fn run(disk: &Arc<SimDisk>) -> Result<Salvaged> {
 /// Bytes of all files of the damaged store.
 fn files_below(disk: &Arc<SimDisk>, dir: &str) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let files = disk.files().into_iter().filter(|path| path.starts_with(dir));
-    files.map(|path| (path.clone(), disk.read_raw(&path).ok())).collect()
+    files.map(|path| (path.clone(), disk.read_raw(&path))).collect()
 }
 
 /// Tables and the snapshot of the new store.

@@ -25,9 +25,7 @@ use terrane::io::{Disk, EntryKind, LockGuard, RealDisk};
 use terrane::kv::{self, Database, Durability, KEY_BYTES_MAX, Reader, VALUE_BYTES_MAX};
 
 use crate::engines::engine::{Cause, Change, Cursor, Engine, EngineError, Result, State, Table};
-use crate::engines::pending::{
-    self, CHANGES_BYTES_MAX, Changes, Merged, Stored, bytes_of, locked,
-};
+use crate::engines::pending::{self, CHANGES_BYTES_MAX, Changes, Merged, Stored, bytes_of, locked};
 
 /// Name of the database in the directory; names of its files begin with it.
 const DATABASE: &str = "database";

@@ -74,7 +74,10 @@ pub(super) fn keys_in_log(old: &Damaged<'_>, new: &Path) -> Result<DecidedKeys> 
             for part in record.parts().into_iter().flatten() {
                 let keys = decided.entry(part.table).or_default();
                 let decides = |update: &Update<'_>| {
-                    matches!(update, Update::Insert(_) | Update::InsertWithBlob(..) | Update::Delete)
+                    matches!(
+                        update,
+                        Update::Insert(_) | Update::InsertWithBlob(..) | Update::Delete
+                    )
                 };
                 let updates = part.updates.iter().filter(|(_, update)| decides(update));
                 keys.extend(updates.map(|(key, _)| key.to_vec()));
@@ -108,7 +111,8 @@ pub(super) fn set_aside(
     let mut is_all_set_aside = true;
     for lost in &losses {
         let LostWhat::Entries { keys, .. } = &lost.what else { continue };
-        let Some(number) = lost.path.file_name().and_then(|name| file_number(name.to_str()?)) else {
+        let Some(number) = lost.path.file_name().and_then(|name| file_number(name.to_str()?))
+        else {
             continue;
         };
         let suspicion = Suspicion::new(old, number, keys);
@@ -178,9 +182,9 @@ impl<'a> Suspicion<'a> {
 
     /// Whether the run perhaps had an entry of a key, which is in a gap.
     fn may_have_had(&self, key: &[u8]) -> bool {
-        self.run.as_ref().is_none_or(|run| {
-            run.filter().contains(key_hash(run.meta().salt, key), key)
-        })
+        self.run
+            .as_ref()
+            .is_none_or(|run| run.filter().contains(key_hash(run.meta().salt, key), key))
     }
 
     fn is_in_gap(&self, key: &[u8]) -> bool {
@@ -228,9 +232,8 @@ impl<'a> Suspicion<'a> {
     ) -> Result<u64> {
         let mut count = 0;
         for gap in self.gaps {
-            let bound = |key: &Option<Vec<u8>>| {
-                key.clone().map_or(Bound::Unbounded, Bound::Excluded)
-            };
+            let bound =
+                |key: &Option<Vec<u8>>| key.clone().map_or(Bound::Unbounded, Bound::Excluded);
             let mut cursor = table.range::<Vec<u8>, _>((bound(&gap.after), bound(&gap.before)))?;
             loop {
                 let records = cursor.take(CHUNK)?;
@@ -279,7 +282,12 @@ impl<'a> Suspicion<'a> {
     }
 
     /// Returns the table for the doubtful entries of another table.
-    fn table_for(&self, store: &Store, name: &TableName, config: &TableConfig) -> Result<NamedTable> {
+    fn table_for(
+        &self,
+        store: &Store,
+        name: &TableName,
+        config: &TableConfig,
+    ) -> Result<NamedTable> {
         let name = TableName::new(&doubtful_name(name.as_str(), self.number))?;
         match store.table(&name) {
             Err(Error::TableDoesNotExist { .. }) => store.create_table(&name, config),

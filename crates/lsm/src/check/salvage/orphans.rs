@@ -85,7 +85,8 @@ fn recover_run(
 
     let blobs_path = old.dir.join(ACTIVE).join(blobs_name(number));
     let blobs_file = old.disk.open(&blobs_path, OpenMode::Read, Access::Buffered).ok();
-    let mut blobs = blobs_file.as_deref().map(|file| Blobs::new(file, meta.identity)).transpose()?;
+    let mut blobs =
+        blobs_file.as_deref().map(|file| Blobs::new(file, meta.identity)).transpose()?;
     let table = new_table(store, &format!("recovered-{number}"))?;
 
     let mut gaps = Gaps::default();
@@ -178,12 +179,7 @@ impl Batch {
 }
 
 /// Applies the records of the log, in the order of their commits and up to the first gap.
-fn recover_log(
-    old: &Damaged<'_>,
-    store: &Store,
-    salt: u64,
-    report: &mut Salvaged,
-) -> Result<()> {
+fn recover_log(old: &Damaged<'_>, store: &Store, salt: u64, report: &mut Salvaged) -> Result<()> {
     if old.disk.kind(&old.dir.join(LOG))? != Some(EntryKind::Directory) {
         return Ok(());
     }
