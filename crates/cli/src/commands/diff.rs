@@ -72,7 +72,6 @@ impl FromStr for State {
 }
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct Diff {
     /// Older state: `now`, VERSION, `snapshot:NAME` or `table:NAME`
     #[arg(value_name = "A")]

@@ -417,14 +417,14 @@ impl StoreArgs {
                 context::note(dir, engine.recovery());
                 Ok(Box::new(engine))
             }
-            (EngineName::Lsm, None) => Err(Failure::no_store("--store DIR")),
-            (EngineName::Btree, None) => Err(Failure::no_store("--store DIR")),
             (EngineName::Lmdb, dir) => open_lmdb(dir.as_deref()),
             (EngineName::Sqlite, dir) => open_sqlite(dir.as_deref()),
             (EngineName::Radix, _) => {
                 Err(Failure::usage("engine radix holds no tables; replay changes on it"))
             }
-            (EngineName::Context, None) => Err(Failure::no_store("--store DIR")),
+            (EngineName::Lsm | EngineName::Btree | EngineName::Context, None) => {
+                Err(Failure::no_store("--store DIR"))
+            }
         }
     }
 

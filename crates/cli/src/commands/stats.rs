@@ -169,6 +169,7 @@ fn filter_metrics(filter: FilterStats) -> [Metric; 3] {
 }
 
 /// Numbers of the states that a store keeps. A session for reading does not count them.
+#[derive(Clone, Copy)]
 struct Kept {
     versions: u64,
     snapshots: u64,

@@ -163,7 +163,7 @@ impl<'a> Output<'a> {
     }
 
     fn failed(&self, error: &io::Error) -> Failure {
-        Failure::of_file(self.path, &error)
+        Failure::of_file(self.path, error)
     }
 
     /// Prints the report of the command, or `text` for people; to standard error if standard output

@@ -26,13 +26,13 @@ fn history() -> (Place, Vec<Model>) {
     let mut states = Vec::new();
 
     for round in 0..3_u32 {
-        let mut lines = String::new();
+        let mut lines = Vec::new();
         for key in (0..300_u32).filter(|key| key % (round + 1) == 0) {
             let (key, value) = (format!("key {key:03}"), format!("{round} of {key}"));
-            lines += &format!("{key}\t{value}\n");
+            lines.extend(format!("{key}\t{value}\n").bytes());
             model.insert(key, value);
         }
-        let file = place.write("lines", lines.as_bytes());
+        let file = place.write("lines", &lines);
         call(&store, &["put", "--create", "--input", text(&file)]).done();
         if round > 0 {
             let prefix = format!("key {round}");

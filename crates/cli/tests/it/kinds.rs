@@ -73,6 +73,31 @@ fn a_format_of_the_future_is_unsupported() {
     assert_eq!(kind(&answer, 2), "unsupported");
 }
 
+#[test]
+fn a_message_ends_with_the_next_command_to_type() {
+    let place = ledger();
+    let store = place.store();
+    for (arguments, list) in [
+        (&["count", "--table", "none"][..], "table"),
+        (&["delete", "k", "--table", "none"], "table"),
+        (&["count", "--snapshot", "none"], "snapshot"),
+        (&["snapshot", "delete", "none"], "snapshot"),
+        (&["count", "--version", "99"], "version"),
+        (&["version", "rollback", "none"], "version"),
+    ] {
+        let message = call(&store, arguments).failed(2);
+        let next = message.split("next: terrane ").nth(1).unwrap();
+        assert_eq!(next, format!("{list} list --store {}", store.display()), "{message}");
+        call(&store, &next.split(' ').take(2).collect::<Vec<_>>()).done();
+    }
+
+    let damaged = Store::new();
+    flip(&damaged.run().path, 100);
+    let message = call(&damaged.dir(), &["scan", "--snapshot", "late"]).failed(1);
+    let next = format!("next: terrane verify {}", damaged.dir().display());
+    assert!(message.ends_with(&next), "{message}");
+}
+
 /// Whether this user may do everything, so that permissions refuse nothing.
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().unwrap();

@@ -24,8 +24,9 @@ fn salvage(damaged: &Path, new: &Path) -> Answer {
 fn a_whole_store_is_complete_and_a_damaged_one_names_its_losses() {
     let place = Place::new();
     let store = place.store();
-    let lines: String = (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
-    let file = place.write("lines", lines.as_bytes());
+    let lines: Vec<String> =
+        (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
+    let file = place.write("lines", lines.concat().as_bytes());
     call(&store, &["put", "--create", "--input", text(&file)]).done();
     call(&store, &["compact"]).done();
 
@@ -113,8 +114,9 @@ fn places_that_make_no_sense_are_refused_and_left_alone() {
 fn a_btree_is_salvaged_by_its_leaves() {
     let place = Place::new();
     let store = place.store();
-    let lines: String = (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
-    let file = place.write("lines", lines.as_bytes());
+    let lines: Vec<String> =
+        (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
+    let file = place.write("lines", lines.concat().as_bytes());
     call(&store, &["put", "--create", "--input", text(&file)]).done();
     let tree = place.path("tree");
     call(&tree, &["btree", "build", "--from", text(&store)]).done();

@@ -37,7 +37,7 @@ use crate::manifest::snapshot_meta::{Refused, SnapshotMeta};
 use crate::manifest::wal::{LOG, segment_name, segments};
 use crate::session::inner::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, anchor_dir, is_session_like, lock_dir_shared,
-    read_snapshot, snapshot_names, snapshot_path,
+    read_snapshot, snapshot_name, snapshot_names, snapshot_path,
 };
 use crate::store::options::{Durability, StoreOptions};
 use crate::store::store::Store;
@@ -144,7 +144,7 @@ pub fn salvage(
         orphans::recover(&old, &store, &mut report)?;
     }
 
-    old.count(&store, &mut report)?;
+    count(&store, &mut report)?;
     store.close()?;
     disk.remove(&new.join(UNFINISHED))?;
     disk.sync_dir(new)?;
@@ -193,7 +193,22 @@ impl<'a> Damaged<'a> {
 
         let mut snapshots = Vec::new();
         let has_snapshots = disk.kind(&dir.join(SNAPSHOTS))? == Some(EntryKind::Directory);
+        if !has_snapshots {
+            report.lose(dir.join(SNAPSHOTS), LostWhat::Directory);
+        }
         let names = if has_snapshots { snapshot_names(disk.as_ref(), dir)? } else { Vec::new() };
+        let strange = if has_snapshots { disk.list(&dir.join(SNAPSHOTS))? } else { Vec::new() };
+        for entry in strange.into_iter().filter(|entry| entry.kind != EntryKind::File) {
+            // A link or a special file in the place of a snapshot.
+            let Some(name) = snapshot_name(&entry.name) else { continue };
+            report.lost.push(Lost {
+                path: snapshot_path(dir, name),
+                what: LostWhat::Snapshot,
+                snapshots: vec![name.to_owned()],
+                tables: Vec::new(),
+            });
+        }
+
         for name in names {
             match read_snapshot(disk.as_ref(), dir, &name) {
                 Ok(meta) => snapshots.push((name, meta)),
@@ -279,23 +294,23 @@ impl<'a> Damaged<'a> {
     fn old_path(&self, new: &Path, path: &Path) -> PathBuf {
         path.strip_prefix(new).map_or_else(|_| path.to_owned(), |part| self.dir.join(part))
     }
+}
 
-    /// Counts the entries of all tables of the new store, which reads them once.
-    fn count(&self, store: &Store, report: &mut Salvaged) -> Result<()> {
-        for info in store.tables()? {
-            let name = info.name.to_string();
-            let entries = match store.table(&info.name) {
-                Err(Error::ResolveNotCompatible { .. }) => None,
-                table => Some(table?.view()?.count_exact()?),
-            };
-            report.tables.push(SalvagedTable { name, entries });
-        }
-        report.tables.sort_by(|left, right| left.name.cmp(&right.name));
-
-        let snapshots = store.session().list_snapshots()?;
-        report.snapshots = snapshots.iter().map(ToString::to_string).collect();
-        Ok(())
+/// Counts the entries of all tables of the new store, which reads them once.
+fn count(store: &Store, report: &mut Salvaged) -> Result<()> {
+    for info in store.tables()? {
+        let name = info.name.to_string();
+        let entries = match store.table(&info.name) {
+            Err(Error::ResolveNotCompatible { .. }) => None,
+            table => Some(table?.view()?.count_exact()?),
+        };
+        report.tables.push(SalvagedTable { name, entries });
     }
+    report.tables.sort_by(|left, right| left.name.cmp(&right.name));
+
+    let snapshots = store.session().list_snapshots()?;
+    report.snapshots = snapshots.iter().map(ToString::to_string).collect();
+    Ok(())
 }
 
 /// Whether a store without a whole manifest ever had named tables.

@@ -32,7 +32,9 @@ use crate::files::file_set::{FileSet, file_name, file_number};
 use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::lookup::result::Record;
 use crate::manifest::manifest::COPIES;
-use crate::manifest::snapshot_meta::{MANIFEST_BYTES_MAX, MaskedRef, SessionMeta, SnapshotMeta};
+use crate::manifest::snapshot_meta::{
+    LevelRef, MANIFEST_BYTES_MAX, MaskedRef, SessionMeta, SnapshotMeta,
+};
 use crate::manifest::wal::SegmentScan;
 use crate::run::check::{Pages, Step};
 use crate::run::run::{Purpose, Run};
@@ -51,6 +53,9 @@ const CHUNK: usize = 256;
 
 /// Keys that the log sets or deletes, by the number of the table.
 pub(super) type DecidedKeys = BTreeMap<u64, BTreeSet<Vec<u8>>>;
+
+/// Entry that moves, with its blob.
+type Doubtful = (Record, Option<Vec<u8>>);
 
 /// Reads the log of the new store, which the repair has left whole, before opening the store
 /// changes it.
@@ -228,7 +233,7 @@ impl<'a> Suspicion<'a> {
         &self,
         (session, table): (&Session, &Table),
         decided: &BTreeSet<Vec<u8>>,
-        take: &mut dyn FnMut(&[(Record, Option<Vec<u8>>)]) -> Result<()>,
+        take: &mut dyn FnMut(&[Doubtful]) -> Result<()>,
     ) -> Result<u64> {
         let mut count = 0;
         for gap in self.gaps {
@@ -335,7 +340,7 @@ impl<'a> Suspicion<'a> {
     }
 }
 
-fn insertion((record, blob): &(Record, Option<Vec<u8>>)) -> (&[u8], Update<'_>) {
+fn insertion((record, blob): &Doubtful) -> (&[u8], Update<'_>) {
     let update = match blob {
         Some(blob) => Update::InsertWithBlob(&record.value, blob),
         None => Update::Insert(&record.value),
@@ -348,7 +353,7 @@ fn newer_than(meta: &SnapshotMeta, number: u64) -> Vec<&MaskedRef> {
     let is_it = |source: &&MaskedRef| source.run.number == number;
     // Images are stored oldest first.
     let images = meta.images.iter().rev();
-    let levels = meta.levels.iter().flat_map(|level| level.sources());
+    let levels = meta.levels.iter().flat_map(LevelRef::sources);
     let all: Vec<_> = images.chain(&meta.flushed).chain(levels).collect();
     let end = all.iter().position(is_it).unwrap_or(all.len());
     all[..end].to_vec()

@@ -6,6 +6,7 @@
 //! their order. Such tables are parts of the lost tables, and older than them or younger.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use terrane_io::files::read_file;
@@ -206,11 +207,14 @@ fn recover_log(old: &Damaged<'_>, store: &Store, salt: u64, report: &mut Salvage
             let Ok(parts) = record.parts() else { break };
             last = Some(record.commit);
             for part in parts {
-                if !tables.contains_key(&part.table) {
-                    let name = format!("recovered-log-{}", part.table);
-                    tables.insert(part.table, new_table(store, &name)?);
-                }
-                tables[&part.table].write_batch(&part.updates)?;
+                let table = match tables.entry(part.table) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let name = format!("recovered-log-{}", part.table);
+                        new.insert(new_table(store, &name)?)
+                    }
+                };
+                table.write_batch(&part.updates)?;
             }
         }
         last = last.or(Some(scan.header.first.saturating_sub(1)));
