@@ -34,12 +34,13 @@ impl BtreeIndexes {
     }
 
     fn config(self) -> Config {
-        Config::fixed(INDEX_KEY_BYTES, INDEX_VALUE_BYTES).with_memory(self.memory_bytes)
+        Config::fixed(INDEX_KEY_BYTES, INDEX_VALUE_BYTES).memory_bytes(self.memory_bytes)
     }
 }
 
 impl IndexEngine for BtreeIndexes {
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>> {
+        // An interrupted removal may have left the former index aside.
         clear(&*disk, &aside(dir, 0))?;
         Ok(Box::new(BtreeIndex::Writer(Box::new(Index::open_or_create(
             disk,
@@ -123,6 +124,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
         for entry in entries.iter().filter(|entry| is_removed(entry)) {
             disk.remove(&dir.join(&entry.name))?;
         }
+        // A directory with other files stays.
         if entries.iter().all(is_removed) {
             disk.remove_dir(dir)?;
         }
@@ -189,7 +191,7 @@ impl ObjectIndex for BtreeIndex {
         visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
     ) -> IndexResult<()> {
         let mut entries = self.range_from(first)?;
-        while let Some((key, value)) = entries.next()? {
+        while let Some((key, value)) = entries.next_ref()? {
             if !visit(key.try_into()?, value.try_into()?) {
                 break;
             }

@@ -37,6 +37,7 @@ impl OwnFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             resolved => return resolved.map_err(|error| self.failed("open", path, &error)),
         }
+        // A file that is yet to be made has no canonical path, but its directory has one.
         let dir = match path.parent() {
             Some(dir) if dir != Path::new("") => dir,
             _ => Path::new("."),

@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let depth = words.get(1).map_or(Ok(128), |word| word.parse())?;
     let reads: u64 = words.get(2).map_or(Ok(500_000), |word| word.parse())?;
 
-    let disk = RealDisk::new(RealOptions { queue, ..RealOptions::default() })?;
+    let disk = RealDisk::new(RealOptions::default().queue(queue))?;
     if disk.kind(path)?.is_none() {
         let file = disk.open(path, OpenMode::CreateNew, Access::Direct)?;
         let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);

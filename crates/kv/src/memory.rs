@@ -20,11 +20,13 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use terrane_io::Durability;
+
 use crate::database::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
-    Result, Table, Writer, check_entry, check_indexes,
+    Counts, Cursor, Database, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
+    Writer, check_entry, check_indexes,
 };
-use crate::gap::{Gap, Way};
+use crate::gap::{Gap, GapCursor, Way};
 use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
@@ -260,6 +262,7 @@ fn cost(key: &[u8], version: &Version) -> u64 {
 impl Versions {
     /// The value that the snapshot of commit `number` sees.
     fn at(&self, number: u64) -> Option<&Value> {
+        // Most lookups want the newest version.
         let version = if self.newest.born <= number {
             Some(&self.newest)
         } else {
@@ -286,6 +289,7 @@ fn effect(
         return (if next.value.is_some() { cost(key, next) } else { 0 }, 0);
     };
 
+    // A removal of what is not there changes nothing.
     if next.value.is_none() && versions.newest.value.is_none() {
         return (0, 0);
     }
@@ -351,6 +355,7 @@ impl State {
 
     fn commit(&mut self, changes: Vec<Changes>) -> Result<Receipt> {
         self.open("commit")?;
+        debug_assert_eq!(changes.len(), self.tables.len(), "each table has its changes");
 
         // Checked before anything changes. A commit that does not grow the database always passes.
         if let Some(limit) = self.limit {
@@ -391,6 +396,7 @@ impl State {
 
     /// Ends a reader of the snapshot of commit `number`.
     fn release(&mut self, number: u64) {
+        // Closing has dropped all snapshots.
         let Slot::Occupied(mut slot) = self.snapshots.entry(number) else {
             return;
         };
@@ -545,6 +551,7 @@ impl MemoryWriter<'_> {
         state.open("get")?;
         match self.changes.get(table).and_then(|changes| changes.get(key)) {
             Some(change) => Ok(change.clone()),
+            // Nobody else commits as long as this writer has its turn.
             None => state.get(table, key, state.present),
         }
     }
@@ -557,6 +564,7 @@ impl MemoryWriter<'_> {
             if value.is_some() {
                 removals.get_mut().bind(key, changes);
             }
+            // Added first, so that the sum does not fall below 0.
             *count = *count + u64::from(value.is_some()) - u64::from(was);
             changes.insert(Key::from(key), value);
         }
@@ -701,7 +709,14 @@ struct MemoryCursor<'a> {
     gap: Gap<Key>,
 }
 
-impl MemoryCursor<'_> {
+impl GapCursor for MemoryCursor<'_> {
+    type Key = Key;
+
+    fn go_to(&mut self, gap: Gap<Key>) -> Result<()> {
+        self.gap = gap;
+        Ok(())
+    }
+
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
         let Some((key, value)) = self.view.step(self.table, &self.gap, way)? else {
             return Ok(None);
@@ -709,31 +724,6 @@ impl MemoryCursor<'_> {
         let entry = (key.to_vec(), value.to_vec());
         self.gap = way.past(key);
         Ok(Some(entry))
-    }
-}
-
-impl Cursor for MemoryCursor<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.gap = Gap::First;
-        Ok(())
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        self.gap = Gap::Last;
-        Ok(())
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.gap = Gap::Before(Key::from(key));
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Forward)
-    }
-
-    fn prev(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Backward)
     }
 }
 

@@ -50,6 +50,7 @@ impl<K: Ord + Clone + Borrow<[u8]>> Removals<K> {
         let mut joined = Vec::new();
         let up_to = (Bound::Unbounded, Bound::Included(last.borrow()));
 
+        // Ranges do not overlap, so the first one that ends before ends the search.
         for (from, to) in self.ranges.range::<[u8], _>(up_to).rev() {
             if to < first {
                 break;
@@ -116,6 +117,7 @@ impl<K: Clone> Crossed<K> {
     pub fn jump(&mut self, near: &K, far: &K) {
         self.step(near);
         self.step(far);
+        // A jump stands for as many steps as make a range.
         self.steps += STEPS_MIN;
     }
 }

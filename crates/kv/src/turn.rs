@@ -58,6 +58,7 @@ impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         let holder = self.turn.holder().take();
         debug_assert_eq!(holder, Some(thread::current().id()));
+        // A turn has one holder, so one that waits is enough.
         self.turn.given_up.notify_one();
     }
 }

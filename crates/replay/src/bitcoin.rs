@@ -307,6 +307,7 @@ impl Replay<'_> {
         let tip = self.history.tip().map(|tip| Note::parse(&tip.note)).transpose()?;
         let Some(end) = headers.placed(target) else { return Ok(()) };
 
+        // Only a chain with more work than the store's own is worth following.
         if tip.as_ref().is_some_and(|tip| end.work <= tip.work) {
             return Ok(());
         }

@@ -340,6 +340,7 @@ impl Replay<'_> {
 
     /// Begins a block, whose number must be above the last block of the input.
     fn begin(&mut self, number: u64, place: &LinePlace) -> Result<(), Error> {
+        // While the input is behind the store, its own blocks give the order.
         let last = match &self.skip {
             Some(skip) => skip.chain.last().map(|&(block, _)| block),
             None => self.history.tip().map(|tip| tip.block),
@@ -404,6 +405,7 @@ impl Replay<'_> {
         self.totals.checks_passed += gets;
         self.unsaved += 1;
 
+        // Blocks that are not saved would have to be replayed after a crash.
         if self.unsaved >= self.options.checkpoint_every {
             self.history.checkpoint()?;
             self.unsaved = 0;
@@ -430,6 +432,7 @@ impl Replay<'_> {
         };
 
         let start = match self.history.kept_below(block.number) {
+            // The note of the parent continues the chain of identities where the input begins.
             Some(parent) => {
                 Start { block: parent, id: Note::parse(&self.history.note(parent)?)?.id }
             }
@@ -450,6 +453,7 @@ impl Replay<'_> {
         // A whole history never starts with a rollback, so this input continues from the store.
         self.skip.take_if(|skip| !skip.begun);
         if let Some(skip) = &mut self.skip {
+            // Blocks of the input that it goes back from no longer lead to the store's tip.
             let kept = skip.chain.partition_point(|&(number, _)| Some(number) <= block);
             skip.chain.truncate(kept);
             if let Some(block) =
@@ -554,6 +558,7 @@ impl Replay<'_> {
     /// Reads the whole state, and checks on the way that its count is that of the updates.
     fn state_digest(&mut self) -> Result<String, Error> {
         let digest = self.digest_of(&[], None)?;
+        // The count in the notes comes from the changes, so the scan checks it.
         if digest.count() != self.count()? {
             return Err(Error::Corrupt("the state has not as many entries as the updates made"));
         }
@@ -606,6 +611,7 @@ impl Replay<'_> {
                     Err(error) => return Err(error.into()),
                 }
             }
+            // The block is no longer kept, so nothing can be compared.
             _ => block < tip.block,
         };
 

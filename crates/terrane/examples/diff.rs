@@ -122,7 +122,7 @@ fn measure(
     let start = Instant::now();
     let mut diff = older.diff(newer)?;
     let mut changes = Vec::with_capacity(expected.len());
-    while let Some(change) = diff.next()? {
+    while let Some(change) = diff.next().transpose()? {
         changes.push(change);
     }
     let measured = (disk.counts().read_pages - before, start.elapsed());
@@ -168,7 +168,7 @@ fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcom
 /// Completes all merges, also those of others that this table shares.
 fn complete_merges(table: &mut Table) -> Outcome<()> {
     let config = table.config().clone();
-    table.set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config })?;
+    table.set_config(&config.compaction_schedule(CompactionSchedule::OneShot))?;
     Ok(table.insert(b"one more", b"")?)
 }
 

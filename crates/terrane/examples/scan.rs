@@ -102,21 +102,19 @@ fn build(session: &Session, entries: u64, label: &str) -> Outcome<()> {
     for name in session.list_snapshots()? {
         session.delete_snapshot(&name)?;
     }
-    let one_run = TableConfig {
-        merge_policy: CompactionPolicy::Levelling,
-        merge_schedule: CompactionSchedule::OneShot,
-        size_ratio: 2 * FLUSHES as u32,
-        write_buffer: WriteBuffer::Entries(entries / FLUSHES),
-        disk_cache: DiskCache::None,
-        ..TableConfig::default()
-    };
+    let one_run = TableConfig::default()
+        .compaction_policy(CompactionPolicy::Levelling)
+        .compaction_schedule(CompactionSchedule::OneShot)
+        .size_ratio(2 * FLUSHES as u32)
+        .write_buffer(WriteBuffer::Entries(entries / FLUSHES))
+        .disk_cache(DiskCache::None);
 
     let mut table = session.new_table(&one_run)?;
     update(&mut table, 0..entries, false)?;
     table.save_snapshot(&name("one-run"), label)?;
     drop(table);
 
-    let steady = TableConfig { disk_cache: DiskCache::None, ..TableConfig::default() };
+    let steady = TableConfig::default().disk_cache(DiskCache::None);
     let mut table = session.new_table(&steady)?;
     update(&mut table, 0..entries, false)?;
 

@@ -54,6 +54,7 @@ impl<'a> Rows<'a> {
         after: Option<&'a [u8]>,
         next_value: &AtomicU64,
     ) -> i64 {
+        // The pieces of the old value go, whatever comes in its place.
         if let Before::Split(split) = before {
             self.gone.push(split);
         }
@@ -93,6 +94,11 @@ impl<'a> Rows<'a> {
         put: &'b [[u8; 13]],
         gone: &'b [[u8; 13]],
     ) -> (Vec<Update<'b>>, Vec<bool>) {
+        debug_assert_eq!(
+            put.len(),
+            self.pieces.iter().map(|(split, _)| split.pieces() as usize).sum::<usize>(),
+            "a key for each piece"
+        );
         let rows =
             self.put.iter().map(|(key, row, is_there)| (Update::Replace(key, row), *is_there));
         let values = self.pieces.iter().flat_map(|(_, value)| value.chunks(PIECE_BYTES));

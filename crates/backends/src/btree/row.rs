@@ -94,6 +94,7 @@ impl Split {
     /// The key of a piece.
     #[expect(clippy::big_endian_bytes, reason = "so that keys ascend as numbers do")]
     pub(super) fn piece_key(self, number: u32) -> [u8; 13] {
+        debug_assert!(number < self.pieces(), "a piece of the value");
         let mut bytes = [PIECES; 13];
         bytes[1..9].copy_from_slice(&self.id.to_be_bytes());
         bytes[9..].copy_from_slice(&number.to_be_bytes());
@@ -118,6 +119,7 @@ pub(super) fn read(row: &[u8]) -> Option<Row<'_>> {
             let (id, rest) = rest.split_first_chunk::<8>()?;
             let bytes = u32::from_le_bytes(rest.try_into().ok()?);
             let split = Split { id: u64::from_le_bytes(*id), bytes };
+            // A shorter value stands in its row, so this program wrote no such split.
             (bytes as usize > WHOLE_BYTES_MAX).then_some(Row::Split(split))
         }
         _ => None,

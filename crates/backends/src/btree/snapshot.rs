@@ -4,19 +4,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use terrane_btree::{Index, IndexReader};
-use terrane_kv::gap::{Gap, Way};
+use terrane_kv::gap::{Gap, GapCursor, Way};
+use terrane_kv::overlay::engine::Snapshot;
 use terrane_kv::{Cursor, Entry, Error, Result};
 
 use super::options::{NAME, broken, error};
 use super::row::{self, MAIN, NAMES, PIECE_BYTES, Row, Split, read_row};
 use super::tables::{entries_of, names_of, stored_tables};
-use crate::overlay::engine::Snapshot;
 
 /// Pieces that one lookup reads.
 const PIECES_AT_ONCE: usize = 4096;
 
 /// Snapshot of the index, by tables.
-pub(super) struct BtreeSnapshot {
+pub struct BtreeSnapshot {
     pub(super) source: Source,
     pub(super) tables: Arc<[(Vec<u8>, u8)]>,
 }
@@ -111,6 +111,7 @@ impl BtreeSnapshot {
                 let Some((key, split, mut bytes)) = value.take().or_else(next) else { continue };
                 let missing = split.bytes as usize - bytes.len();
 
+                // Every piece but the last one is full.
                 let piece = piece.filter(|piece| piece.len() == missing.min(PIECE_BYTES));
                 let Some(piece) = piece else {
                     let what = format!("piece {at:02x?} of row {key:02x?}");
@@ -126,6 +127,7 @@ impl BtreeSnapshot {
             }
         }
 
+        debug_assert_eq!(values.len(), splits.len(), "a value for each row");
         Ok(values)
     }
 }
@@ -191,9 +193,11 @@ impl TableCursor<'_> {
         let number = self.rooted.tables[self.table].1;
         let source = &self.rooted.source;
         let low = vec![number];
+        // Tables have numbers of up to 254, so the sum fits into a byte.
         let high = vec![number + 1];
 
         let at = |key: &[u8]| row::key(number, key);
+        // No key lies between a key and that key with a zero byte behind it.
         let behind = |key: &[u8]| [at(key), vec![0]].concat();
         let at = match &self.gap {
             Gap::First => low.clone(),
@@ -207,16 +211,27 @@ impl TableCursor<'_> {
             Way::Backward => source.range_back(low..at),
         }
     }
+}
+
+impl GapCursor for TableCursor<'_> {
+    type Key = Vec<u8>;
+
+    fn go_to(&mut self, gap: Gap<Vec<u8>>) -> Result<()> {
+        self.gap = gap;
+        self.going = None;
+        Ok(())
+    }
 
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
         let failed = |failure| error("cursor", failure);
+        // A cursor that turns begins anew at its gap.
         let going = self.going.take().filter(|(going, _)| *going == way);
         let mut going = match going {
             Some((_, going)) => going,
             None => self.begin(way).map_err(failed)?,
         };
 
-        let found = going.next().map_err(failed)?;
+        let found = going.next_ref().map_err(failed)?;
         let found = found.map(|(key, row)| (key.to_vec(), row.to_vec()));
         self.going = Some((way, going));
         let Some((mut key, row)) = found else { return Ok(None) };
@@ -225,35 +240,5 @@ impl TableCursor<'_> {
         self.gap = way.past(key.clone());
 
         Ok(Some((key, value)))
-    }
-
-    fn go_to(&mut self, gap: Gap<Vec<u8>>) {
-        self.gap = gap;
-        self.going = None;
-    }
-}
-
-impl Cursor for TableCursor<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.go_to(Gap::First);
-        Ok(())
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        self.go_to(Gap::Last);
-        Ok(())
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.go_to(Gap::Before(key.to_vec()));
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Forward)
-    }
-
-    fn prev(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Backward)
     }
 }

@@ -33,6 +33,7 @@ fn read_heads(data: &Path) -> std::io::Result<Vec<u8>> {
 /// other programs. Returns the heads that the file had before.
 pub(super) fn copy_compact(environment: &Environment, data: &Path, copy: &Path) -> Result<Vec<u8>> {
     let system = |error: std::io::Error| back_end_error("compact", error);
+    // An interrupted compaction may have left a copy.
     match std::fs::remove_file(copy) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(system(error));
@@ -41,6 +42,7 @@ pub(super) fn copy_compact(environment: &Environment, data: &Path, copy: &Path) 
     }
 
     let lmdb = |failure| error_of("compact", failure);
+    // No commit changes the heads while this transaction lives.
     let heads = {
         let _writing = environment.transaction().map_err(lmdb)?;
         read_heads(data).map_err(system)?
@@ -73,6 +75,7 @@ pub(super) fn replace(data: &Path, locks: &Path, copy: &Path, heads: &[u8]) -> R
     rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| busy("another process has it open"))?;
 
+    // Each commit changes a head, so equal heads prove that none came after the copy.
     if read_heads(data).map_err(system)? != heads {
         return Err(busy("another process has written meanwhile"));
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::turn::Turn;
 use terrane_kv::{
     Counts, Database, Durability, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Writer,
@@ -21,7 +22,6 @@ use super::options::{LmdbGrowth, LmdbOptions};
 use super::readers::Readers;
 use super::snapshot::LmdbReader;
 use super::writer::LmdbWriter;
-use crate::overlay::names::IndexNames;
 use crate::own_file::{OwnFiles, with_suffix};
 
 const FILES: OwnFiles = OwnFiles(NAME);
@@ -170,6 +170,7 @@ impl LmdbDatabase {
                 State::Lapsed => {}
             }
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            // Another thread may have opened it meanwhile.
             if matches!(*state, State::Lapsed) {
                 *state = self.open_again()?;
             }
@@ -201,6 +202,7 @@ impl Database for LmdbDatabase {
     fn reader(&self) -> Result<Box<dyn Reader + Send>> {
         self.with_open("reader", |Open { environment, tables }| {
             let snapshot = match environment.snapshot() {
+                // Readers that died keep their slots until somebody frees them.
                 Err(Failure { kind: Kind::ReadersFull, .. }) => {
                     environment.free_dead_readers().and_then(|_| environment.snapshot())
                 }
@@ -222,6 +224,7 @@ impl Database for LmdbDatabase {
         self.check_writes()?;
         let turn = self.turn.take(NAME)?;
         self.inner.check_poison()?;
+        // A clone, so that the state is not locked for as long as the transaction.
         let open = self.with_open("writer", |open| Ok(open.clone()))?;
         let transaction =
             open.environment.transaction().map_err(|failure| error_of("writer", failure))?;
@@ -252,7 +255,7 @@ impl Database for LmdbDatabase {
                 "LMDB, data and head synced at each commit: every commit survives a loss of power",
             ),
             SyncMode::NoMeta => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "LMDB with NOMETASYNC: consistent after a loss of power; the last commit may be undone",
             ),

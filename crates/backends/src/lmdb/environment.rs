@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::{Error, INDEXES_MAX, Result};
 use terrane_lmdb::{
     EnvFlags, Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind,
@@ -11,7 +12,6 @@ use terrane_lmdb::{
 
 use super::failure::{NAME, error_of, full};
 use super::options::{LmdbGrowth, LmdbOptions, round_down, round_up};
-use crate::overlay::names::IndexNames;
 
 /// Name of the main table.
 pub(super) const MAIN: &str = "main";
@@ -90,6 +90,7 @@ pub(super) fn open_environment(
     let tables = loop {
         match make() {
             Ok(tables) => break tables,
+            // The new tables may not fit into the map.
             Err(Failure { kind: Kind::MapFull, .. }) => {
                 grow(&environment, options, options.soft_bytes(), None)?;
             }
@@ -144,6 +145,7 @@ pub(super) fn grow(
         LmdbGrowth::Step(step) => round_up(bytes.saturating_add(step)),
     };
 
+    // Rounded down, so that the map stays within its limit.
     let larger = round_down(larger.min(bytes_max));
     if larger <= bytes {
         let reader = oldest_reader.map_or_else(String::new, |age| {
@@ -155,5 +157,6 @@ pub(super) fn grow(
         ));
     }
 
+    debug_assert!(bytes < larger && larger <= bytes_max, "the map grows within its limit");
     environment.resize(larger).map_err(|failure| error_of("grow the map", failure))
 }

@@ -18,6 +18,7 @@ impl Readers {
     }
 
     pub(super) fn oldest(&self) -> Option<Duration> {
+        // Numbers ascend with time, so the first reader is the oldest.
         lock(&self.0).1.first_key_value().map(|(_, since)| since.elapsed())
     }
 

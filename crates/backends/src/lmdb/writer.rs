@@ -1,5 +1,6 @@
 //! Writer: a transaction of LMDB, and the log to repeat it from when the map has grown.
 
+use terrane_kv::overlay::paging::PagedCursor;
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{
     Cursor, Error, KEY_BYTES_MAX, Reader, Receipt, Result, Table, Writer, check_entry,
@@ -11,7 +12,6 @@ use super::failure::{back_end_error, busy, error_of, full};
 use super::inner::Inner;
 use super::options::round_down;
 use super::pages::{TransactionPages, is_key};
-use crate::overlay::paging::PagedCursor;
 
 /// Logged change of a transaction, to be repeated when the map has grown.
 struct Change {
@@ -42,6 +42,7 @@ pub(super) struct LmdbWriter<'d> {
 
 impl Drop for LmdbWriter<'_> {
     fn drop(&mut self) {
+        // Ended first: the map cannot be resized during a transaction.
         self.transaction = None;
         let soft = self.inner.options.soft_bytes();
         let environment = &self.open.environment;
@@ -136,6 +137,7 @@ impl<'d> LmdbWriter<'d> {
         };
 
         loop {
+            // Ended first: the map cannot be resized during a transaction.
             self.transaction = None;
 
             let grown =
@@ -162,6 +164,7 @@ impl<'d> LmdbWriter<'d> {
     fn begin_again(&mut self) -> std::result::Result<(), Option<Error>> {
         let write_error = |failure| Some(error_of("write", failure));
         let transaction = self.open.environment.transaction().map_err(write_error)?;
+        // With another commit in between, what was read is outdated.
         if transaction.number() != self.number {
             return Err(Some(busy("another process has committed while there was no room")));
         }
@@ -231,6 +234,7 @@ impl Reader for LmdbWriter<'_> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let table = self.table(table)?;
         let transaction = self.transaction()?;
+        // LMDB refuses such a key, and no entry has it.
         if !is_key(key) {
             return Ok(None);
         }
@@ -257,6 +261,7 @@ impl Writer for LmdbWriter<'_> {
 
     fn remove(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
         let table = self.table(table)?;
+        // LMDB refuses such a key, and no entry has it.
         if !is_key(key) {
             self.transaction()?;
             return Ok(());

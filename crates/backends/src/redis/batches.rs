@@ -82,6 +82,7 @@ impl<'a> Cutter<'a> {
         let is_first = strings == 0;
         let is_full = self.bytes + bytes > self.bytes_max || strings + 8 > BATCH_STRINGS_MAX;
 
+        // An entry above the limit goes alone.
         if is_full && !is_first {
             self.close(operation);
             self.batches.push(std::mem::take(&mut self.batch));

@@ -149,6 +149,7 @@ impl Connections {
         self.with_connection(|connection| {
             let outcome = self.query(connection, &call.command(true));
             match &outcome {
+                // A server that was started anew does not know the script.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                     self.query(connection, &call.command(false))
                 }
@@ -214,6 +215,7 @@ impl Connections {
         debug_assert!(0 < pool.in_use);
         pool.in_use -= 1;
 
+        // The idle connections are as old as the lost one, and most likely lost too.
         if matches!(outcome, Err(Failure::Lost(_))) {
             pool.idle.clear();
         } else {
@@ -235,6 +237,8 @@ impl Connections {
 
             if pool.in_use < self.options.pool {
                 pool.in_use += 1;
+                debug_assert!(pool.in_use <= self.options.pool, "the pool is bounded");
+                // Connecting may take long, so it goes without the lock.
                 drop(pool);
                 return self.connect().map_err(|error| {
                     self.pool().in_use -= 1;

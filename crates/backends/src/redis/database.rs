@@ -97,6 +97,7 @@ impl Database for Redis {
         let connections = &self.inner.connections;
         let time_max = self.inner.options.read_timeout;
 
+        // The server syncs each commit by itself.
         if self.inner.server_info.is_always() {
             return Ok(());
         }

@@ -28,6 +28,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::redis::Value;
+use terrane_kv::overlay::undo::{Old, Undo};
 use terrane_kv::turn::{Turn, TurnGuard};
 use terrane_kv::{Counts, Durability, Error, Receipt, Result};
 
@@ -40,7 +41,6 @@ use super::script::{
     STATE, UNSTAGE, array_of, bytes_of, count_of,
 };
 use super::server_info::ServerInfo;
-use super::undo::{Old, Replaced, Undo};
 
 /// Most keys whose values one request asks for.
 pub(crate) const READ_KEYS_MAX: usize = 1_000;
@@ -118,6 +118,13 @@ struct State {
     /// When the lease began for the last time.
     renewed: Instant,
     end: Option<End>,
+}
+
+/// Entries of a table, and the values of keys that a commit changes, before the commit.
+struct Replaced<'c> {
+    table: usize,
+    count: u64,
+    values: Vec<(&'c [u8], Old)>,
 }
 
 /// Outcome of a commit.
@@ -233,6 +240,8 @@ impl Inner {
         self.keep_lock()?;
         let mut state = self.certain_state("reader", false)?;
         let version = state.version;
+        // Under the lock of the state, so that the next commit notes its old values for this
+        // snapshot.
         state.undo.begin(version);
         Ok(ReadPoint::Own(version))
     }
@@ -290,6 +299,7 @@ impl Inner {
 
     /// Renews the lease if a third of it has passed.
     pub(crate) fn keep_lock(&self) -> Result<()> {
+        // Long before the lease ends, so that a slow server does not cost the lock.
         let is_due = self.state().renewed.elapsed() >= self.options.lease / 3;
         if is_due { self.renew() } else { Ok(()) }
     }
@@ -298,6 +308,7 @@ impl Inner {
     pub(crate) fn renew(&self) -> Result<()> {
         self.is_open("renew")?;
         let version = self.state().version;
+        // The lease counts from before the request: the server may have renewed it at once.
         let now = Instant::now();
         let lease = self.lease();
         let arguments = vec![self.token.as_bytes(), lease.as_bytes()];
@@ -335,6 +346,7 @@ impl Inner {
             ReadPoint::Own(_) | ReadPoint::Other(_) => return Ok(()),
         };
 
+        // The first reason counts.
         let end = *self.state().end.get_or_insert(end);
         Err(end.error("reading"))
     }
@@ -418,6 +430,7 @@ impl Inner {
             entries.push((key, value.ok_or_else(|| corrupt("a key in the order has no value"))?));
         }
 
+        // The server gave the entries from the end on.
         if range.is_backward {
             entries.reverse();
         }
@@ -514,8 +527,11 @@ impl Inner {
 
             // Until the answer arrives, the commit before counts as a snapshot.
             state.undo.begin(version);
-            for (table, replaced) in replaced.into_iter().flatten() {
-                state.undo.note(version + 1, table, replaced);
+            for Replaced { table, count, values } in replaced.into_iter().flatten() {
+                state.undo.note_count(version + 1, table, count);
+                for (key, old) in values {
+                    state.undo.note(version + 1, table, key, old);
+                }
             }
 
             state.in_flight = Some(InFlight { id: id.clone(), is_noted, is_lost: false });
@@ -523,7 +539,7 @@ impl Inner {
         }
     }
 
-    fn replaced(&self, version: u64, changes: &Changes) -> Result<Vec<(usize, Replaced)>> {
+    fn replaced<'c>(&self, version: u64, changes: &'c Changes) -> Result<Vec<Replaced<'c>>> {
         let point = ReadPoint::Own(version);
         let mut all = Vec::new();
         for (table, changes) in
@@ -532,8 +548,7 @@ impl Inner {
             let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
             let values = self.read(&point, table, &keys)?;
             let (count, _) = self.count(&point, table, &[])?;
-            let values = changes.keys().cloned().zip(values).collect();
-            all.push((table, Replaced { count, values }));
+            all.push(Replaced { table, count, values: keys.into_iter().zip(values).collect() });
         }
 
         Ok(all)
@@ -585,6 +600,8 @@ impl Inner {
             let is_stale = failure.may_be_stale();
             let error = failure.into_error("commit");
             match self.void(id, version, error) {
+                // The fence proves that nothing was carried out, so the commit may be sent once
+                // more.
                 Ok(Outcome::Refused(_)) if is_stale && is_first => is_first = false,
                 Ok(Outcome::Unknown(error)) | Err(error) => {
                     return Outcome::Unknown(unknown(error));
@@ -658,6 +675,7 @@ impl Inner {
     fn void(&self, id: &str, version: u64, error: Error) -> Result<Outcome> {
         let fence = {
             let mut state = self.state();
+            // With a higher fence, a commit that is still on its way is refused.
             state.fence += 1;
             state.fence.to_string()
         };
@@ -680,6 +698,7 @@ impl Inner {
 
     /// Finds out about the commit whose answer was lost.
     fn find_out(&self) -> Result<()> {
+        // One caller finds out; the others wait, and see what it found.
         let _finding_out = self.finding_out.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, version) = {
             let state = self.state();

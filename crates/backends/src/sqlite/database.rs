@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::turn::Turn;
 use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 
@@ -15,7 +16,6 @@ use super::single::Single;
 use super::single_handles::{SingleReader, SingleWriter};
 use super::wal::{Pool, WalReader, WalWriter};
 use super::writer_state::WriterState;
-use crate::overlay::names::IndexNames;
 use crate::own_file::with_suffix;
 
 /// Database in SQLite. See the [module](super).
@@ -217,6 +217,7 @@ impl Database for SqliteDatabase {
                     }
                 };
                 connected.run("reader", "BEGIN")?;
+                // SQLite takes the snapshot at the first read, not at `BEGIN`.
                 connected.pin()?;
                 Ok(Box::new(WalReader {
                     connected: Some(connected),
@@ -331,6 +332,7 @@ impl Database for SqliteDatabase {
         self.inner.check_poison()?;
         self.with_writer("compact", |connected| {
             connected.compact(self.inner.options.journal_mode)?;
+            // A reader that keeps the log is no failure of the compaction.
             match self.inner.options.is_wal().then(|| connected.checkpoint()) {
                 None | Some(Ok(()) | Err(Error::Busy { .. })) => Ok(()),
                 Some(Err(error)) => Err(error),

@@ -214,6 +214,7 @@ impl Check<'_> {
             self.reach(*child, Some(own(at)));
         }
 
+        // Leaves are read side by side, since there are far more of them than of nodes.
         if level > 1 {
             for (at, child) in children.into_iter().enumerate() {
                 self.walk(child, level - 1, own(at));
@@ -223,6 +224,7 @@ impl Check<'_> {
 
         for (batch, children) in children.chunks(BATCH).enumerate() {
             let first = batch * BATCH;
+            // Each leaf is read once, so none is kept in memory.
             match self.pager.load_many(children, 0, false) {
                 Ok(leaves) => {
                     for (at, leaf) in leaves.iter().enumerate() {
@@ -258,6 +260,7 @@ impl Check<'_> {
     /// Checks the number of pages of each level against the superblock.
     fn check_levels(&mut self, superblock: &Superblock) {
         let nodes: u64 = superblock.level_pages[1..].iter().sum();
+        // Damage hides pages from the walk, so only the pages of a whole tree are compared.
         let is_whole = self.is_whole();
         if is_whole && superblock.level_pages[0] != self.report.leaves {
             self.note_rule(0, "leaves", superblock.level_pages[0], self.report.leaves);
@@ -270,6 +273,7 @@ impl Check<'_> {
     /// Checks that the free map has exactly the pages that were reached.
     fn check_map(&mut self, superblock: &Superblock) {
         let is_whole = self.is_whole();
+        // The first superblock of an index has no free map.
         if superblock.lists.is_empty() {
             return;
         }
@@ -331,6 +335,7 @@ impl Check<'_> {
             self.note(error, None);
         }
 
+        // The mark may be lost, and the superblock tells of the last checkpoint only.
         let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
         if wal.position() < must_reach {
             self.note(lost(dir, wal.position(), must_reach), None);
@@ -340,6 +345,8 @@ impl Check<'_> {
         self.report.entries = entries;
 
         let leaf_entries = self.report.leaf_entries;
+        // A pending update may add, replace or remove an entry, so only without any the counts
+        // agree.
         if self.is_whole() && pending.len() == 0 && entries != leaf_entries {
             self.note_rule(0, "entries", entries, leaf_entries);
         }

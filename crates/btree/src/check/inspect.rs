@@ -252,6 +252,7 @@ fn content(
 ) -> std::result::Result<TreePageContent, Corrupt> {
     match kind {
         Kind::Leaf => {
+            // `Leaf::of` takes only a page that was checked.
             Leaf::check(bytes, sizes)?;
             let page = Page::new(bytes);
             let leaf = Leaf::of(&page);

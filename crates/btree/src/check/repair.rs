@@ -192,6 +192,7 @@ pub fn repair(
     }
 
     let (free_map, tree) = rebuild(&pager, generation, &scan, &pieces, &mut report)?;
+    // Publishing takes the next generation, which the pages of the new tree have.
     let superblock = Superblock {
         generation: generation - 1,
         applied: None,
@@ -213,6 +214,7 @@ fn repair_without_rebuild(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<Rep
         Err(error) => return Err(error),
     };
     let superblocks_rewritten = report.damaged_superblocks;
+    // A damaged superblock alone is written again from the tree of the other one.
     if report.problems.len() as u64 != superblocks_rewritten {
         return Ok(None);
     }
@@ -224,7 +226,7 @@ fn repair_without_rebuild(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<Rep
 /// Publishes the tree once more, into the place of the damaged superblock.
 fn rewrite_superblock(disk: &Arc<dyn Disk>, dir: &Path, held: LockedDir) -> Result<()> {
     let superblock = superblock::read(disk.as_ref(), &dir.join(TREE_FILE))?;
-    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
+    let mut limits = Config::variable().memory_bytes(MEMORY_BYTES_MIN).check()?;
     limits.sizes = superblock.sizes;
     let index = Index::open_locked(disk.clone(), dir, limits, held)?;
     index.checkpoint()?;
@@ -258,6 +260,7 @@ fn repair_without_tree(
         return Ok(RepairReport { was_refused: true, ..report });
     }
 
+    // The file gets its name last, so that an interrupted repair leaves the directory as it was.
     let temporary = dir.join(TREE_TEMPORARY);
     drop(write_first_superblock(disk.as_ref(), &temporary, owner)?);
     let file = disk.open(&temporary, OpenMode::ReadWrite, Access::Direct)?;
@@ -284,7 +287,7 @@ fn publish(
     let core = Arc::new(core);
     let tree = core.state()?.tree.clone();
     let entries = count_entries(&core)?;
-    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
+    let mut limits = Config::variable().memory_bytes(MEMORY_BYTES_MIN).check()?;
     limits.sizes = superblock.sizes;
 
     let is_broken = found.salvaged.is_broken;
@@ -320,6 +323,7 @@ fn publish(
         tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
     }
 
+    // The new tree and the new WAL have all updates of these segments.
     if is_broken {
         let old: Vec<u64> = old.into_iter().filter(|&old| old < start).collect();
         wal::remove_segments(disk.as_ref(), &core.dir, &old);
@@ -433,6 +437,7 @@ fn guess(pager: &Pager, scan: &Scan, log_start: u64, replaced: u64) -> Basis {
         lists: Vec::new(),
     };
 
+    // Without a page of a checkpoint, any leaf may belong to the tree.
     let generation_max = if generation > 0 { generation } else { u64::MAX };
     let is_empty = generation > 0 && !has_leaf;
     Basis { superblock, kept: None, applied, map, generation_max, leaves: None, is_empty }
@@ -454,6 +459,7 @@ fn report_on(scan: &Scan, basis: &Basis, pieces: &[Piece]) -> RepairReport {
             Some(_) if piece.is_stale => &mut report.stale,
             Some(_) => continue,
         };
+        // Pieces ascend, so a range that meets the last one makes that one longer.
         match ranges.last_mut() {
             Some((_, high)) if high.as_ref() == Some(&piece.keys.0) => {
                 high.clone_from(&piece.keys.1);
@@ -580,7 +586,7 @@ fn rebuild(
 fn count_entries(core: &Arc<Core>) -> Result<u64> {
     let mut cursor = Cursor::ascending(core, (Vec::new(), None))?;
     let mut entries = 0;
-    while cursor.next()?.is_some() {
+    while cursor.next_ref()?.is_some() {
         entries += 1;
     }
     Ok(entries)

@@ -67,6 +67,7 @@ fn for_each_page(
     progress: &mut dyn FnMut(u64, u64),
     mut each: impl FnMut(PageNo, Option<&[u8]>),
 ) -> Result<u64, terrane_io::Error> {
+    // Numbers of pages have 32 bits.
     let pages = (file.len()? / PAGE_SIZE as u64).min(1 << 32);
     let mut buffer = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
     let mut next = u64::from(SUPERBLOCKS);
@@ -114,6 +115,7 @@ impl Scan {
     ) -> Result<Self, terrane_io::Error> {
         let mut scan = Self { sizes, ..Self::default() };
         scan.pages = for_each_page(file, progress, |number, bytes| {
+            // A page that was never written is zero, and no damage.
             let is_zero = bytes.is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
             if !is_zero && bytes.and_then(|bytes| scan.take(tree, number, bytes)).is_none() {
                 scan.damaged.push(number);
@@ -156,6 +158,7 @@ impl Scan {
         step: u32,
         bytes: &[u8; PAGE_SIZE],
     ) -> Option<()> {
+        // Without a superblock the first leaf tells the sizes.
         let sizes = *self.sizes.get_or_insert_with(|| Leaf::stored_sizes(bytes));
         Leaf::check(bytes, sizes).ok()?;
         let leaf = Leaf::of_bytes(bytes);
@@ -185,6 +188,7 @@ impl KnownMap {
         let mut maps: Vec<Option<AlignedBuf>> = Vec::new();
         maps.resize_with(pages.div_ceil(MAP_PAGES as u64) as usize, || None);
         for (&list, maps) in lists.iter().zip(maps.chunks_mut(LIST_MAPS)) {
+            // A list that is lost leaves its part of the map unknown, and no more.
             let Ok((count, bytes)) = pager.load_other(list, Kind::MapList) else { continue };
             let entries = bytes[BODY_OFFSET..].chunks_exact(8).take(count);
             for (map, entry) in maps.iter_mut().zip(entries) {
@@ -232,6 +236,7 @@ pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -
         Some(false) => 2,
     };
 
+    // Leaves of a checkpoint that was not published are newer.
     let is_allowed = |&at: &usize| leaves[at].generation <= generation_max;
     let mut order: Vec<usize> = (0..leaves.len()).filter(is_allowed).collect();
     order.sort_unstable_by_key(|&at| {
@@ -294,6 +299,7 @@ fn fill(gaps: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>, (low, high): &KeyRange) -
     let up_to = (Bound::Unbounded, Bound::Included(low.as_slice()));
     let mut starts: Vec<Vec<u8>> = Vec::new();
 
+    // A gap that begins before the range may reach into it.
     if let Some((start, end)) = gaps.range::<[u8], _>(up_to).next_back()
         && is_below(low, end.as_ref())
     {

@@ -80,6 +80,7 @@ impl Writer {
     /// Applies all updates that only the WAL has, so that the WAL can shrink to nothing.
     pub(crate) fn apply_all(&mut self, core: &Core) -> Result<()> {
         self.flush(core, true)?;
+        // With a new segment begun, all segments before it can go.
         self.cut_log(core)?;
         self.apply_buffered(core)?;
         self.free_gone(core)
@@ -101,6 +102,7 @@ impl Writer {
     /// Applies all pending updates to their leaves, except those of damaged pages. After the next
     /// checkpoint nothing of the WAL is needed.
     pub(crate) fn apply_buffered(&mut self, core: &Core) -> Result<()> {
+        // Frames that are appended meanwhile lie behind this end.
         let end = self.wal.end();
         let mut last = None;
         loop {
@@ -135,6 +137,7 @@ impl Writer {
         };
 
         let Some(mut first) = first else {
+            // No update waits from there on, so these keys are applied up to the end of the log.
             self.applied.set(&start, None, position);
             self.publish_if_due(core)?;
             return Ok(0);
@@ -146,6 +149,7 @@ impl Writer {
 
         for _ in 0..ATTEMPTS_MAX {
             let error = match self.apply_from(core, &first) {
+                // Damage puts its range aside; any other error ends the apply.
                 Err(error @ Error::Corrupt { .. }) => error,
                 done => return done,
             };
@@ -167,6 +171,7 @@ impl Writer {
         let position = self.wal.end();
         let generation = self.begin_leaves(core)?;
         let tree = core.state()?.tree.clone();
+        // Updates of a damaged page wait, so this apply ends before their range.
         let until = self.quarantine.end_from(first);
         let mut change = ApplyPending { core, updates: 0, bytes: 0, until };
         let step = step(&core.pager, &mut self.free_map, generation, &tree, first, &mut change)?;
@@ -176,6 +181,7 @@ impl Writer {
 
         let high = change.end(step.high.as_deref());
         {
+            // Under one lock, so that a lookup finds each update in the buffer or in its leaf.
             let mut state = core.state_mut();
             state.pending.remove_range(&step.low, high);
             state.tree = Arc::new(step.tree);

@@ -166,6 +166,7 @@ impl Writer {
         pager.write(&written)?;
         pager.sync()?;
 
+        // Lookups need the nodes; the free map is in memory already.
         for (number, page) in cached {
             pager.cache.put(number, page);
         }
@@ -295,6 +296,7 @@ impl Writer {
         // Leases are read after the superblock was written: a reader that this misses sees the new
         // superblock and begins anew.
         self.readers = lease::oldest(self.disk.as_ref(), &core.dir)?;
+        // A tree that only this list refers to is not read any more.
         while self.epochs.len() > 1
             && self.epochs.front().is_some_and(|e| Arc::strong_count(e) == 1)
         {
@@ -306,6 +308,7 @@ impl Writer {
         let read = self.readers.0.map_or(published, |read| read.max(self.superblock.oldest));
 
         for page in self.free_map.release(published.min(in_use).min(read)) {
+            // The page may get other content, so the cached one is void.
             core.pager.cache.remove(page);
         }
 
@@ -321,6 +324,7 @@ impl Writer {
     pub(crate) fn cut_file(&mut self, core: &Core, slack: u64) -> Result<()> {
         let needed = self.free_map.needed_pages();
         if needed + slack < self.free_map.pages() {
+            // The file first: if that fails, the map still has these pages.
             core.pager.file().set_len(needed * PAGE_SIZE as u64)?;
             self.free_map.cut(needed);
         }
@@ -338,6 +342,7 @@ fn make_page(
     (number, body): (PageNo, &[u8]),
 ) -> (PageRef, NewPage) {
     let mut bytes = [0; PAGE_SIZE];
+    debug_assert!(BODY_OFFSET + body.len() <= PAGE_SIZE, "a body fits into its page");
     bytes[BODY_OFFSET..BODY_OFFSET + body.len()].copy_from_slice(body);
     let header = Header { kind, level: 0, count, tree: pager.tree, generation, number, step: 0 };
     let crc = seal(&mut bytes, &header);

@@ -107,6 +107,7 @@ pub(crate) fn write_first_superblock(
     owner: Owner,
 ) -> Result<Arc<dyn DiskFile>> {
     let superblock = Superblock::first(owner);
+    // An interrupted creation may have left one.
     if disk.kind(path)?.is_some() {
         disk.remove(path)?;
     }

@@ -73,11 +73,12 @@ impl Writer {
     ) -> Result<u64> {
         let bytes = updates.iter().map(|&(key, value)| block::entry_bytes(key, value)).sum();
         let was_there = was_there(core)?;
+        debug_assert_eq!(was_there.len(), updates.len(), "an answer for each update");
         let makes_room = makes_room(updates.iter().map(|(_, value)| *value).zip(&was_there));
+        // Room is made before anything changes, so that a failure leaves the index as it was.
         self.make_room(core, bytes, makes_room)?;
 
         // Unflushed updates of other callers, who asked for no flush, get a frame of their own.
-        // Others, of which nobody has said that they are to be flushed with these.
         self.flush(core, false)?;
 
         let mut body = FrameBody::with_capacity(bytes);
@@ -130,6 +131,7 @@ fn make_pending(core: &Core) -> Result<()> {
     let flushed = core.state()?.unflushed.clone();
     let mut updates = flushed.iter().peekable();
     while updates.peek().is_some() {
+        // Taken anew for each chunk, so that lookups come in between.
         let mut state = core.state_mut();
         for (key, value) in updates.by_ref().take(PENDING_CHUNK) {
             state.pending.insert(key, value);

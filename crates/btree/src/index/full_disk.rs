@@ -159,6 +159,7 @@ impl Writer {
             }
         }
 
+        // The reserve is used up, so the room must come from older segments.
         self.collect_for(core, body.bytes() as u64)?;
         self.wal.append(body, entries)
     }
@@ -184,6 +185,7 @@ impl Writer {
         let end = self.wal.end();
         loop {
             let next = self.wal.oldest_bytes() + COLLECTION_BYTES;
+            // Room for the next collection is kept, so that the disk is never too full to collect.
             let wanted = frame_bytes.saturating_add(next);
             if self.disk.free_bytes(&core.dir)? >= wanted {
                 return Ok(());
@@ -220,6 +222,7 @@ impl Writer {
             return Ok(false);
         }
 
+        // A segment that still grows cannot go, so it is ended first.
         if self.wal.has_one_segment() {
             self.cut_log(core)?;
         }
@@ -238,6 +241,7 @@ impl Writer {
         }
 
         removed.sort_unstable();
+        // Several frames may remove one key.
         removed.dedup();
         self.prune(core, &removed)?;
 
@@ -287,6 +291,7 @@ impl Writer {
 
             let changed =
                 step(&core.pager, &mut self.free_map, generation, &tree, from, &mut change);
+            // While this clone lives, its pages cannot be freed.
             drop(tree);
             let Prune { until, .. } = change;
 
@@ -303,6 +308,7 @@ impl Writer {
             {
                 let mut state = core.state_mut();
                 for key in &rest[..done] {
+                    // No key lies between a key and that key with a zero byte behind it.
                     let behind = [key.as_slice(), &[0]].concat();
                     state.pending.remove_range(key, Some(&behind));
                 }

@@ -363,6 +363,7 @@ impl Index {
             let mut removed = 0;
             for (update, was_there) in updates.iter().zip(was_there) {
                 match (update.value(), was_there) {
+                    // A removal of a missing key changes nothing, and is not logged.
                     (None, false) => continue,
                     (None, true) => {
                         removed += 1;
@@ -560,6 +561,7 @@ impl Index {
     #[doc(alias = "wal_checkpoint")]
     pub fn checkpoint(&self) -> Result<()> {
         self.with_writer(|writer, core| {
+            // Flushed first: the WAL must be durable as far as the tree has its updates.
             writer.flush(core, true)?;
             writer.with_reserve(core, |writer| writer.checkpoint(core))
         })
@@ -603,6 +605,7 @@ impl Index {
 /// Like [`close`](Index::close); an error goes to the log of the program.
 impl Drop for Index {
     fn drop(&mut self) {
+        // A poisoned writer can make nothing durable any more.
         if let Some(writer) = self.writer().as_mut()
             && writer.poisoned.is_none()
             && let Err(error) = writer.close(&self.core)
@@ -653,6 +656,7 @@ fn recover_wal(
             let what = Corrupt::rule("replaced", frame.replaced, superblock.replaced);
             return Err(Error::Corrupt { path: dir.join(TREE_FILE), what });
         }
+        // Frames up to the checkpoint are in the superblock's number already.
         entries = if frame.next > superblock.log_end { frame.entries } else { entries };
         replay(&mut pending, frame, applied, limits.sizes, dir)
     };

@@ -92,6 +92,8 @@ impl Lease {
 
     /// Locks the first free lease and writes into it.
     fn write_one(disk: &dyn Disk, dir: &Path) -> Result<Self> {
+        // The lowest free number, so that the directory never has more leases than readers at a
+        // time.
         for number in 0..READERS_MAX {
             let path = lease_path(dir, number);
             match disk.lock(&path) {

@@ -38,6 +38,7 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
         let done = std::mem::take(&mut self.done);
         let low = fences.low.max(&done);
         let pending = state.pending.clone();
+        // The lock is given back before `keep`, which may take long, is called.
         drop(state);
 
         let mut updates = pending.range(low, fences.high).peekable();
@@ -261,6 +262,7 @@ fn move_to_front(writer: &mut Writer, core: &Core) -> Result<()> {
         let mut change = Move { limit: writer.free_map.used_pages() as PageNo };
         let (tree, gone) = writer.rewrite(core, &mut change, &mut |_| {})?;
 
+        // Pages of the map may lie at the end of the file, too.
         writer.free_map.change_all();
         writer.install(core, tree, gone);
         writer.free_gone(core)?;

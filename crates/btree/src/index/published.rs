@@ -127,6 +127,7 @@ pub(crate) fn replay(
             let what = Corrupt::rule("update of a frame of the log", 0, number as u64);
             return Err(Error::Corrupt { path: dir.join(LOG_DIR), what });
         };
+        // The leaf of the key has the updates before this position.
         if frame.position >= applied.position(key) {
             pending.insert(key, value);
         }

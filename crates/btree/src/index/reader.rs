@@ -305,6 +305,7 @@ impl Follower {
             }
             let generation = self.superblock.generation;
             self.take_up(core)?;
+            // No newer tree has the missing part of the WAL.
             if self.superblock.generation == generation {
                 let durable = durable_mark(self.disk.as_ref(), &core.dir, self.superblock.tree);
                 let must_reach = durable.max(self.superblock.log_end);
@@ -337,6 +338,7 @@ impl Follower {
             replay(&mut pending, &frame, &applied, sizes, &core.dir)?;
         }
 
+        // The writer may have cut the WAL meanwhile; `begin` then looks for a newer tree.
         if self.wal.position() < must_reach {
             return Ok(false);
         }
@@ -420,6 +422,7 @@ impl Follower {
         let is_at_tree = self.wal.position() == self.superblock.log_end;
         let entries = is_at_tree.then_some(self.superblock.entries);
         let entries = entries.or(frames.last().map(|frame| frame.entries));
+        // The last update of a key wins, even if the newer tree has it already.
         let everything = Applied::up_to(0);
 
         // A copy, so that lookups see all of the new frames or none.

@@ -172,6 +172,7 @@ impl Writer {
         });
 
         if let Err(error) = published {
+            // Of a poisoned writer nobody knows which tree is published, so nothing is taken back.
             if self.poisoned.is_none() {
                 self.free_map = before;
                 self.wal.replaced = replaced;
@@ -179,6 +180,7 @@ impl Writer {
             return Err(error);
         }
 
+        // These updates belong to the entries that were replaced.
         self.body.clear();
         self.quarantine = Quarantine::default();
         self.flushed_entries = entries;

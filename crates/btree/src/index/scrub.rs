@@ -54,6 +54,7 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
 
             let first = node.view().child_for(&from);
             let end = reread_leaves(core, &mut report, &node, (first, left), high.as_deref())?;
+            debug_assert!(first < end, "each round reads a leaf");
             left -= (end - first) as u64;
             high = node.high_of(end - 1, high);
         }
@@ -105,6 +106,7 @@ fn reread_node(
     keys: (&[u8], Option<&[u8]>),
 ) -> Result<Option<Node>> {
     match child {
+        // A fresh node has no page on the disk yet.
         Child::Fresh(node) => Ok(Some(node.as_ref().clone())),
         Child::Stored(page) => Ok(reread(core, report, *page, level, keys)?.map(Node::stored)),
     }

@@ -117,6 +117,7 @@ enum Pressure {
 
 impl Writer {
     pub(crate) fn stats(&self) -> WriterStats {
+        debug_assert!(self.wal.start() <= self.wal.end(), "the log does not end before it starts");
         WriterStats {
             file_pages: self.free_map.pages(),
             used_pages: self.free_map.used_pages(),
@@ -155,6 +156,7 @@ impl Writer {
             self.take_reserve_back(core)?;
         }
 
+        // Flushed before the updates outgrow the reserve.
         if !self.body.is_empty() && self.body.bytes() + bytes > self.unflushed_bytes_max() {
             self.flush(core, false)?;
         }
@@ -231,6 +233,10 @@ impl Writer {
     /// Fill level of the buffer and the WAL.
     fn pressure(&self, core: &Core) -> Result<Pressure> {
         let buffered = core.state()?.pending.memory_bytes();
+        debug_assert!(
+            self.applied.oldest().0 <= self.wal.end(),
+            "no update is applied before it is logged"
+        );
         let logged = self.wal.end().saturating_sub(self.applied.oldest().0);
         let buffer_max = self.limits.buffer_bytes;
         let log_max = self.limits.log_bytes;

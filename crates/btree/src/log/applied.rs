@@ -58,6 +58,7 @@ impl Applied {
             self.ranges.insert(high.to_vec(), after);
         }
 
+        // Ranges that begin within the new one are part of it.
         self.ranges.retain(|start, _| {
             start.as_slice() < low || high.is_some_and(|high| start.as_slice() >= high)
         });

@@ -60,6 +60,7 @@ impl CowBlocks {
         let begins_by = |block: &SharedBlock| block.compare(prefix, key).is_le();
         let chunk = self.chunks.partition_point(|chunk| chunk.first().is_some_and(begins_by));
         let chunk = chunk.checked_sub(1)?;
+        // The first block of the chunk begins by the key.
         Some((chunk, self.chunks[chunk].partition_point(begins_by) - 1))
     }
 
@@ -132,6 +133,11 @@ impl CowBlocks {
         let mut rest = kept.chunks(CHUNK_BLOCKS_MAX).map(|blocks| Arc::new(blocks.to_vec()));
         chunks.splice(from.0.min(end)..end, &mut rest);
         self.blocks = self.blocks + after - before;
+        debug_assert_eq!(
+            self.blocks,
+            self.chunks.iter().map(|chunk| chunk.len()).sum::<usize>(),
+            "each block counts once"
+        );
     }
 
     /// The positions of the blocks that can have keys from `low` on and below `high`: from the

@@ -64,6 +64,7 @@ impl UpdateBuffer {
             // Measured before: a block that this copies has no memory to spare.
             let block = self.blocks.get_mut(place);
 
+            // A block of one entry cannot be divided.
             if block.bytes() + bytes <= BLOCK_BYTES || entries < 2 {
                 block.insert(key, value);
                 self.entries = self.entries + block.len() - entries;
@@ -103,6 +104,7 @@ impl UpdateBuffer {
             }
         }
 
+        // With nothing to remove, the blocks stay shared with copies.
         if gone == 0 {
             return;
         }

@@ -78,6 +78,7 @@ impl Quarantine {
             if let Some(found) = first(from, Some(low)) {
                 return Some(found);
             }
+            // A range without an end leaves no key behind it.
             from = from.max(high.as_deref()?);
         }
         first(from, None)

@@ -120,6 +120,7 @@ impl WalReader {
         let position = self.position;
         let frame = self.next()?;
         if frame.as_ref().is_some_and(|frame| frame.replaced > replaced) {
+            // Read again once the reader knows the tree of the replacement.
             self.position = position;
             self.segment = None;
             return Ok(None);
@@ -189,6 +190,7 @@ impl Tail {
 
     /// Moves the end behind a frame that was appended.
     fn set(&self, segment: &Segment, end: u64) {
+        debug_assert!(lock(&self.end).1 <= end, "the end only moves on");
         *lock(&self.end) = (segment.file.clone(), end);
     }
 
@@ -201,6 +203,7 @@ impl Tail {
     /// # Errors
     /// [`Error::Poisoned`]: from now on it is unknown which bytes are durable.
     pub(crate) fn sync(&self, position: u64) -> Result<bool> {
+        // Most positions are durable already, and need no turn.
         if self.synced() >= position {
             return Ok(false);
         }
@@ -307,11 +310,13 @@ impl Wal {
             return Err(lost_in(&Segment::path(dir, start), start, must_reach));
         };
 
+        // A later frame that tells of a durable end behind this one proves that frames are missing.
         let was_longer = !is_sealed && segment.was_durable_beyond(position)?;
         if position < must_reach || was_longer || position < segment.start {
             return Err(lost_in(segment.file.path(), position, must_reach));
         }
 
+        // Only now: a WAL that is refused stays as it is.
         for old in old {
             disk.remove(&Segment::path(dir, old))?;
         }
@@ -373,6 +378,7 @@ impl Wal {
     /// [`Error::Poisoned`]: a sync failed.
     pub(crate) fn append(&mut self, body: &mut FrameBody, entries: u64) -> Result<()> {
         let len = self.end - self.segment.start;
+        // An empty segment takes any frame, also one above the limit.
         let is_full = len > 0 && len + frame_bytes(body) > self.segment_limit();
         if self.is_sealed || is_full {
             self.begin_segment(entries)?;
@@ -509,6 +515,7 @@ impl Wal {
     /// Removes the segments that are not needed from `start` on. A segment that cannot be removed
     /// stays until the next call.
     pub(crate) fn trim(&mut self, start: u64) {
+        // The last segment stays, since new frames go there.
         while self.starts.get(1).is_some_and(|&next| next <= start) {
             let path = Segment::path(&self.dir, self.starts[0]);
             if let Err(error) = self.disk.remove(&path) {

@@ -111,6 +111,7 @@ impl Block {
             Ok(at) => (at, self.entry_bytes(at)),
             Err(at) if at == self.len() => return self.push(key, value),
             Err(at) => {
+                // The new entry begins where the one behind it did.
                 self.starts.insert(at, self.starts[at]);
                 (at, 0)
             }
@@ -154,6 +155,7 @@ impl Block {
     pub(crate) fn split_off(&mut self, at: usize) -> Self {
         debug_assert!(at <= self.len(), "a place among the entries");
         let cut = self.starts.get(at).map_or(self.data.len(), |&start| start as usize);
+        // Both parts go on growing.
         let mut upper = Self::with_capacity(self.data.capacity(), self.starts.capacity());
         upper.data.extend_from_slice(&self.data[cut..]);
         upper.starts.extend(self.starts[at..].iter().map(|&start| start - cut as u32));

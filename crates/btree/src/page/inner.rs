@@ -92,6 +92,7 @@ impl<'a> Inner<'a> {
     ///
     /// Cost: a comparison for each child.
     fn check_order(&self) -> Result<(), Corrupt> {
+        // The first separator is stored whole, the others without their common prefix.
         let ascends = |at: usize| match at {
             1 => *self.low < *self.separator(1),
             at => compare_keys(self.suffix(at - 1), self.suffix(at)).is_lt(),
@@ -99,6 +100,7 @@ impl<'a> Inner<'a> {
         if let Some(at) = (1..self.count).find(|&at| !ascends(at)) {
             return Err(Corrupt::rule("separators ascend", at as u64, at as u64));
         }
+        // A superblock in the tree would be freed and written over.
         match (0..self.count).find(|&at| self.child(at).number < SUPERBLOCKS) {
             Some(at) => Err(Corrupt::rule("number of a child", u64::from(SUPERBLOCKS), at as u64)),
             None => Ok(()),
@@ -134,6 +136,7 @@ impl<'a> Inner<'a> {
 
     /// The child for `key`: the last one whose separator is not above `key`, or the first one.
     pub(crate) fn child_for(&self, key: &[u8]) -> usize {
+        // A key without the common prefix lies before or behind all separators that have it.
         let Some(suffix) = key.strip_prefix(self.prefix) else {
             return if key < self.prefix { 0 } else { self.count - 1 };
         };
@@ -182,6 +185,7 @@ pub(crate) fn most_children(lows: &[&[u8]], fill: usize) -> usize {
     let mut sum = 0;
     let fits = |at: &usize| {
         sum += lows[*at].len();
+        // A node has two children at least, so the first two always count.
         *at < 2 || node_bytes(&lows[..=*at], sum) <= fill
     };
     (0..lows.len()).take_while(fits).count()

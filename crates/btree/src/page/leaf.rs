@@ -115,6 +115,7 @@ impl<'a> Leaf<'a> {
 
         let fences = Fences { low, high };
         let prefix = fences.prefix();
+        // The fences give the prefix, so its stored length is a check.
         (prefix.len() == prefix_len).then_some(Self {
             bytes,
             count,
@@ -292,6 +293,7 @@ impl<'a> Leaf<'a> {
 
     /// The place of `key`, or the place where it would be.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        // A key without the common prefix lies before or behind all keys of the leaf.
         let Some(suffix) = key.strip_prefix(self.prefix) else {
             return Err(if key < self.prefix { 0 } else { self.count });
         };
@@ -419,6 +421,7 @@ fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) ->
         from = to;
     }
 
+    debug_assert_eq!(from, block.len(), "every entry has a leaf");
     Some(divided)
 }
 

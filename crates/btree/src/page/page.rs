@@ -178,6 +178,7 @@ pub(crate) fn open(bytes: &[u8], tree: u64, number: PageNo) -> Result<Header, Co
         return Err(broken("number", u64::from(number), u64::from(header.number)));
     }
 
+    // Only leaves count steps.
     if header.step != 0 && kind != Kind::Leaf {
         return Err(broken("step", 0, u64::from(header.step)));
     }

@@ -97,6 +97,7 @@ impl Cache {
         let mut shard = self.shard(page.number);
         let (level, at) = *shard.places.get(&page.number)?;
         let slot = &mut shard.levels[usize::from(level)].slots[at as usize];
+        // Another page may have the number by now: the checksum tells.
         let is_meant = u32_at(slot.page.bytes(), 0) == page.crc;
         slot.was_used |= is_meant;
         is_meant.then(|| slot.page.clone())
@@ -106,6 +107,7 @@ impl Cache {
     pub(crate) fn put(&self, number: PageNo, page: Page) {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let mut shard = self.shard(number);
+        // A number has one page: an older one would be found in its place.
         shard.remove(number);
 
         let level = page.level();
@@ -180,7 +182,12 @@ impl Shard {
     fn remove(&mut self, number: PageNo) {
         let Some((level, at)) = self.places.remove(&number) else { return };
         let slots = &mut self.levels[usize::from(level)].slots;
+        debug_assert_eq!(
+            slots[at as usize].number, number,
+            "the table knows the place of the page"
+        );
         slots.swap_remove(at as usize);
+        // The last slot has moved into the place of the removed one.
         if let Some(moved) = slots.get(at as usize) {
             self.places.insert(moved.number, (level, at));
         }

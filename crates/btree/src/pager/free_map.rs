@@ -134,6 +134,7 @@ impl FreeMap {
         debug_assert!(u64::from(page) < self.pages, "a page of the file");
         self.used[page as usize / 64] |= 1 << (page % 64);
         self.used_pages += 1;
+        debug_assert!(self.used_pages <= self.pages, "no more pages are used than there are");
         self.changed[page as usize / MAP_PAGES] = true;
     }
 
@@ -158,6 +159,7 @@ impl FreeMap {
                 self.mark(page as PageNo);
                 return Some(page as PageNo);
             }
+            // No page of this word is free before one is given back.
             self.first_word += 1;
         }
         self.first_word = self.first_word.min(self.used.len().saturating_sub(1));

@@ -54,6 +54,7 @@ impl<'a> PageWriter<'a> {
     /// [`Error::Disk`](crate::page::error::Error::Disk): any of the earlier pages may or may not
     /// have been written.
     pub(crate) fn page(&mut self, number: PageNo) -> Result<&mut [u8]> {
+        // One write takes a batch, so its pages are neighbours.
         let is_next = u64::from(self.first) + self.count as u64 == u64::from(number);
         if self.count == BATCH_PAGES || !is_next {
             self.send()?;
@@ -61,6 +62,7 @@ impl<'a> PageWriter<'a> {
         }
 
         debug_assert!(self.count < BATCH_PAGES, "the batch has room for a page");
+        // The page gets other content, so the cached one is void.
         self.pager.cache.remove(number);
         let page = &mut self.batch[self.count * PAGE_SIZE..][..PAGE_SIZE];
         page.fill(0);
@@ -116,6 +118,7 @@ impl<'a> PageWriter<'a> {
 
     /// Keeps the buffer of a write that has ended.
     fn take_back(&mut self, done: Completion) -> Result<()> {
+        // Shorter buffers, of parts of a batch, are not used again.
         if done.buffer.len() == self.batch.len() {
             self.spare.push(done.buffer);
         }

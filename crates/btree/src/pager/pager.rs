@@ -126,6 +126,7 @@ impl Pager {
             return error;
         }
 
+        // The superblock tells whether the writer may have reused the page.
         match superblock::read(self.disk.as_ref(), self.path()) {
             Ok(superblock) if superblock.oldest > generation => {
                 Error::StaleReader { generation, oldest: superblock.oldest }
@@ -151,6 +152,7 @@ impl Pager {
     /// The error of a page that the device does not give, or that lies behind the end of the file:
     /// damage.
     fn unreadable(&self, page: PageRef, error: terrane_io::Error) -> Error {
+        // An error that may pass is no damage.
         if !error.is_unreadable() {
             return error.into();
         }
@@ -199,6 +201,7 @@ impl Pager {
             pages.iter().map(|&page| self.cached(page, level)).collect();
         let missing: Vec<usize> = (0..pages.len()).filter(|&at| loaded[at].is_none()).collect();
 
+        // One read needs no queue.
         if let [only] = missing[..] {
             loaded[only] = Some(self.read(pages[only], level)?);
         } else if !missing.is_empty() {
@@ -317,9 +320,9 @@ impl Pager {
             rest = behind;
         }
 
-        // The cache must not keep what these numbers stood for.
         self.counters.page_writes.add(pages.len() as u64);
         self.counters.write_calls.add(batches.len() as u64);
+        // The cache must not keep what these numbers stood for.
         for (number, _) in pages {
             self.cache.remove(*number);
         }

@@ -114,7 +114,9 @@ impl Superblock {
 
     /// The bytes of the page.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(usize::from(self.height) < LEVELS_MAX, "a reader takes the height");
         assert!(self.lists.len() <= LISTS_MAX, "the lists fit into the page");
+        debug_assert!(self.oldest <= self.generation, "the newest tree can be read");
         debug_assert!(self.log_start <= self.log_end, "the log does not end before it starts");
         debug_assert!(self.replaced <= self.log_end, "a replacement lies within the log");
 
@@ -169,6 +171,7 @@ impl Superblock {
         }
 
         let version = u32_at(bytes, 8);
+        // Checked behind the checksum, so that a damaged version counts as damage.
         if version != TREE_VERSION {
             return Err(Refusal::Version(version));
         }
@@ -197,6 +200,7 @@ impl Superblock {
             oldest: u64_at(bytes, 32),
             sizes: Sizes { key: fixed(40), value: fixed(42) },
             height: height as u8,
+            // Page 0 is a superblock, so number 0 stands for no page.
             root: Some(page_ref(48)).filter(|page| page.number != 0),
             applied: Some(page_ref(56)).filter(|page| page.number != 0),
             pages: u64_at(bytes, 64),
@@ -340,6 +344,7 @@ pub(crate) fn refused(path: &Path, both: &[Result<Superblock, Refusal>]) -> Erro
     let path = path.to_owned();
     let refusals = || both.iter().filter_map(|found| found.as_ref().err());
 
+    // The program of another version can tell more of the file than this one.
     if let Some(Refusal::Version(found)) = refusals().find(|is| matches!(is, Refusal::Version(_))) {
         return Error::UnsupportedVersion { path, found: *found, newest: TREE_VERSION };
     }
@@ -365,6 +370,7 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
         both = read_both(disk, path)?;
     }
 
+    // Beside a superblock of a newer version, the readable one may be outdated.
     let is_newer_version = both.iter().any(|found| matches!(found, Err(Refusal::Version(_))));
     let newest = both.iter().flatten().max_by_key(|superblock| superblock.generation);
 

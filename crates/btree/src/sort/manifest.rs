@@ -136,6 +136,7 @@ impl Manifest {
         input.take(SORT_MAGIC.len()).map_err(short)?;
 
         let version = input.u32().map_err(short)?;
+        // What follows in another version may mean anything.
         if version != SORT_VERSION {
             return Err(Refused::Version(version));
         }
@@ -165,6 +166,7 @@ impl Manifest {
                 blocks: input.u64().map_err(short)?,
             };
             expect("first record of a run", manifest.covered(), run.first)?;
+            // The end of what the run covers must be a number, too.
             let max = u64::MAX - run.first;
             if run.covered == 0 || run.covered > max {
                 return Err(Corrupt::rule("records covered by a run", 1, run.covered).into());

@@ -73,6 +73,7 @@ impl Merge {
         if left.prefix != right.prefix {
             return left.prefix < right.prefix;
         }
+        // An ended run has the highest prefix, which a key can have as well.
         if left.has_ended || right.has_ended {
             return right.has_ended;
         }

@@ -43,6 +43,7 @@ pub(super) fn run_name(number: u64) -> String {
 /// The number of the run with that file name.
 pub(super) fn run_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("sort.")?.strip_suffix(".run")?.parse().ok()?;
+    // Another spelling of the number is no file of a sort.
     (run_name(number) == name).then_some(number)
 }
 
@@ -145,6 +146,7 @@ impl RunWriter {
         debug_assert!(BLOCK_HEADER_SIZE < self.block.len(), "a block has a record");
         let length = (self.block.len() - BLOCK_HEADER_SIZE) as u32;
         self.block[4..8].copy_from_slice(&length.to_le_bytes());
+        // Blocks have one size, so that a reader finds each by its number.
         self.block.resize(self.parameters.block_bytes as usize, 0);
         let crc = checksum(&self.parameters, self.run.number, self.run.blocks, &self.block[4..]);
         self.block[..4].copy_from_slice(&crc.to_le_bytes());
@@ -223,6 +225,7 @@ impl RunReader {
     /// Makes sure that a whole record is current, unless the run ends.
     #[inline]
     fn settle(&mut self) -> Result<()> {
+        debug_assert!(self.at <= self.end, "the current record lies in the block");
         if self.at == self.end {
             if self.next_block == self.run.blocks {
                 return match self.records_left {

@@ -81,7 +81,7 @@ pub(crate) fn build(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Built> {
     let mut builder = Builder::new(pager, free_map, generation, fill_percent)?;
-    while let Some((key, value)) = input.next()? {
+    while let Some((key, value)) = input.next_ref()? {
         pager.sizes.check(key, Some(value))?;
         builder.add(key, value)?;
         if builder.block.bytes() >= builder.collected_max {
@@ -247,6 +247,7 @@ impl<'a> Builder<'a> {
         let below = Fences { low: &low, high: Some(&high) };
 
         let parts = leaf::divide(&lower, self.pager.sizes, below);
+        // Without a leaf saved, the even division is better.
         if parts.len() + 1 >= even.len() {
             return self.make_parts(&block, &even, None);
         }
@@ -276,10 +277,15 @@ impl<'a> Builder<'a> {
     /// Collects a child for a level, and cuts a node off once there are enough.
     fn add_child(&mut self, level: u8, child: ChildEntry) -> Result<()> {
         let at = usize::from(level) - 1;
+        debug_assert!(at <= self.children.len(), "levels begin from below");
         if self.children.len() <= at {
             self.children.push(Vec::with_capacity(COLLECTED_CHILDREN));
         }
 
+        debug_assert!(
+            self.children[at].last().is_none_or(|last| last.low < child.low),
+            "separators ascend"
+        );
         self.children[at].push(child);
         if self.children[at].len() < COLLECTED_CHILDREN {
             return Ok(());

@@ -193,6 +193,7 @@ pub(crate) fn step(
             Ok(Step { tree, low, high, gone, leaves })
         }
         Err(error) => {
+            // No tree refers to the pages of a failed step.
             for page in std::mem::take(&mut edit.taken) {
                 edit.free_map.give_back(page);
             }
@@ -305,6 +306,7 @@ impl Edit<'_> {
     /// Notes that the new tree does not have a child.
     fn let_go(&mut self, child: &Child, level: u8) {
         let pages = &mut self.tree.level_pages[usize::from(level)];
+        // A forged superblock may count fewer pages than the tree has.
         *pages = pages.saturating_sub(1);
         match child {
             Child::Stored(page) => self.gone.push(page.number),
@@ -346,6 +348,7 @@ impl Edit<'_> {
             end += 1;
         }
 
+        debug_assert!(first < end, "a step looks at one leaf or more");
         let low = siblings.entries[first].low.clone();
         let high = high_of(end - 1).map(<[u8]>::to_vec);
 
@@ -395,6 +398,7 @@ impl Edit<'_> {
             after += leaf::divide(block, self.pager.sizes, Fences { low, high }).len();
         }
 
+        // A smaller saving is not worth the writes.
         after < before && after * 8 <= before * 7
     }
 
@@ -414,6 +418,7 @@ impl Edit<'_> {
                 continue;
             }
 
+            // The only leaf of a node has its neighbour in the next node.
             if step_leaves.len() == 1 {
                 let widened = unless_damaged(self.widen(siblings, path.last(), 1))?;
                 let Some(before) = widened.flatten() else { return Ok(()) };
@@ -552,6 +557,7 @@ impl Edit<'_> {
             }
         }
 
+        // In the order of the file, so that neighbours go with one write.
         self.written.sort_unstable_by_key(|(number, _)| *number);
         self.pager.write(&self.written)?;
         let leaves = self.written.len() as u64;
@@ -573,6 +579,7 @@ impl Edit<'_> {
         entries: &mut Vec<ChildEntry>,
     ) -> Result<()> {
         let parts = leaf::divide(block, self.pager.sizes, fences);
+        debug_assert!(!parts.is_empty(), "a block has a leaf, even without entries");
         self.pager.counters.splits.add(parts.len() as u64 - 1);
         self.tree.level_pages[0] += parts.len() as u64;
 
@@ -622,6 +629,7 @@ impl Edit<'_> {
                     .is_some();
 
             if is_widened {
+                // No tree had these nodes: they are not counted any more.
                 for node in &nodes {
                     self.let_go(&node.child, level);
                 }
@@ -673,6 +681,7 @@ impl Edit<'_> {
 
         self.tree.height = level;
         self.tree.root = match (&root, self.empty_leaf) {
+            // A tree without entries has no leaf.
             (Child::Stored(page), Some(empty)) if *page == empty => {
                 self.let_go(&root, 0);
                 None
@@ -717,6 +726,7 @@ pub(crate) fn write_leaf(
     fences: Fences<'_>,
     (block, from, to): (&Block, usize, usize),
 ) -> u32 {
+    debug_assert!(from <= to && to <= block.len(), "a part of the block");
     leaf::write(bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
     let count = (to - from) as u16;
     let tree = pager.tree;

@@ -103,6 +103,7 @@ impl Core {
 
     /// Returns the value of a key in the visible state.
     pub(crate) fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        // The lock is given back before a page is read.
         let tree = {
             let state = self.state()?;
             if let Some(update) = state.update(key) {

@@ -59,6 +59,7 @@ impl Node {
         let mut bytes = [0; PAGE_SIZE];
         let lows: Vec<&[u8]> = entries.iter().map(|entry| entry.low.as_slice()).collect();
 
+        // A fresh child gets its page when it is stored.
         let unknown = PageRef { number: 0, crc: 0 };
         let children = entries.iter().map(|entry| match entry.child {
             Child::Stored(page) => page,
@@ -176,12 +177,14 @@ impl Tree {
 
         for level in (1..=self.height).rev() {
             let node = match Self::node(pager, &child, level) {
+                // The lowest readable node gives the range.
                 Err(Error::Corrupt { .. }) => break,
                 node => node?,
             };
 
             let view = node.view();
             let is_it = |at: &usize| u64::from(view.child(*at).number) == damaged;
+            // Only the nodes right above the leaves name leaves.
             let beside = (0..view.count()).find(is_it).filter(|_| level == 1);
             let at = beside.unwrap_or_else(|| view.child_for(key));
             low = view.separator(at);
@@ -216,6 +219,7 @@ impl Tree {
         let pages: Vec<PageRef> = reached.iter().filter_map(|(child, _)| stored(child)).collect();
         let leaves = pager.load_many(&pages, 0, true)?;
 
+        debug_assert_eq!(leaves.len(), reached.len(), "a leaf for each child that was reached");
         let mut rest = keys;
         for ((page, leaf), (_, count)) in pages.iter().zip(&leaves).zip(&reached) {
             let (own, behind) = rest.split_at(*count);
@@ -292,6 +296,7 @@ fn divide_keys(node: &Node, keys: &[&[u8]], below: &mut Vec<(Child, usize)>) {
     while let Some(first) = rest.first() {
         let at = view.child_for(first);
         let count = match node.high_of(at, None) {
+            // One key at least, so that forged separators cannot keep the loop going.
             Some(high) => rest.partition_point(|key| *key < high.as_slice()).max(1),
             None => rest.len(),
         };

@@ -2,7 +2,8 @@
 //!
 //! # JSON
 //!
-//! `tables` (how many), `table` (null if all were compacted), `bytes_before`, `bytes_after` (of the store on the disk), `wall_s`.
+//! `tables` (how many), `table` (null if all were compacted), `bytes_before`, `bytes_after` (of the
+//! store on the disk), `wall_s`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

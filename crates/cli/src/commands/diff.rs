@@ -222,8 +222,8 @@ impl Diff {
         };
 
         let mut kept_bytes = 0;
-        let mut diff = older.diff(newer)?;
-        while let Some(change) = diff.next()? {
+        for change in older.diff(newer)? {
+            let change = change?;
             match (change.old.is_found(), change.new.is_found()) {
                 (false, _) => report.added += 1,
                 (true, false) => report.removed += 1,

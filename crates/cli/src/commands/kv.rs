@@ -7,7 +7,7 @@
 //! # JSON
 //!
 //! Keys, values and blobs are printable text as it is, or `hex:` and digits for other bytes.
-//! `table` and `commit` are null for a B+tree. With `--snapshot`, `table` is null, and `snapshot` of
+//! `table` and `commit` are null for a B+tree. With `--snapshot`, `table` is null and `snapshot` of
 //! `get`, `scan` and `count` is the name.
 //!
 //! | command | fields                                                                                     |

@@ -466,7 +466,7 @@ fn open_sqlite(_: Option<&Path>) -> Result<Box<dyn Engine>, Failure> {
     Err(Failure::not_built("sqlite"))
 }
 
-/// What was at the place of a store before a replay.
+/// State of the place of a store before a replay.
 struct Before {
     /// Directories that were missing, the innermost first.
     missing: Vec<PathBuf>,

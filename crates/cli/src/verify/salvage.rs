@@ -2,7 +2,7 @@
 //!
 //! # JSON
 //!
-//! Of a store with tables:
+//! The report on a store with tables:
 //!
 //! | field            | meaning                                                                  |
 //! |------------------|--------------------------------------------------------------------------|
@@ -15,7 +15,7 @@
 //! | `is_lower_bound` | whether more may be lost than the numbers in `lost` say                  |
 //! | `wall_s`         | seconds                                                                  |
 //!
-//! Of a B+tree, a context store or a radix store the report is that of `terrane verify --repair
+//! The report on a B+tree, a context store or a radix store is that of `terrane verify --repair
 //! --accept-loss` on the copy.
 
 use std::fs::{self, File};

@@ -320,6 +320,7 @@ fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
         ))?);
     }
 
+    debug_assert!(own.next().is_none(), "changed buckets are not empty");
     inner.links = links.into();
     Ok(inner)
 }
@@ -697,6 +698,7 @@ pub(crate) fn delta_base(
     let RecordBody::Entries(base) = &full.body else { return None };
 
     // Entries of the node that are not kept, and entries of the base that are gone or changed.
+    debug_assert!(kept <= count && kept <= base.len(), "kept entries are in both");
     let changes = (count - kept) + (base.len() - kept);
     (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
 }

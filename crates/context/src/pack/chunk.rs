@@ -520,6 +520,7 @@ impl<'a> CopyWriter<'a> {
 
     /// Takes bytes up to the end of the window; returns their number.
     fn put(&mut self, bytes: &[u8]) -> Result<usize> {
+        debug_assert!(self.ready.len() < WINDOW_BYTES, "a full window was written");
         let some = bytes.len().min(WINDOW_BYTES - self.ready.len());
         self.ready.extend_from_slice(&bytes[..some]);
         if self.ready.len() == WINDOW_BYTES {
@@ -594,6 +595,7 @@ pub(crate) fn write_compacted(
     }
 
     copy.write()?;
+    debug_assert_eq!(copy.at, u64::from(next) * UNIT_BYTES, "runs are stored without gaps");
 
     // The map and the head come last: a copy without them is no chunk.
     debug_assert_eq!(map.len(), runs.len() * RUN_BYTES);

@@ -42,6 +42,8 @@ const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
 /// Set of objects that the index finds by their hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Indexing {
     /// Commits only.
     Minimal,
@@ -389,6 +391,7 @@ impl ControlFile {
 /// Returns the bytes of a file with this record in both pages, under successive numbers, and a
 /// mark.
 pub(crate) fn encode_file(control: &Control, mark: Mark) -> Vec<u8> {
+    debug_assert_eq!(control.store, mark.store, "record and mark are of one store");
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
 
     // Both pages, so that the loss of one page brings no older record back.

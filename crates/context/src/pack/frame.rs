@@ -202,6 +202,7 @@ impl FrameWriter {
 
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
 
+        debug_assert!(u32::try_from(payload.len()).is_ok(), "the length of a frame has 32 bits");
         let bytes = payload.len() as u32;
         let content = crc32c(payload);
         let words = [
@@ -251,6 +252,11 @@ impl Sink for FrameWriter {
         self.bytes.extend_from_slice(&self.body);
         self.bytes.extend_from_slice(&located_crc(at, &self.body).to_le_bytes());
         let bytes = (self.bytes.len() - start) as u32;
+        debug_assert_eq!(
+            record_size(&self.bytes[start..]),
+            Some(bytes as usize),
+            "a record says its size"
+        );
 
         // Padding to whole units, so that addresses need 32 bits.
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);

@@ -394,7 +394,6 @@ impl Locations {
         let is_left = before.is_some();
 
         // The options of an earlier attempt do not count.
-
         let recorded = wanted.over(disk, dir, store, None)?;
         for (part, path) in recorded.parts() {
             create_dirs(disk, path)?;

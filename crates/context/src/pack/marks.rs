@@ -49,6 +49,7 @@ impl MarkPage {
         match self {
             Self::Listed(listed) => {
                 let Err(at) = listed.binary_search(&unit) else { return false };
+                debug_assert!(listed.len() <= LISTED_MAX, "a longer list becomes bits");
                 if listed.len() < LISTED_MAX {
                     listed.insert(at, unit);
                     return true;
@@ -205,6 +206,7 @@ impl Marks {
             let mut unit = u32::MAX;
 
             while let Some(next) = self.live[chunk].below(unit) {
+                debug_assert!(next < unit, "a sweep goes down");
                 unit = next;
 
                 // Targets have lower addresses, so they are marked before the sweep comes to them.

@@ -426,6 +426,7 @@ impl Pack {
             return fetched;
         }
 
+        debug_assert_eq!(records.len(), missing.len(), "a read for each record that is missing");
         let bytes = records.iter().map(|(_, extent)| u64::from(extent.bytes)).sum();
         self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -510,6 +511,7 @@ impl Pack {
     ///
     /// The caller must [sync](Self::sync_new) the chunk before it appends.
     pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
+        debug_assert_eq!(tail.chunk.head.number, tail.end.chunk, "the tail lies in its chunk");
         let head = ChunkHead {
             number: tail.end.chunk + 1,
             store: tail.chunk.head.store,
@@ -560,6 +562,7 @@ impl Pack {
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let end = tail.end.plus(bytes.len());
+        debug_assert!(tail.end < end, "a frame moves the tail on");
         Ok((Tail { chunk: Arc::clone(&tail.chunk), end, chain }, bytes))
     }
 
@@ -609,6 +612,8 @@ impl Pack {
         }
 
         // The frames end before the durable end: name the missing chunk, or the damaged frame.
+        debug_assert!(start <= tail.end, "the walk over frames never goes back");
+
         let durable = limit.durable;
         if tail.end < durable && !limit.stops_at_damage {
             let lost = durable.chunk > tail.end.chunk

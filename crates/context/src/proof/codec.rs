@@ -63,6 +63,7 @@ impl Proof {
     pub fn decode(bytes: &[u8]) -> Coded<Self> {
         let mut reader = Reader { bytes, at: 0, end: bytes.len() };
         let version = reader.number(2)? as u16;
+        // Read first: what follows in another version may mean anything.
         if version != VERSION {
             return Err(ProofError::UnsupportedVersion { found: version });
         }
@@ -238,6 +239,7 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
 
     // Indices of 5 bits, then a bit that marks the end within the last byte.
     let mut bytes = vec![0u8; (INDEX_BITS * count + 8) / 8];
+    debug_assert!(u8::try_from(bytes.len()).is_ok(), "406 indices fit into 255 bytes");
     out.push(bytes.len() as u8);
     let bits = chain
         .segment
@@ -281,6 +283,10 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, count: usize) -> Coded<&'a [u8]> {
+        debug_assert!(
+            self.at <= self.end && self.end <= self.bytes.len(),
+            "the reader keeps to its list"
+        );
         let rest = &self.bytes[self.at..self.end];
         let taken = rest.get(..count).ok_or_else(|| {
             let what = "what is announced is there";
@@ -436,6 +442,7 @@ impl<'a> Reader<'a> {
         let bytes = self.take(usize::from(length))?;
         let last = bytes.last().copied().unwrap_or_default();
         self.rule(last != 0, "the last byte of a segment ends it", 0)?;
+        // The last bit that is set ends the segment; what follows is padding.
         let bits = bytes.len() * 8 - 1 - last.trailing_zeros() as usize;
         let count = bits / INDEX_BITS;
 

@@ -146,6 +146,7 @@ impl Source for Recorder {
     fn record(&self, link: &Link) -> Result<Arc<Record>> {
         let number = Self::number(link);
         let mut spots = self.lock();
+        // A second load gives the same record, so that a child has one number.
         if let Seen::Node { record, .. } = &spots[number].seen {
             return Ok(Arc::clone(record));
         }
@@ -154,6 +155,7 @@ impl Source for Recorder {
         let node = self.load_node(&spots[number])?;
 
         let first = spots.len();
+        debug_assert!(number < first, "parents are numbered before their children");
         let item = |item| Noted { parent: Some(Arc::clone(&node)), item, seen: Seen::Nothing };
         let record = match node.shape() {
             Shape::Entries(entries) => {

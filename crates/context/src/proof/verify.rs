@@ -148,6 +148,7 @@ impl<'a> Builder<'a> {
 
     /// Runs `make` at the root of a directory.
     fn within(&mut self, make: impl FnOnce(&mut Self) -> Built<Node>) -> Built<Node> {
+        // Buckets count within one directory.
         let outer = std::mem::take(&mut self.buckets);
         let made = make(self);
         self.buckets = outer;

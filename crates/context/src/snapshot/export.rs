@@ -76,6 +76,7 @@ impl ExportSource {
 /// Returns the root directory of a commit; `None` if it is empty.
 fn root(context: &Context) -> Result<Option<Arc<Node>>> {
     match context.tree().root() {
+        // The empty directory is never stored.
         Child::Dir(node) if node.count() == 0 => Ok(None),
         Child::Dir(node) => Ok(Some(Arc::clone(node))),
         _ => Err(Error::NotADirectory),
@@ -111,6 +112,7 @@ impl BaseSpot {
     /// Returns the inode of a bucket.
     fn bucket(self: &Rc<Self>, env: &Env, depth: u8, bucket: usize) -> Result<Option<Rc<Self>>> {
         let Shape::Inner(inner) = self.node.shape() else { return Ok(None) };
+        // Inodes of other depths divide the steps otherwise, so their buckets do not correspond.
         if inner.depth() != depth {
             return Ok(None);
         }
@@ -168,6 +170,7 @@ impl OpenNode {
                 self.entries.push((entries.step(self.next).into(), Bound::Dir(number)));
             }
             Shape::Inner(_) => {
+                debug_assert_eq!(self.mask & 1 << self.next, 0, "a bucket is exported once");
                 self.mask |= 1 << self.next;
                 self.below.push(number);
             }
@@ -199,6 +202,7 @@ impl Exporter<'_> {
 
     /// Exports the root directory; returns its number.
     fn tree(&mut self, node: Arc<Node>, base: Option<Rc<BaseSpot>>) -> Result<usize> {
+        // Equal hashes: the base has the whole tree.
         if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
             return self.base(base);
         }
@@ -269,6 +273,7 @@ impl Exporter<'_> {
     }
 
     fn value(&mut self, spot: Spot<'_>, hash: Hash) -> Result<usize> {
+        // A value at several paths is written once.
         if let Some(number) = self.written.get(&(true, hash)) {
             return Ok(*number);
         }
@@ -316,6 +321,11 @@ impl Exporter<'_> {
                 Element::Entries { leaf: entries.is_leaf(), base, entries: open.entries }
             }
             Shape::Inner(inner) => {
+                debug_assert_eq!(
+                    (open.mask & !open.kept).count_ones() as usize,
+                    open.below.len(),
+                    "each bucket that is not kept has a number"
+                );
                 let base = self.base_of(open.inode.as_ref().filter(|_| open.kept != 0))?;
                 Element::Inner(InnerElement {
                     base,

@@ -559,6 +559,7 @@ impl<'a> Importer<'a> {
         let mut writer = lock(&store.writer);
         store.check_writable(&writer)?;
 
+        debug_assert!(!self.batch.is_empty(), "a frame has elements");
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
 
@@ -567,6 +568,7 @@ impl<'a> Importer<'a> {
             for (number, ready) in &batch {
                 let extent = self.put(*number, ready, sink)?;
                 let object = &mut self.imported[*number];
+                debug_assert!(object.extent.is_none(), "an element is written once");
                 object.extent = Some(extent);
                 written.push((matches!(ready, Ready::Value(_)), object.hash, extent));
             }

@@ -192,6 +192,7 @@ impl Header {
         }
         let crc = crc32c(&bytes[..SNAPSHOT_HEAD_BYTES - 4]);
 
+        // Checked before the version: damage must not look like another version.
         if crc != word(SNAPSHOT_HEAD_BYTES - 4) {
             let found = u64::from(word(SNAPSHOT_HEAD_BYTES - 4));
             return Err(damaged(Corrupt::rule("checksum of the head", u64::from(crc), found)));
@@ -291,6 +292,7 @@ impl Element {
             Self::Base(BasePosition::Step(parent, step)) => {
                 out.push(BASE_DIR);
                 put_back(own, *parent, out);
+                debug_assert!(u8::try_from(step.len()).is_ok(), "a step has at most 255 bytes");
                 out.push(step.len() as u8);
                 out.extend_from_slice(step);
             }
@@ -320,6 +322,7 @@ impl Element {
             kind @ (FLAT | LEAF) => {
                 let base = take_optional(own, bytes)?;
                 let count = take_leb(bytes)? as usize;
+                // Reserves no more than the bytes can hold: the count may be forged.
                 let mut entries = Vec::with_capacity(count.min(bytes.len() / 3));
                 for _ in 0..count {
                     entries.push(take_entry(own, bytes)?);
@@ -349,6 +352,7 @@ fn put_entry(own: usize, step: &[u8], bound: &Bound, out: &mut Vec<u8>) {
         Bound::Kept => ENTRY_KEPT,
     });
 
+    debug_assert!(u8::try_from(step.len()).is_ok(), "a step has at most 255 bytes");
     out.push(step.len() as u8);
     out.extend_from_slice(step);
 
@@ -398,6 +402,7 @@ fn take_inner(own: usize, bytes: &mut &[u8]) -> std::result::Result<InnerElement
 fn take_commit(own: usize, bytes: &mut &[u8]) -> std::result::Result<CommitElement, Corrupt> {
     let root = take_optional(own, bytes)?;
     let count = take_leb(bytes)? as usize;
+    // Reserves no more than the bytes can hold: the count may be forged.
     let mut parents = Vec::with_capacity(count.min(bytes.len() / HASH_BYTES));
     for _ in 0..count {
         parents.push(take_hash(bytes)?);
@@ -434,6 +439,7 @@ impl<'a> StreamWriter<'a> {
 
     /// Writes the end; returns the length of the stream.
     pub(crate) fn end(mut self) -> Result<u64> {
+        // No element is empty, so a length of 0 stands for the end.
         let mut end = vec![0];
         end.extend_from_slice(&(self.elements as u64).to_le_bytes());
         self.put(&end)?;

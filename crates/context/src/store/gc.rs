@@ -121,6 +121,8 @@ pub enum GcPace {
 
 /// Result of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct GcReport {
     /// Kept commits, without those made meanwhile.
     pub kept: u64,
@@ -436,6 +438,8 @@ impl Store {
             plan.retained = old;
         }
 
+        debug_assert!(old <= plan.retained, "commits that were removed stay removed");
+
         match since.or(missing.pop_first()) {
             Some(hash) => Err(Error::UnknownCommit { hash }),
             None => Ok(plan),
@@ -658,6 +662,7 @@ impl Store {
     ) -> Result<()> {
         let pack = &self.inner.pack;
         let empty = self.rules().empty_hash();
+        debug_assert!(from <= to, "the pack grows");
         for number in from.chunk..=to.chunk {
             let chunk = pack.chunk(number)?;
 
@@ -948,6 +953,12 @@ impl Store {
 
             pacer.add(unit_bytes(u64::from(run.units)))?;
         }
+
+        debug_assert_eq!(
+            found.live,
+            unit_bytes(found.kept.iter().map(|run| u64::from(run.units)).sum()),
+            "live bytes are those of the kept runs"
+        );
 
         Ok(found)
     }

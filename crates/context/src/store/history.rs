@@ -101,6 +101,7 @@ impl<'a> Search<'a> {
         let Some((at, _)) = seen.found else { return Ok(()) };
         seen.depth = seen.depth.min(depth);
 
+        // Flags only grow, so that a commit is queued a few times at most.
         if seen.flags & flags == flags {
             return Ok(());
         }
@@ -130,8 +131,10 @@ impl<'a> Search<'a> {
     /// Returns whether another common ancestor may exist, or a known one may be an ancestor of
     /// another.
     fn goes_on(&self) -> bool {
+        debug_assert!(self.open <= self.queue.len(), "only queued commits are open");
         let newest = self.queue.peek().map(|(at, _)| *at);
         let oldest = self.common.first().map(|(at, _)| *at);
+        // Parents lie before children in the pack, so older commits cannot change the result.
         self.open > 0 || self.common.len() > 1 && newest > oldest
     }
 
@@ -172,6 +175,7 @@ impl<'a> Ancestors<'a> {
     }
 
     fn add(&mut self, hash: Hash, generation: usize) -> Result<()> {
+        // Several paths lead to a commit; the shortest one counts.
         if let Some((known, _)) = self.met.get_mut(&hash) {
             *known = generation.min(*known);
             return Ok(());

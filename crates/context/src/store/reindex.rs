@@ -46,6 +46,7 @@ pub(crate) fn open_current(
         return Ok(None);
     }
 
+    // The files are removed and made anew, so the index is closed first.
     index.close().map_err(Error::index)?;
     drop(index);
     let (_, entries) = make(inner, engine, is_of_object, &mut |_| {})?;
@@ -134,6 +135,7 @@ pub(crate) fn is_intact(inner: &StoreInner, engine: &Arc<dyn IndexEngine>) -> bo
     let dir = inner.pack.locations().index();
     let Ok(Some(index)) = engine.read(Arc::clone(&inner.disk), &dir) else { return false };
     let control = inner.view().control;
+    // Reads all entries, so that damage is found now and not by a later lookup.
     let is_intact = is_current(&*index, &control).unwrap_or(false)
         && index.each_from(&STATE_KEY, &mut |_, _| true).is_ok();
     index.close().is_ok() && is_intact

@@ -355,6 +355,7 @@ fn open_as_begun(
 ) -> Option<OpenedStore> {
     let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(locations), false, 0));
     pack.set_store(control.store).ok()?;
+    // A chunk with a head was opened before.
     if pack.chunk(control.tail.chunk).is_ok() {
         return None;
     }
@@ -682,6 +683,7 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
             copy.write_at(&bytes, 0)?;
             copy.sync()?;
         }
+        // Counted also if they could not be copied: the pack loses them.
         moved += bytes.len() as u64;
     }
 

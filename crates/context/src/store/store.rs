@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, create_dirs};
-use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode, Reserve};
+use terrane_io::{Access, Disk, DiskFile, Durability, EntryKind, LockGuard, OpenMode, Reserve};
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
@@ -41,7 +41,7 @@ use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::inner::{StoreInner, View, recover};
-use crate::store::options::{Durability, Options};
+use crate::store::options::Options;
 use crate::store::reindex::open_current;
 use crate::store::watch::HeadChange;
 use crate::tree::digest;
@@ -472,6 +472,7 @@ impl Store {
     /// [`InvalidConfig`](Error::InvalidConfig), [`IncompleteImport`](Error::IncompleteImport),
     /// [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk).
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
+        // Checked before anything is created.
         options.check()?;
         create_dirs(&*disk, dir)?;
         let (dir, anchor) = enter(&*disk, dir)?;
@@ -523,6 +524,7 @@ impl Store {
         disk.sync_dir(dir)?;
         pack.set_store(store)?;
         write_control(&*disk, dir, &control, tail.end)?;
+        // The record was written under two numbers, one for each page.
         control.sequence += 1;
         sync_parent(&*disk, dir)?;
 
@@ -545,7 +547,7 @@ impl Store {
     /// sync of its own, so after a power loss it may lag by the writes that the system had not
     /// written back.
     ///
-    /// If it lags, or with [`Relaxed`](Durability::Relaxed) durability, damage of the last frame
+    /// If it lags, or with [`Buffered`](Durability::Buffered) durability, damage of the last frame
     /// alone looks like a torn write, and is truncated. After the death of the process alone, the
     /// mark is exact.
     ///
@@ -608,6 +610,7 @@ impl Store {
             if fell_back || !file.damaged.is_empty() {
                 view.control.sequence = newest.sequence + 1;
                 write_control(&*disk, dir, &view.control, tail.end)?;
+                // The record was written under two numbers, one for each page.
                 view.control.sequence += 1;
             }
 
@@ -698,6 +701,7 @@ impl Store {
             marks: RwLock::new(None),
         };
 
+        // The mark on the disk may lag behind what opening has synced.
         store.move_mark(store.inner.view().control.store, lock(&store.written).end);
         Ok(store)
     }
@@ -793,6 +797,7 @@ impl Store {
     /// # Errors
     /// Errors of [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
     pub fn find_object(&self, kind: Kind, hash: &Hash) -> Result<Option<Tree>> {
+        // The empty directory is never stored, so no index has it.
         if kind == Kind::Directory && *hash == self.rules().empty_hash() {
             return Ok(Some(self.inner.empty()));
         }
@@ -870,7 +875,7 @@ impl Store {
     }
 
     /// Commits `context`: appends its changes and a commit record. Durable when the call returns,
-    /// unless the store is [`Relaxed`](Durability::Relaxed). The context and its parents stay as
+    /// unless the store is [`Buffered`](Durability::Buffered). The context and its parents stay as
     /// they are.
     ///
     /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes
@@ -936,6 +941,7 @@ impl Store {
         let (end, written) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
+            // Tested under the writer's lock, so that the head stays the same up to the commit.
             if let Some((name, BranchTest::Is(test))) = to
                 && self.branch(name) != test
             {
@@ -963,7 +969,7 @@ impl Store {
         };
 
         // Outside the writer's lock: other commits append while this one waits for the fsync.
-        if self.options.durability == Durability::Relaxed {
+        if self.options.durability <= Durability::Buffered {
             self.keep(written);
         } else {
             self.sync_and_keep(end, written)?;
@@ -1305,6 +1311,11 @@ impl Store {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
 
+        debug_assert!(
+            writer.tail.end <= lock(&self.synced).end,
+            "frames are durable before the record that names them"
+        );
+
         // The index follows the pack: it never has an object that a crash could take.
         let entry = |(hash, extent): (Hash, Extent)| (key(Object::Commit, &hash), value(extent));
         let mut entries: Vec<(IndexKey, IndexValue)> = commits.into_iter().map(entry).collect();
@@ -1349,6 +1360,7 @@ impl Store {
         );
 
         debug_assert!(view.control.sequence < control.sequence, "records are numbered upwards");
+        // The index has these commits now.
         view.recent.clear();
         view.indexed = control.tail;
 
@@ -1400,6 +1412,10 @@ impl Store {
         drop(view);
 
         // The changes of a collection come on top of the view.
+        debug_assert!(
+            change.first.is_none_or(|first| control.first <= first),
+            "chunks go from the first on"
+        );
         control.collecting = change.collecting.unwrap_or(control.collecting);
         control.first = change.first.unwrap_or(control.first);
         control.volumes = change.volumes.unwrap_or(control.volumes);
@@ -1514,7 +1530,7 @@ impl Store {
             (writer.tail.end, current)
         };
 
-        if self.options.durability == Durability::Durable {
+        if self.options.durability >= Durability::Group {
             self.sync_to(end)?;
         }
         self.inner.call_watches(end);

@@ -133,6 +133,7 @@ pub(crate) fn differing(
 ) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     differing_inodes(envs, left, right, &mut pairs)?;
+    // Buckets are not in the order of their steps.
     pairs.sort_unstable_by(|a, b| a.step().cmp(b.step()));
     Ok(pairs)
 }
@@ -147,6 +148,7 @@ fn differing_inodes(
     let shapes = left.map(|node| node.shape()).zip(right.map(|node| node.shape()));
     if let Some((Shape::Inner(l), Shape::Inner(r))) = shapes {
         for bucket in 0..BRANCHING_MAX as usize {
+            // Below equal hashes nothing differs, so nothing is read there.
             if l.bucket_hash(bucket) != r.bucket_hash(bucket) {
                 let left = l.fetch(envs.left, bucket)?;
                 let right = r.fetch(envs.right, bucket)?;

@@ -54,6 +54,11 @@ impl Hashed {
 pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     let mut levels = HashLevels::default();
     levels.add(root);
+    debug_assert!(
+        levels.jobs.iter().all(|jobs| !jobs.is_empty()),
+        "a node of a level has a child on the level below"
+    );
+
     let mut hashed = Hashed::default();
 
     // A level needs the hashes of the levels below, so levels are hashed one after the other.
@@ -105,6 +110,7 @@ impl<'a> HashLevels<'a> {
                     self.push(0, Job::Value(value));
                 }
                 Some(Below::Node(node)) => {
+                    // A node with one owner is met once, so its level need not be kept.
                     let is_shared = Arc::strong_count(node) > 1;
                     let known = self.shared.get(&Arc::as_ptr(node)).filter(|_| is_shared);
                     match known {

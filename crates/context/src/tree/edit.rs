@@ -80,6 +80,7 @@ enum Next {
 /// Puts `new` at `path`, which has a step, or removes the child there if `new` is `None`. Only
 /// bound paths are removed.
 fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Result<()> {
+    debug_assert!(!path.is_empty(), "a change has a step");
     let (dir, is_taken) = take_dir(env, root)?;
     let mut opened = Vec::with_capacity(2 * path.len());
     match descend(env, dir, path, new, &mut opened) {
@@ -102,6 +103,7 @@ fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Resu
 /// whether the directory was taken out of the child.
 fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
     if let Child::Dir(dir) = child {
+        debug_assert!(!Arc::ptr_eq(dir, &TAKEN), "a child is taken out once");
         return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
     }
     let dir = child.dir(env)?;
@@ -323,6 +325,7 @@ impl<'p> Open<'p> {
 /// whether the inode was taken out.
 fn take_bucket(env: &Env, inner: &mut InnerNode, bucket: usize) -> Result<(Arc<Node>, bool)> {
     if let Some(Slot::Node(node)) = inner.slot_mut(bucket) {
+        debug_assert!(!Arc::ptr_eq(node, &TAKEN), "a child is taken out once");
         return Ok((std::mem::replace(node, Arc::clone(&TAKEN)), true));
     }
     let node = inner.bucket(env, bucket)?;

@@ -208,6 +208,7 @@ impl<'a> Written<'a> {
             Body::Inner(inner) => inner_written(inner, links, height, sink)?,
         };
 
+        debug_assert!(extent.at < sink.next(), "a record is appended");
         self.nodes.push((node, extent, Some(Arc::new(record))));
         let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {

@@ -517,6 +517,8 @@ pub(crate) enum Shape<'a> {
 impl EntriesNode {
     /// Creates entries without a base.
     pub(crate) fn new(leaf: bool, bindings: Vec<Binding>) -> Self {
+        debug_assert!(bindings.windows(2).all(|pair| pair[0].0 < pair[1].0), "steps ascend");
+        debug_assert!(bindings.len() < OWN as usize, "numbers of items leave a bit for own ones");
         let own = |(step, child)| OwnItem { step: Step::Own(step), child };
         let items = (0..bindings.len() as u32).map(|number| Item(number | OWN)).collect();
         Self { leaf, base: None, items, own: bindings.into_iter().map(own).collect() }
@@ -631,6 +633,8 @@ impl EntriesNode {
 
     /// Inserts an item at a [`position`](Self::position).
     pub(crate) fn insert(&mut self, position: usize, step: &[u8], child: Child) {
+        debug_assert!(position == 0 || self.step(position - 1) < step, "steps ascend");
+        debug_assert!(position == self.len() || step < self.step(position), "steps ascend");
         self.items.insert(position, Item(self.own.len() as u32 | OWN));
         self.own.push(OwnItem { step: Step::Own(step.into()), child });
     }
@@ -675,6 +679,7 @@ impl InnerNode {
 
     /// Returns whether a bucket is own, and its position in the own slots.
     fn rank(&self, bucket: usize) -> (bool, usize) {
+        debug_assert!(bucket < 32, "an inode has at most 32 buckets");
         let bit = 1u32 << bucket;
         (self.changed & bit != 0, (self.changed & (bit - 1)).count_ones() as usize)
     }
@@ -728,6 +733,7 @@ impl InnerNode {
         }
         self.changed |= 1 << bucket;
         self.mask |= 1 << bucket;
+        debug_assert_eq!(self.own.len(), self.changed.count_ones() as usize, "a slot each");
     }
 
     /// Updates the count of entries, and removes a bucket without entries.
@@ -745,6 +751,7 @@ impl InnerNode {
         }
         self.changed &= !(1 << bucket);
         self.mask &= !(1 << bucket);
+        debug_assert_eq!(self.own.len(), self.changed.count_ones() as usize, "a slot each");
     }
 }
 

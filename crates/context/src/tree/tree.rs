@@ -21,6 +21,8 @@ use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
 /// Kind of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Kind {
     /// A byte string.
     Value,
@@ -410,6 +412,7 @@ impl Tree {
                 self.apply_buffer()?;
             }
             self.buffer.insert(path, bytes);
+            debug_assert!(self.buffer.len() <= WRITE_BUFFER_MAX, "the buffer is bounded");
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));
             bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
@@ -503,6 +506,7 @@ impl Tree {
             }
         };
 
+        debug_assert!(gone <= path.len(), "a path is cut at one of its steps");
         if gone == 0 {
             return Ok(false);
         }

@@ -53,6 +53,7 @@ impl Entry {
 
 /// Returns whether two children of hashed trees have the same kind and hash.
 pub(crate) fn same(left: (&Env, Spot<'_>), right: (&Env, Spot<'_>)) -> bool {
+    // In Tezos an empty directory and an empty value have one hash, so the kinds are compared too.
     left.1.is_value() == right.1.is_value()
         && spot_hash(left.0, left.1) == spot_hash(right.0, right.1)
 }

@@ -125,6 +125,7 @@ impl WriteBuffer {
         let hash = self.hash(path);
         let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
         for step in path {
+            debug_assert!(u8::try_from(step.len()).is_ok(), "a step has at most 255 bytes");
             encoded.push(step.len() as u8);
             encoded.extend_from_slice(step);
         }

@@ -360,6 +360,7 @@ impl PageBuilder {
 
         let (values, rest) = rest[at..].split_at_mut(self.values_len);
         values.copy_from_slice(&self.values[..self.values_len]);
+        // The buffer may hold an earlier page, whose bytes must not reach the file.
         rest.fill(0);
         seal(page, place);
         self.entries.clear();
@@ -488,6 +489,7 @@ impl PageLayout {
             }
         }
 
+        // Only a page with blobs needs a look at each entry.
         let has_blob = |tag: u8| tag == Kind::InsertBlob as u8;
         let blobs_are_whole = |index| layout.try_entry(page, index).is_some();
         let any_blob = page[kinds..prefix]

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::files::create_dirs;
-use terrane_io::{Access, Disk, EntryKind, OpenMode};
+use terrane_io::{Access, Disk, Durability, EntryKind, OpenMode};
 
 use crate::check::store::ManifestCopies;
 use crate::check::store::ManifestCopy;
@@ -39,7 +39,7 @@ use crate::session::inner::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, anchor_dir, is_session_like, lock_dir_shared,
     read_snapshot, snapshot_name, snapshot_names, snapshot_path,
 };
-use crate::store::options::{Durability, StoreOptions};
+use crate::store::options::StoreOptions;
 use crate::store::store::Store;
 use crate::table::session::SessionOptions;
 

@@ -68,8 +68,11 @@ impl Worker {
 
     /// Ends the thread after the requests queued so far.
     pub(crate) fn stop(&self) {
+        // The lock is free before the join, so callers find no thread instead of waiting for it.
         let state = std::mem::replace(&mut *lock(&self.state), WorkerState::Stopped);
         if let WorkerState::RunningThread(RunningThread { sender, thread }) = state {
+            // Without a sender the loop of the thread ends; steps catch their panics, so the join
+            // succeeds.
             drop(sender);
             let _ = thread.join();
         }

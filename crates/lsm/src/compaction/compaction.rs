@@ -204,6 +204,7 @@ pub(crate) fn planned(inputs: &[Input]) -> Planned {
         match input {
             Input::Run(run) => planned.add_run(run),
             Input::Buffer(buffer) => {
+                // Entries of one key may become one later, so both counts are upper bounds.
                 planned.entries += buffer.len() as u64;
                 planned.key_pages += pages_of(buffer.weight_bytes());
             }
@@ -271,6 +272,7 @@ impl Compaction {
     pub(crate) fn resumed(set: &Arc<FileSet>, spec: CompactionSpec, taken: ResumedPages) -> Self {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
         let compaction = Self::new(set, spec);
+        // The noted work comes from a snapshot, so it is clamped before it is subtracted.
         let skipped = taken.partial.work.min(compaction.work);
         // The written part need not be merged again, only reread at a lower price.
         let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
@@ -302,6 +304,10 @@ impl Compaction {
         };
 
         compaction.done.store(compaction.total(), Ordering::Release);
+        debug_assert!(
+            compaction.is_complete(),
+            "nobody works on a compaction that was made complete"
+        );
         compaction
     }
 
@@ -356,6 +362,7 @@ impl Compaction {
     /// first waits for one under way.
     pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
         let mut guard = lock(&self.job);
+        // A job that a panic left half way has nothing that could be flushed.
         self.begin_anew_unless_whole(&mut guard);
 
         let tally = guard.1;
@@ -438,11 +445,13 @@ impl Compaction {
     /// Those of [`advance_to`](Self::advance_to). The update that needs the work repeats it, and
     /// meets the error if it persists.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
+        // A lookup never waits for the step of another thread.
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
         if self.is_complete() || lock(&self.failed).is_some() {
             return Ok(false);
         }
 
+        // One page is the smallest step, so it delays the lookup least.
         let target = self.done() + 1;
         self.advance_job_by(&mut job, |(job, tally)| match job {
             Job::Entries { merge, builder } if !builder.may_wait() && !merge.may_wait() => {
@@ -470,6 +479,7 @@ impl Compaction {
         &self,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
+        // Held to the end: nobody else may step the compaction while two threads work on it.
         let mut job = lock(&self.job);
         job.0 = self.start()?;
         let Job::Entries { merge, builder } = &mut job.0 else {
@@ -495,6 +505,7 @@ impl Compaction {
             Ok(watched)
         });
 
+        // After an error or a break, the merge has passed entries that the builder does not have.
         if !matches!(done, Ok(ControlFlow::Continue(()))) {
             job.0 = Job::Idle;
             self.begin_anew_unless_whole(&mut job);
@@ -538,6 +549,8 @@ impl Compaction {
             for (entry, blob) in batch.entries() {
                 builder.push(entry, blob, || key_hash(salt, entry.key))?;
             }
+            // The plan counts blobs of runs only, so blobs of memtables must not raise the count
+            // further.
             let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
             self.note(batch.pages_passed + blob_pages);
             reader.recycle(batch);
@@ -573,6 +586,7 @@ impl Compaction {
 
     fn begin_anew_unless_whole(&self, job: &mut (Job, WorkTally)) {
         if !job.0.can_go_on() {
+            // Without the output of the interrupted attempt all planned work is ahead again.
             *job = (Job::Idle, WorkTally::default());
             self.done.store(0, Ordering::Release);
             self.total.fetch_max(self.work, Ordering::AcqRel);
@@ -602,7 +616,9 @@ impl Compaction {
             }
         }
 
+        // Inputs without entries have no bounds, and no key is ever compared with the default.
         let (lower, upper) = bounds.unwrap_or_default();
+        debug_assert!(lower <= upper, "the smallest key is no larger than the largest");
         RunPlan { lower, upper, ..self.plan.clone() }
     }
 
@@ -611,6 +627,7 @@ impl Compaction {
         let combine = Combine::Levels;
         let order = Order::Ascending;
         let operator = self.operator.clone();
+        // Only runs read ahead; they share the memory for it.
         let runs = inputs.iter().filter(|input| input.run().is_some()).count();
         let reading = Reading::merge(&self.set, runs);
 
@@ -622,6 +639,7 @@ impl Compaction {
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {
+                    // The newest part stands last, and a merge takes its newest source first.
                     let parts = buffer.parts().iter().rev();
                     let readers = parts.map(|part| MemtablePartReader::new(part, range, order));
                     sources.extend(readers.map(Source::Memtable));
@@ -648,7 +666,9 @@ impl Compaction {
     /// Errors of the disk, and damaged inputs.
     fn reread(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         let View::Inputs(inputs) = self.view() else { return Ok(()) };
+        // A reread page costs half of a merged one.
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
+        // The job is idle while its output is out, so a panic in here leads to a new beginning.
         let mut resumed = match std::mem::replace(&mut job.0, Job::Idle) {
             Job::Interrupted(taken) => {
                 Box::new(ResumedOutput::new(*taken, &self.bounded_plan(&inputs)))
@@ -660,8 +680,11 @@ impl Compaction {
             }
         };
 
+        debug_assert!(self.done() <= job.1.reread, "nothing but rereading has been done so far");
+
         let number = resumed.number();
         let read = resumed.step(pages).map(|has_ended| {
+            // Rounding must not count more than was planned for rereading.
             self.note((resumed.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
                 job.0 = Job::ResumedOutput(resumed);
@@ -673,6 +696,8 @@ impl Compaction {
         match read {
             Ok(None) => Ok(()),
             Ok(Some(builder)) => {
+                // All keys up to the last written one are in the output, so the inputs open behind
+                // it.
                 let last = builder.last_key();
                 let runs = inputs.iter().filter_map(Input::run);
                 job.1.pages_before = runs.map(|run| u64::from(run.pages_before(last))).sum();
@@ -699,6 +724,7 @@ impl Compaction {
     fn complete(&self, output: Option<Run>) {
         assert!(self.done() < self.total(), "a compaction completes once");
         if let Some(run) = &output {
+            debug_assert!(run.meta().entries <= self.plan.entries_max, "entries only combine");
             run.count_written();
         }
 
@@ -709,14 +735,17 @@ impl Compaction {
             entries = output.as_ref().map_or(0, |run| run.meta().entries),
         );
 
+        // The origin names the inputs, which the view shows until here.
         let output = View::Output(output.map(|run| Arc::new(self.with_origin(run))));
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let inputs = std::mem::replace(&mut *view, output);
         drop(view);
+        // Readers must find the output before the compaction counts as complete.
         self.done.store(self.total(), Ordering::Release);
 
         // Dropped without the lock of the view: the last holder of an input removes its file, and
         // no reader should wait for that.
+        debug_assert!(matches!(inputs, View::Inputs(_)), "a compaction completes once");
         let View::Inputs(inputs) = inputs else { return };
         let buffers = inputs.iter().filter_map(|input| match input {
             Input::Buffer(buffer) => Some(buffer.clone()),
@@ -735,6 +764,7 @@ impl Compaction {
         let View::Inputs(inputs) = self.view() else { return output };
         let runs = inputs.iter().map(|input| {
             let run = input.run()?;
+            // A weak reference, so that an origin keeps no file of an input.
             Some((run.number(), run.mask().clone(), Arc::downgrade(run)))
         });
         match runs.collect() {
@@ -755,6 +785,7 @@ impl Compaction {
                     }
                 }
                 Job::Finishing { finisher, passed } => {
+                    // The total is an estimate, and a caller that asks for it needs the output.
                     let is_last = target >= self.total();
                     let wanted = if is_last { u64::MAX } else { target - self.done() };
                     let left = finisher.step(u32::try_from(wanted).unwrap_or(u32::MAX))?;
@@ -776,6 +807,9 @@ impl Compaction {
     /// Continues with filter and index once the inputs are used up.
     fn end_entries(&self, (job, tally): &mut (Job, WorkTally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
+        debug_assert!(merge.current().is_none(), "every entry of the inputs was merged");
+
+        // The page is written while the job is whole, so the step can be repeated on a full disk.
         builder.finish_last_page()?;
         let pages = tally.pages_before + merge.pages_passed();
         let passed = pages + self.blob_pages + self.buffer_pages;
@@ -807,6 +841,7 @@ impl Compaction {
     /// Pages passed in the inputs, with an estimate for memtables and blobs.
     fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: WorkTally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
+        // Memtables have no pages to pass, so written pages stand for them, up to the estimate.
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
         let pages = tally.pages_before + merge.pages_passed();
         pages + blob_pages.min(self.blob_pages) + written
@@ -838,6 +873,7 @@ impl Compaction {
 
             let done = tally.done(self.passed(merge, builder, tally));
             self.note(done);
+            // From the total on, only the end of the inputs ends the step.
             if done >= target && target < self.total() {
                 return Ok(false);
             }

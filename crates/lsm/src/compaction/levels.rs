@@ -165,6 +165,7 @@ enum LevelPolicy {
 
 fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPolicy {
     match policy {
+        // A lone first level tiers: levelling would rewrite the whole table with each flush.
         CompactionPolicy::LazyLevelling if level == last && level > 1 => LevelPolicy::Levelling,
         CompactionPolicy::LazyLevelling | CompactionPolicy::Tiering => LevelPolicy::Tiering,
         CompactionPolicy::Levelling => LevelPolicy::Levelling,
@@ -192,6 +193,7 @@ impl CompactionEnv<'_> {
             LevelPolicy::Tiering => level.saturating_sub(1),
             LevelPolicy::Levelling => level,
         };
+        // Saturates: a level of 2^64 bytes holds any run.
         let ratio = u64::from(self.config.size_ratio);
         self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
     }
@@ -199,7 +201,7 @@ impl CompactionEnv<'_> {
     /// Returns the level on which a single run of this size belongs, as the last level of a table.
     pub(crate) fn last_level_of(&self, size: u64) -> usize {
         let fits = |level: &usize| {
-            let policy = level_policy(self.config.merge_policy, *level, *level);
+            let policy = level_policy(self.config.compaction_policy, *level, *level);
             size <= self.run_size_max(*level, policy)
         };
         (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX)
@@ -230,7 +232,7 @@ impl CompactionEnv<'_> {
         CompactionSpec {
             inputs,
             drop_deletes,
-            operator: self.config.resolve.clone(),
+            operator: self.config.merge_operator.clone(),
             filter: Some(filter),
             index: self.config.index,
             access: self.config.disk_cache.access(level),
@@ -245,18 +247,21 @@ impl CompactionEnv<'_> {
         let mut memory = TableMemory::default();
         let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
         let inputs: Vec<_> = inputs.map(Input::Run).collect();
+        // The runs stay readable until the union is complete, so their filters use the same budget.
         if self.config.memory_budget.is_some() {
             inputs.iter().filter_map(Input::run).for_each(|run| memory.add_run(run));
         }
         let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &memory);
+        // The inputs served the plan; the union must not hold runs that its tables have replaced.
         let spec = CompactionSpec { inputs: Vec::new(), ..spec };
-        Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
+        Union::new(self.set, spec, self.config.compaction_batch_pages, tables, progress)
     }
 
     /// Ticks between two compactions on a level.
     pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
         debug_assert!(level >= 1, "levels count from 1");
         let ratio = u64::from(self.config.size_ratio);
+        // 2^40 flushes of 2^20 ticks are 2^60 ticks, so sums of times stay within 64 bits.
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
         flushes * TICKS_PER_FLUSH
     }
@@ -298,7 +303,7 @@ impl CompactionEnv<'_> {
             self.set.session_dir(),
             table = self.table,
             level,
-            policy = ?self.config.merge_policy,
+            policy = ?self.config.compaction_policy,
             inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
         );
 
@@ -312,6 +317,7 @@ impl CompactionEnv<'_> {
 
 /// Completes a compaction that is due.
 fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
+    // Credits should have paid for all of the work, so a rest is worth an event.
     let left = pending.compaction.total() - pending.compaction.done();
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
@@ -324,6 +330,7 @@ impl Levels {
     pub(crate) fn now(&self, context: &CompactionEnv<'_>) -> u64 {
         let fill = self.timed_size(context).saturating_mul(TICKS_PER_FLUSH);
         let fill = fill / context.buffer_capacity();
+        // A memtable beyond its capacity waits at the last tick of its flush.
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
     }
 
@@ -342,6 +349,7 @@ impl Levels {
     pub(crate) fn set_time(&mut self, context: &CompactionEnv<'_>, now: u64) {
         let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let capacity = u128::from(context.buffer_capacity());
+        // Rounded up, so that the time does not fall behind `now`.
         let timed = (u128::from(passed) * capacity).div_ceil(u128::from(TICKS_PER_FLUSH)) as u64;
         self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
@@ -395,7 +403,9 @@ impl Levels {
     /// Errors of the compactions that are due. Only their progress has changed then.
     pub(crate) fn flush(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         assert!(!self.buffer.is_empty(), "an empty memtable is never flushed");
+        // The previous flush comes first: its run is older and enters level 1 before this one.
         let mut next = self.with_flush_finished(context)?;
+        debug_assert!(next.flushing.is_none(), "one flush is under way at a time");
         next.fold_union(context);
         next.flushes += 1;
         next.untimed = 0;
@@ -405,6 +415,7 @@ impl Levels {
         let table = context.table;
         debug_event!("table.flush", dir, table, entries = next.buffer.len());
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
+        // A flush keeps deletions, because they hide older entries on the levels.
         let spec = context.spec(inputs, (1, next.levels.len()), false, &memory);
         let compaction = Arc::new(Compaction::new(context.set, spec));
         let flush = ScheduledCompaction::new(compaction, now, now + TICKS_PER_FLUSH);
@@ -445,6 +456,7 @@ impl Levels {
 
         let mut masked = |run: &Arc<Run>| {
             let run = run.with_mask(&masking.on(run.mask()));
+            // A run whose keys are all masked shows nothing, so its file can go.
             (!run.mask().covers_all(run.min_key(), run.max_key())).then_some(run)
         };
 
@@ -461,6 +473,7 @@ impl Levels {
             }
         }
 
+        // Without a union the mask stays empty, or it would hide keys of the next union.
         if next.union.is_some() {
             next.union_mask = masking.on(&next.union_mask);
         }
@@ -504,6 +517,7 @@ impl Levels {
 
         let runs = readable.runs;
         let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
+        // One run without deletions is what a full compaction would write.
         if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
             return None;
         }
@@ -511,6 +525,7 @@ impl Levels {
         // The output is as large as its inputs at most, so it belongs on the level of their sum.
         let size = runs.iter().map(|run| context.run_size(run)).sum();
         let level = context.last_level_of(size);
+        // A union below holds older entries, which the deletions have to go on hiding.
         let oldest = next.union.is_none();
         let memory = next.memory(context, self);
         let inputs = runs.into_iter().map(Input::Run).collect();
@@ -547,6 +562,7 @@ impl Levels {
         let Some(Incoming::Compaction(pending)) = &next.levels[at].incoming else { return next };
         let run = match pending.view() {
             View::Inputs(inputs) => {
+                // In front of the residents: the inputs are newer.
                 let runs = inputs.iter().filter_map(Input::run).cloned();
                 next.levels[at].residents.splice(..0, runs);
                 next.levels[at].incoming = None;
@@ -643,6 +659,7 @@ impl Levels {
             Some(Incoming::Single(run)) => return Ok(Some(Arc::clone(run))),
             Some(Incoming::Compaction(pending)) => finish(pending, context)?,
         };
+        // A single run is moved, not written, so only a compaction adds to the bytes.
         self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
         Ok(run)
     }
@@ -656,13 +673,15 @@ impl Levels {
         level: usize,
         arriving: Vec<Arc<Run>>,
     ) -> Result<()> {
+        debug_assert!(!arriving.is_empty(), "only runs are offered to a level");
+        debug_assert!((1..=self.levels.len() + 1).contains(&level), "levels follow each other");
         if level > self.levels.len() {
             self.add_last_level(context, before, arriving);
             return Ok(());
         }
 
         let last = self.levels.len();
-        let policy = level_policy(context.config.merge_policy, level, last);
+        let policy = level_policy(context.config.compaction_policy, level, last);
 
         let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
@@ -675,6 +694,7 @@ impl Levels {
                 if level > 1 && context.run_size(&run) <= above {
                     inputs.push(run);
                 } else if residents.len() + 1 >= context.config.size_ratio as usize {
+                    // The incoming run is newer than the residents.
                     let mut down = vec![run];
                     down.append(residents);
                     self.offer(context, before, level + 1, down)?;
@@ -702,6 +722,7 @@ impl Levels {
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
         let memory = self.memory(context, before);
+        // The flush that causes the move is not counted in `before` yet.
         let now = before.next_flush();
         let incoming = context.merge(inputs, now, (level, last), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
@@ -763,6 +784,7 @@ impl Levels {
     /// Returns the table as a part of a union.
     fn as_united(&self, context: &CompactionEnv<'_>) -> Result<UnionTable> {
         let mut table = UnionTable::default();
+        // Pieces stand newest first: the memtable, the flush under way, then level by level.
         if !self.buffer.is_empty() {
             let inputs = vec![Input::Buffer(self.buffer.clone())];
             let memory = self.memory(context, self);
@@ -787,6 +809,7 @@ impl Levels {
         }
 
         if let Some(union) = &self.union {
+            // A complete union is a run like any other; an incomplete one nests.
             match union.stage() {
                 Stage::Complete(run) => {
                     let run = run.map(|run| run.under_mask(&self.union_mask));
@@ -811,7 +834,7 @@ impl Levels {
         let mask = std::mem::take(&mut self.union_mask);
         let Some(run) = run.map(|run| run.under_mask(&mask)) else { return };
 
-        let policy = match context.config.merge_policy {
+        let policy = match context.config.compaction_policy {
             CompactionPolicy::Tiering => LevelPolicy::Tiering,
             CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => LevelPolicy::Levelling,
         };
@@ -829,6 +852,7 @@ impl Levels {
             self.levels.resize_with(level, Level::default);
             self.levels[level - 1].incoming = Some(Incoming::Single(run));
         } else if let Some(last) = self.levels.last_mut() {
+            // The union is older than all levels, so its run is the oldest resident.
             last.residents.push(run);
         }
     }

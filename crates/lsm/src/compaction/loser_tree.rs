@@ -150,6 +150,7 @@ impl Contender {
     }
 
     fn is_before_by_key(&self, other: &Self, sources: &[Source], order: Order) -> bool {
+        // An ended source has the largest prefix, which a key of 0xFF bytes may have too.
         if self.ended != other.ended {
             return other.ended;
         }
@@ -158,6 +159,7 @@ impl Contender {
             Order::Ascending => key(self).cmp(&key(other)),
             Order::Descending => key(other).cmp(&key(self)),
         };
+        // Among equal keys the newer source comes first, in both directions.
         order.then(self.source.cmp(&other.source)).is_lt()
     }
 }
@@ -268,6 +270,7 @@ impl MergeIterator {
     /// Plays all matches below `node` and returns the winner. The depth is log2 of the sources.
     fn play(&mut self, node: usize) -> Contender {
         let count = self.sources.len();
+        // Nodes from `count` on are the leaves, in the order of the sources.
         if node >= count {
             return self.contender(node - count);
         }
@@ -290,12 +293,14 @@ impl MergeIterator {
     /// the winner, so it stands on the winner's path.
     #[inline]
     fn find_runner_up(&self) -> u64 {
+        debug_assert_eq!(self.tree.len(), self.sources.len(), "a node for each source");
         let mut smallest = u64::MAX;
         let mut node = (self.tree[0].source as usize + self.sources.len()) / 2;
         while node > 0 {
             smallest = smallest.min(self.tree[node].prefix);
             node /= 2;
         }
+        debug_assert!(self.tree[0].prefix <= smallest, "the winner comes first");
         smallest
     }
 
@@ -361,6 +366,7 @@ impl MergeIterator {
     /// Advances every source that stands at the winner's key.
     fn advance_all(&mut self) -> Result<()> {
         let Some(winner) = self.winner() else { return Ok(()) };
+        // The buffer leaves `self` for the loop and returns with its memory for the next key.
         let mut passed = std::mem::take(&mut self.passed);
         passed.clear();
         passed.extend_from_slice(self.sources[winner].key().unwrap_or_default());
@@ -406,6 +412,7 @@ impl MergeIterator {
             let Some(older) = source.current() else { break };
 
             match (rules.combine, kind) {
+                // In a union an absent entry on the left has no say; in a table a deletion decides.
                 (_, None) if rules.combine == Combine::Levels || older.kind != Kind::Delete => {
                     kind = Some(older.kind);
                     combined.value.clear();
@@ -430,6 +437,7 @@ impl MergeIterator {
                         combined.blob = None;
                     }
                 }
+                // A decisive entry hides what is older, and an absent table adds nothing.
                 _ => {}
             }
 
@@ -443,6 +451,7 @@ impl MergeIterator {
             (Combine::Union, Some(_)) => Kind::Insert,
         };
 
+        // If nothing was combined, the buffer holds the value of an earlier key.
         if self.combined.kind == Kind::Delete {
             self.combined.value.clear();
         }
@@ -468,6 +477,7 @@ impl MergeIterator {
         }
 
         self.replay(now);
+        // The next winner may be a source that has only shown a bound of its first key.
         if self.unread > 0 { self.load_winner() } else { Ok(()) }
     }
 

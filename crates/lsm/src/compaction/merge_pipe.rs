@@ -89,6 +89,7 @@ impl PipeWriter {
     /// Sends a full batch. If the reader has gone, the next call of
     /// [`next_empty`](Self::next_empty) returns `None`.
     pub(crate) fn send(&self, batch: Batch) {
+        // An error says that the reader has gone, which `next_empty` reports.
         let _ = self.full.send(batch);
     }
 }
@@ -108,6 +109,7 @@ impl PipeReader {
 
     /// Returns an emptied batch to the writer.
     pub(crate) fn recycle(&self, batch: Batch) {
+        // An error says that the writer has ended and wants no more batches.
         let _ = self.empty.send(batch);
     }
 }
@@ -118,6 +120,7 @@ pub(crate) fn merge_pipe() -> (PipeWriter, PipeReader) {
     let (send_empty, empty) = sync_channel(BATCHES);
     let (send_full, full) = sync_channel(BATCHES);
     for _ in 0..BATCHES {
+        // The channel has room for every batch and its receiver is at hand.
         let _ = send_empty.send(Batch::default());
     }
     (PipeWriter { empty, full: send_full }, PipeReader { empty: send_empty, full })

@@ -83,17 +83,20 @@ impl PageSource {
 
         if !self.loaded.contains(&page) {
             let end = self.end.min(page + CHUNK_PAGES);
+            // A read that fails leaves no pages that could pass for loaded ones.
             self.loaded = 0..0;
             let bytes = &mut self.chunk[..(end - page) as usize * PAGE_SIZE];
             let file = self.file.get()?;
             let offset = u64::from(page) * PAGE_SIZE as u64;
             file.read_at(bytes, offset)?;
+            // The pages are read once, so direct access leaves nothing in the system's page cache.
             if self.forget {
                 file.forget(offset, bytes.len() as u64);
             }
             self.loaded = page..end;
         }
 
+        debug_assert!(self.loaded.contains(&page), "the page is in the chunk");
         self.next += 1;
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok((&self.chunk[at..at + PAGE_SIZE], PageAddress { identity: self.identity, page }))
@@ -195,6 +198,7 @@ impl ResumedOutput {
     /// Reads a key page and the overflow pages of its entry.
     fn read_entries(&mut self) -> Result<()> {
         let (bytes, place) = self.entries.next()?;
+        // Copied, because overflow pages of the entry replace the chunk.
         let bytes: Box<[u8]> = bytes.into();
         let layout = PageLayout::parse(&bytes, place).map_err(|what| self.entries.corrupt(what))?;
         let large = self.read_large(layout, &bytes)?;
@@ -205,6 +209,7 @@ impl ResumedOutput {
 
         for index in 0..layout.count() {
             let key = [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat();
+            // The builder has no last key before the first entry, and the first key may be empty.
             let is_first = place.page == 0 && index == 0;
 
             let is_above = is_first || key.as_slice() > self.builder.last_key();
@@ -240,6 +245,7 @@ impl ResumedOutput {
         let mut value = layout.stored_value(bytes, 0).to_vec();
         for position in 1..=overflow {
             let content = self.entries.payload(PageKind::Overflow, position)?;
+            // Padding of the last overflow page is not part of the value.
             value.extend_from_slice(&content[..content.len().min(len - value.len())]);
         }
         Ok(Some((value, overflow)))

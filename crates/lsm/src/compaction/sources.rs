@@ -76,6 +76,7 @@ impl Frontier {
         match self {
             Self::Nothing => Some(range.clone()),
             Self::UpTo(last) => {
+                // A range that ends at or before the frontier has no key beyond it.
                 let can_be_some = match &range.to {
                     Bound::Included(to) | Bound::Excluded(to) => to.as_slice() > last.as_ref(),
                     Bound::Unbounded => true,
@@ -152,6 +153,7 @@ impl Sources {
         self.runs.retain(|run| is_in(run, range));
         if let Some(union) = &mut self.union {
             union.slices.retain(|run| is_in(run, range));
+            // Tables are read beyond the frontier only.
             match union.frontier.beyond(range) {
                 Some(beyond) => union.tables.iter_mut().for_each(|table| table.narrow(&beyond)),
                 None => union.tables.clear(),
@@ -194,11 +196,13 @@ impl Scan {
     /// Returns the merge of a table's entries with keys in `range`. Reads nothing.
     pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> MergeIterator {
         let mut sources = Vec::new();
+        // Newest first: among equal keys a merge takes the first source.
         for part in table.buffers.iter().flat_map(|buffer| buffer.parts().iter().rev()) {
             let reader = MemtablePartReader::new(part, range, self.order);
             sources.push(Source::Memtable(reader));
         }
 
+        // Keys of slices follow each other, so a merge reads one slice at a time.
         let slices = table.union.iter().flat_map(|union| &union.slices);
         for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
             let reader = RunReader::new(run, range, self.order, self.reading.clone());

@@ -201,6 +201,7 @@ impl Union {
             depth,
             run_count: tables.iter().map(UnionTable::run_count).sum(),
             stage: RwLock::new(Stage::Uniting { tables: tables.into(), slices, frontier }),
+            // Unknown until work begins: compactions of other holders may lessen the entries.
             total: AtomicU64::new(u64::MAX),
             passed: AtomicU64::new(passed),
             slice_written: AtomicU64::new(0),
@@ -209,6 +210,7 @@ impl Union {
             job: Mutex::new(None),
         };
 
+        // Notes the first debt; from here on the reported debt only falls.
         union.debt();
         union
     }
@@ -316,6 +318,8 @@ impl Union {
             Stage::Uniting { ref tables, ref slices, .. } => {
                 let left = self.total(tables).saturating_sub(self.passed());
                 let united: u64 = slices.iter().map(|run| run.meta().entries).sum();
+                // An entry that is left is united and then joined; the 1 stays until the union is
+                // complete.
                 united + self.slice_written.load(Ordering::Acquire) + 2 * left + 1
             }
             Stage::Joining(compaction) => {
@@ -329,6 +333,7 @@ impl Union {
             Stage::Complete(_) => 0,
         };
 
+        // A slice that starts again has more left, but a reported debt never rises.
         self.debt.fetch_min(now, Ordering::AcqRel).min(now)
     }
 
@@ -402,6 +407,7 @@ impl Union {
     }
 
     fn begin(&self) -> Result<Box<Uniting>> {
+        // The merge holds the runs that it will read, so the total stands still from here on.
         if let Stage::Uniting { tables, .. } = self.stage() {
             self.total.store(self.total(&tables), Ordering::Release);
         }
@@ -431,6 +437,7 @@ impl Union {
         for _ in 0..ENTRIES_PER_LOOK {
             let Some(entry) = uniting.merge.current() else {
                 self.close_slice(uniting, Frontier::Everything)?;
+                // Entries that combined or were masked were never counted, but nothing is left.
                 self.passed.store(self.total.load(Ordering::Acquire), Ordering::Release);
                 return Ok(true);
             };
@@ -456,6 +463,7 @@ impl Union {
             }
 
             uniting.merge.advance()?;
+            // A slice ends between two keys: the frontier divides keys, not entries of one key.
             if uniting.passed() - uniting.passed_before >= self.slice_entries {
                 let frontier = Frontier::UpTo(uniting.last.as_slice().into());
                 self.close_slice(uniting, frontier)?;
@@ -485,6 +493,7 @@ impl Union {
         });
 
         let (lower, upper) = bounds.unwrap_or_default();
+        // A key page holds at least one entry, so a slice has no more pages than entries.
         RunPlan {
             purpose: self.spec.purpose,
             salt: self.spec.salt,
@@ -535,6 +544,7 @@ impl Union {
     /// Enters the next stage once all entries are united.
     fn join(&self) {
         let Stage::Uniting { mut slices, .. } = self.stage() else { return };
+        // One slice is the result; a join would only copy it.
         if slices.len() <= 1 {
             self.enter(Stage::Complete(slices.pop()));
             return;

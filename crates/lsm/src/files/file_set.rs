@@ -259,6 +259,7 @@ impl FileSet {
                 return Err(Error::SessionClosed);
             }
 
+            // A number is used once, even if the creation fails.
             let number = state.next_number;
             state.next_number += 1;
             let usage = state.usage.entry(number).or_default();
@@ -345,6 +346,7 @@ impl FileSet {
         }
 
         let usage = state.usage.get_mut(&wanted.number)?;
+        // Another run may have had this number, which only the identity tells.
         let durable = usage.durable.filter(|durable| durable.identity == wanted.identity)?;
         if usage.content != (Content::Unfinished { has_writer: false }) {
             return None;
@@ -385,6 +387,7 @@ impl FileSet {
         if !usage.is_unsynced || self.check_poisoned().is_err() {
             return Ok(());
         }
+        // Without the lock: a sync takes its time.
         self.file(number, Access::Buffered).sync_so_far()?;
         if usage.has_blobs {
             self.blobs(number, Access::Buffered).sync_so_far()?;
@@ -445,6 +448,7 @@ impl FileSet {
         }
 
         let unused = Unused { has_blobs: usage.has_blobs, bytes: usage.bytes };
+        // Forgotten under the lock, so nobody attaches to files that are about to go.
         state.usage.remove(&number);
         if state.is_read_only {
             return None;
@@ -554,6 +558,7 @@ impl Drop for FileHandle {
     fn drop(&mut self) {
         let is_writer = self.is_writer;
         let give_up = |usage: &mut Usage| {
+            debug_assert!(usage.handles > 0, "each handle ends its own use");
             usage.handles -= 1;
             if let Content::Unfinished { has_writer } = &mut usage.content {
                 *has_writer &= !is_writer;

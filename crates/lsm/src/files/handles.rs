@@ -132,7 +132,9 @@ impl Clock {
     fn victim(&mut self) -> Option<Arc<HandleSlot>> {
         let count = self.open.len();
         let mut any_idle = false;
+        // Bounds the search: every idle file has used up its chances in that many rounds.
         for step in 0..count * (usize::from(CHANCES_UNSYNCED) + 1) {
+            // A round that met no idle file shows that all are in use.
             if step == count && !any_idle {
                 break;
             }
@@ -255,6 +257,7 @@ impl FileHandles {
     /// Passes the result of a sync of `path` on, and remembers a failure.
     pub(crate) fn synced(&self, path: &Path, result: io::Result<()>) -> io::Result<()> {
         if result.is_err() {
+            // The first failure is the one that explains the others.
             self.poisoned.get_or_init(|| Poison::Sync(path.to_owned()));
         }
         result
@@ -420,6 +423,7 @@ impl FileHandles {
             return Ok(None);
         }
         let mut clock = self.clock();
+        debug_assert!(clock.opening > 0, "room was reserved above");
         clock.opening -= 1;
         let is_free = clock.permits < permits_max;
         clock.permits += usize::from(is_free);
@@ -449,6 +453,7 @@ impl FileHandles {
                 victim
             };
 
+            // Without the lock of the clock: closing may sync.
             if let Some(slot) = victim {
                 self.close(&slot)?;
             }
@@ -458,6 +463,7 @@ impl FileHandles {
     /// Notes the outcome of an opening for which room was reserved.
     fn entered<T>(&self, slot: &Arc<HandleSlot>, opened: io::Result<T>) -> io::Result<T> {
         let mut clock = self.clock();
+        debug_assert!(clock.opening > 0, "room was reserved before");
         clock.opening -= 1;
         if opened.is_ok() {
             clock.open.push(Arc::clone(slot));
@@ -467,6 +473,7 @@ impl FileHandles {
 
     /// Closes a file, unless it is in use.
     fn close(&self, slot: &Arc<HandleSlot>) -> io::Result<()> {
+        // The file may have come into use since the hand passed over it.
         let Some(mut open) = slot.idle() else { return Ok(()) };
         if let Some(file) = open.as_ref()
             && !slot.is_durable()
@@ -493,6 +500,7 @@ impl FileHandles {
             self.close(slot)?;
         }
 
+        // Syncs are worth their time only if closing durable files has freed nothing.
         if self.clock().open.len() == before {
             for slot in &unsynced {
                 self.close(slot)?;
@@ -565,6 +573,7 @@ impl PooledFile {
         }
 
         let mut open = self.slot.write();
+        // Another thread may have opened the file while this one waited for the lock.
         if let Some(file) = open.as_ref() {
             return Ok(Some(Arc::clone(file)));
         }

@@ -45,6 +45,7 @@ pub(crate) fn map<T: Send>(
     };
 
     thread::scope(|scope| {
+        // The caller's thread takes part, so one less is started.
         for _ in 1..threads.min(count) {
             let named = thread::Builder::new().name("terrane-read".into());
             if named.spawn_scoped(scope, take_turns).is_err() {
@@ -55,6 +56,7 @@ pub(crate) fn map<T: Send>(
     });
 
     let mut results = lock(&results);
+    debug_assert!(results.len() <= count, "each number is done once");
     results.sort_unstable_by_key(|(number, _)| *number);
     results.drain(..).map(|(_, result)| result).collect()
 }

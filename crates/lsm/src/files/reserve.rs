@@ -185,6 +185,7 @@ pub(crate) fn check_room_for(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -
         }
     };
 
+    // The room of the old reserve becomes free for the new one.
     let free = disk.free_bytes(place)?.saturating_add(held);
     if free < bytes {
         return Err(Error::ReserveTooLarge { path: dir.to_owned(), bytes, free });
@@ -228,6 +229,7 @@ impl Reserve {
             stored => stored?,
         };
 
+        // A size given now counts more than the stored one.
         let bytes = wanted.or(stored).unwrap_or(0);
         if bytes == 0 {
             if wanted.is_some() && is_there {
@@ -284,6 +286,7 @@ impl Reserve {
             file.read_at(&mut found, 0)?;
         }
 
+        // Another size or a torn header: from here on the file is as good as new.
         if found != header {
             file.set_len(0)?;
             file.write_at(&header, 0)?;
@@ -294,6 +297,7 @@ impl Reserve {
             })?;
         }
 
+        // Without a durable name the next opening would find no reserve.
         if is_new {
             disk.sync_dir(self.dir())?;
         }

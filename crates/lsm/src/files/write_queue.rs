@@ -136,6 +136,7 @@ impl WriteQueue {
         state.reap();
 
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
+        // Beyond these limits the caller writes the chunk, and so goes no faster than the disk.
         if in_flight >= IN_FLIGHT_MAX.min(files_max / 4).min(self.in_reserve(chunk.len())) {
             return Ok(None);
         }
@@ -145,6 +146,8 @@ impl WriteQueue {
             Some(queue) => queue,
             None => {
                 let Some(permit) = self.handles.permit(files_max / 4)? else { return Ok(None) };
+                // Without a queue the caller writes the chunk itself, so this error has no one to
+                // tell.
                 let queued = self.handles.disk().queue(IN_FLIGHT_MAX);
                 let Ok(queued) = queued else { return Ok(None) };
                 queue.insert((queued, permit))
@@ -156,6 +159,7 @@ impl WriteQueue {
         let tag = *next_tag;
         *next_tag += 1;
         let buffer = std::mem::replace(chunk, next);
+        debug_assert_eq!(buffer.len(), chunk.len(), "the next chunk is as large");
         queue.push(Request { tag, file, offset, buffer, direction: Direction::Write });
         queue.submit();
 

@@ -181,6 +181,7 @@ impl Fold {
     pub(crate) fn between(coarse: Self, fine: Self, stored: u64, blocks_max: u64) -> Self {
         let coarse = coarse.fine;
         let fine = fine.fine;
+        debug_assert!(0 < fine && fine < coarse, "one of the folds is coarser");
         let unit = coarse * fine;
         let excess = (stored / fine).saturating_sub(blocks_max);
         // Each unit that is folded coarsely saves this many blocks.
@@ -288,6 +289,7 @@ impl Blocks {
             let target = to.place(from.first_stored(block as u64)) as usize;
             let at = block * BLOCK_WORDS;
             let target = target * BLOCK_WORDS;
+            // The first block of a target moves there, the others add their bits.
             if target == folded * BLOCK_WORDS {
                 words.copy_within(at..at + BLOCK_WORDS, target);
                 folded += 1;
@@ -298,6 +300,7 @@ impl Blocks {
             }
         }
 
+        debug_assert!(folded <= self.count, "folding makes no more blocks");
         self.count = folded;
         self.words.truncate(self.start + self.count * BLOCK_WORDS);
 
@@ -553,6 +556,7 @@ impl Bloom {
             self.blocks.fold(self.fold, fold);
             self.split = Split::new(fold, self.stored);
             self.fold = fold;
+            debug_assert_eq!(self.blocks(), fold.blocks(self.stored), "the fold says how many");
         }
     }
 

@@ -409,6 +409,7 @@ fn keys_per_group(filter_count: usize) -> usize {
 fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
     let mut key = 0;
     for group in hashes.chunks(keys_per_group(filters.len())) {
+        // The memory of the whole group is asked for before its first answer waits for any.
         for &hash in group {
             for filter in filters {
                 filter.prefetch::<false>(hash);
@@ -425,6 +426,8 @@ fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
             key += 1;
         }
     }
+
+    debug_assert_eq!(key as usize, hashes.len(), "every key was asked about");
 }
 
 /// Filters of any kind.
@@ -463,6 +466,8 @@ fn probe_mixed<'k>(
             key += 1;
         }
     }
+
+    debug_assert_eq!(key as usize, hashes.len(), "every key was asked about");
 }
 
 /// The pattern of one key that was drawn last.

@@ -237,6 +237,7 @@ struct RibbonSeparators {
 impl RibbonSeparators {
     /// Adds one, above all earlier ones.
     fn push(&mut self, separator: &[u8]) {
+        debug_assert!(self.ends.is_empty() || self.get(self.ends.len() - 1) < separator);
         self.heads.push(head(separator));
         self.bytes.extend_from_slice(separator);
         self.ends.push(self.bytes.len() as u32);
@@ -324,6 +325,7 @@ impl Band {
     fn add(&mut self, equation: Equation) -> bool {
         let Equation { start: mut at, mut coefficients, .. } = equation;
         let mut result = equation.result as u16;
+        // Ends: each round goes on behind the slot of the round before.
         loop {
             if self.rows[at] == 0 {
                 (self.rows[at], self.results[at]) = (coefficients, result);
@@ -352,6 +354,7 @@ impl Band {
 
         // The slots of each column from the present one on.
         let mut window = [0u64; COLUMNS_MAX as usize];
+        // From the end: an equation needs the slots behind its first one.
         for slot in (0..self.rows.len()).rev() {
             let row = self.rows[slot];
             let result = self.results[slot];
@@ -407,6 +410,7 @@ impl RibbonBuilder {
 
     /// Adds a key that is above all earlier ones, and its hash.
     pub(crate) fn insert(&mut self, hash: u64, key: &[u8]) {
+        // A separator needs the first key of the next segment.
         if self.hashes.is_empty() && !self.segments.is_empty() {
             self.separators.push(separator(&self.last_key, key));
         }
@@ -434,6 +438,7 @@ impl RibbonBuilder {
     fn solve(&mut self) -> RibbonSegment {
         let mut blocks = block_count(self.hashes.len());
         for seed in 0..SEEDS_MAX {
+            // A few more slots make a solution likelier than more seeds do.
             if seed > 0 && seed % SEEDS_PER_SIZE == 0 {
                 blocks += blocks / 32 + 1;
             }

@@ -246,6 +246,8 @@ impl Batch {
         ready: &mut VecDeque<Search>,
     ) -> Result<bool> {
         if self.next_key == keys.len() {
+            // All keys were asked about, and a filter that is held here could not be folded in
+            // place.
             self.filters = Vec::new();
             return Ok(false);
         }
@@ -276,6 +278,7 @@ impl Batch {
             self.results.push(found.unwrap_or(Lookup::NotFound));
         }
 
+        debug_assert!(self.next_key < self.results.len(), "each call begins a key");
         self.next_key = self.results.len();
         self.open += count as u64;
         let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
@@ -311,6 +314,7 @@ impl Batch {
             let candidate = self.hits[next as usize].filter;
             next += 1;
             run = run.max(self.plan.first_allowed(candidate, bytes));
+            // A newer entry has decided for this run.
             if candidate < run {
                 continue;
             }
@@ -447,11 +451,13 @@ impl Batch {
         operator: &MergeOperator,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
         let Self { plan, mut results, partial, tallies, open, reads, cache_hits, .. } = self;
+        // Left are keys of several entries: upserts, and tables of a union.
         for (key, partial) in partial {
             let at = key as usize;
             results[at] = plan.conclude(keys[at].as_ref(), partial, operator)?;
         }
 
+        debug_assert_eq!(results.len(), keys.len(), "every key was begun");
         let tally = LookupTally {
             keys: results.len() as u64,
             found: results.iter().filter(|result| result.is_found()).count() as u64,
@@ -585,6 +591,7 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     mut ready: VecDeque<Search>,
     context: &LookupEnv<'_>,
 ) -> Result<()> {
+    // A read is ready, so there is a run.
     let queue = batch.plan.runs[0].handle().set().disk().queue(context.queue_depth)?;
     let mut flight = Flight::new(queue, std::mem::take(&mut *lock(context.spare)));
     loop {
@@ -661,6 +668,7 @@ impl<N: Copy> Flight<N> {
             return Ok(false);
         }
         let run = &batch.plan.runs[search.run as usize];
+        // The first read may open a file beyond the limit, or the batch would not go on.
         let file = if outstanding == 0 { Some(run.file()?) } else { run.file_if_room()? };
         // Without one, all files that may be open are being read: one of these reads comes first.
         let Some(file) = file else { return Ok(false) };

@@ -93,6 +93,7 @@ impl Plan {
             root: TableSpan { own_end: 0, union: None },
         };
         plan.root = plan.add_table(sources, None);
+        debug_assert_eq!(plan.places.len(), plan.runs.len(), "each run has a place");
         plan
     }
 
@@ -129,6 +130,7 @@ impl Plan {
             tables.into_iter().map(|table| self.add_table(table, Some(of_tables))).collect();
         let end = self.next_run();
 
+        // The ends are known now that all runs are numbered.
         for (guard, end) in [(of_slices, slices_end), (of_tables, end)] {
             self.guards[guard as usize].end = end;
         }
@@ -150,6 +152,7 @@ impl Plan {
     pub(crate) fn first_allowed(&self, run: u32, key: &[u8]) -> u32 {
         let mut allowed = run;
         let mut guard = self.places[run as usize].guard;
+        // The conditions nest, and the outermost one that refuses the key decides.
         while let Some(at) = guard {
             let Guard { outer, frontier, covered, end } = &self.guards[at as usize];
             if frontier.covers(key) != *covered {
@@ -157,6 +160,7 @@ impl Plan {
             }
             guard = *outer;
         }
+        debug_assert!(run <= allowed, "the search goes on to older runs");
         allowed
     }
 
@@ -190,6 +194,7 @@ impl Plan {
         let newest = memory.map(|value| RunEntry { run: 0, kind: Kind::Upsert, value, blob: None });
         let mut rest = entries.into_iter().peekable();
         let all = conclude_table(&self.root, newest, &mut rest, operator);
+        debug_assert!(rest.peek().is_none(), "every entry is of a table of the plan");
         all.map_or(Ok(Lookup::NotFound), |entry| entry.into_lookup(key))
     }
 }
@@ -221,6 +226,7 @@ fn conclude_union(
     operator: &MergeOperator,
 ) -> Option<RunEntry> {
     let mut all: Option<RunEntry> = None;
+    // Keys of slices do not overlap, so at most one of them has an entry.
     while let Some(entry) = rest.next_if(|entry| entry.run < union.slices_end) {
         all = all.or(Some(entry));
     }

@@ -166,6 +166,7 @@ impl RunningBatch {
 
     /// Takes in what was read.
     fn step(&mut self, landed: Result<Landed>, flight: &mut Flight<u32>) {
+        debug_assert!(self.in_flight > 0, "a read that lands was begun");
         self.in_flight -= 1;
         let Some(submitted) = &mut self.submitted else { return };
         let Submitted { keys, batch, ready, .. } = &mut **submitted;
@@ -247,6 +248,7 @@ impl Work {
     /// Begins as many reads as there is room for, one of each batch in turn.
     fn take_off(&mut self) {
         while let Some(id) = self.turns.pop_front() {
+            // A batch may have ended since it got its turn.
             let Some(running) = &mut self.running[id as usize] else { continue };
             running.has_turn = false;
             running.drop_useless();
@@ -260,6 +262,7 @@ impl Work {
                         running.in_flight += 1;
                     }
                     Ok(false) => {
+                        // The queue is full, so the batch keeps its place at the front.
                         running.has_turn = true;
                         self.turns.push_front(id);
                         return;
@@ -337,6 +340,7 @@ impl LookupThread {
     /// [`Error::TooManyLookups`]; [`Error::SessionClosed`] after [`stop`](Self::stop), if there are
     /// reads to do.
     pub(crate) fn submit(&self, disk: &Arc<dyn Disk>, batch: Submitted) -> Result<PendingLookups> {
+        // Counted before it is compared, so that two threads cannot both take the last place.
         if self.under_way.fetch_add(1, Ordering::AcqRel) >= SUBMITTED_MAX {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
             return Err(Error::TooManyLookups { limit: SUBMITTED_MAX });
@@ -377,6 +381,7 @@ impl LookupThread {
         }
 
         drop(thread);
+        // Without a thread the caller reads for itself.
         let (sender, receiver) = channel();
 
         // Its receiver is here.

@@ -135,8 +135,9 @@ impl Lease {
     /// # Errors
     /// [`Error::TooManyReaders`], [`Error::Disk`].
     pub(crate) fn take(disk: &dyn Disk, dir: &Path) -> Result<Self> {
+        // Another reader may have made the directory meanwhile.
         match disk.create_dir(&dir.join(READERS)) {
-            Err(error) if error.kind() != Some(ErrorKind::AlreadyExists) => {
+            Err(error) if error.system_kind() != Some(ErrorKind::AlreadyExists) => {
                 return Err(error.into());
             }
             _ => {}
@@ -172,6 +173,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Disk`]: then everything may be needed.
     pub(crate) fn renew(&self, runs: &[u64], segment: u64) -> Result<()> {
+        debug_assert!(runs.is_sorted(), "a writer takes an unsorted lease for a torn one");
         let mut out = Writer::new();
         out.put(&LEASE_MAGIC).u32(LEASE_VERSION).u64(segment).u32(runs.len() as u32);
         for &run in runs {
@@ -228,7 +230,7 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
 
     match read() {
         // Of another user: nobody knows.
-        Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
+        Err(error) if error.system_kind() == Some(ErrorKind::PermissionDenied) => {
             let dir = path.parent().unwrap_or(path);
             event!(WARN, "lease.unreadable", dir, %error);
             Ok(Needs::EVERYTHING)

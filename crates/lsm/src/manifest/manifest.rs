@@ -232,6 +232,7 @@ impl StoreManifest {
                 if self.versions.iter().any(taken) {
                     return false;
                 }
+                // Only the last version can still get a name, and versions stay in ascending order.
                 match self.versions.last_mut() {
                     Some(last) if last.number == version.number => last.name = version.name,
                     Some(last) if last.number > version.number => return false,
@@ -240,6 +241,7 @@ impl StoreManifest {
             }
         }
 
+        debug_assert!(self.versions.is_sorted_by(|one, next| one.number < next.number));
         self.edits += 1;
         true
     }
@@ -291,6 +293,7 @@ impl StoreManifest {
         }
 
         let mut bytes = out.into_bytes();
+        // The length counts the checksum, which follows.
         let length = bytes.len() as u32 + 4;
         bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_le_bytes());
         let crc = crc32c(&bytes);
@@ -326,6 +329,7 @@ impl StoreManifest {
         let mut manifest = Self::decode_body(body)?;
         while let Some((edit, len)) = manifest.next_edit(edits) {
             if !manifest.apply(edit) {
+                // An edit that does not fit was never acknowledged, nor was any after it.
                 break;
             }
             edits = &edits[len..];
@@ -398,6 +402,7 @@ impl StoreManifest {
         }
 
         let mut input = Reader::new(&edit[8..]);
+        // Edits count up, so a lost one hides all later ones.
         if (input.u64().ok()?, input.u32().ok()?) != (self.sequence, self.edits + 1) {
             return None;
         }
@@ -436,6 +441,7 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
 /// Writes a version, behind the one `before`, whose base it may share.
 fn put_version(out: &mut Writer, version: &VersionMeta, before: Option<&VersionMeta>) {
     out.u64(version.number).string(version.name.as_bytes()).u64(version.until);
+    // A base is written once for all versions that share it.
     if before.is_some_and(|before| Arc::ptr_eq(&before.base, &version.base)) {
         out.u8(0);
         return;
@@ -531,7 +537,7 @@ pub(crate) struct Found {
 /// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may
 /// be whole.
 pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
-    match error.kind() {
+    match error.system_kind() {
         Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
         _ => unreadable(error),
     }
@@ -563,6 +569,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             }
             Err(error) => {
                 let reason = read_fault(&error).ok_or_else(|| error.clone())?;
+                // A copy that cannot be read is like a damaged one: the other may be whole.
                 found.damage.push((path, reason));
                 refused.get_or_insert(error);
                 continue;
@@ -572,6 +579,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => whole.push((manifest, bytes)),
             Err(Refused::Damaged(reason)) => found.damage.push((path, reason)),
+            // Another version is no damage: an older copy beside it would lose commits.
             Err(Refused::Version { found, newest }) => {
                 return Err(Error::UnknownVersion { path, found, newest });
             }
@@ -581,6 +589,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     let newest = whole.iter().map(|(manifest, _)| manifest.age()).max();
     for (manifest, mut bytes) in whole {
         if Some(manifest.age()) == newest {
+            // Bytes behind the last whole edit were never acknowledged.
             bytes.truncate(StoreManifest::whole_len(&bytes));
             found.bytes = bytes;
             found.manifest.get_or_insert(manifest);
@@ -594,13 +603,20 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             Some(damage) => Some(damage),
             None => lost(disk, dir)?,
         };
-        if let Some(error) = refused.filter(|error| error.kind() != Some(ErrorKind::FileTooLarge)) {
+        if let Some(error) =
+            refused.filter(|error| error.system_kind() != Some(ErrorKind::FileTooLarge))
+        {
             return Err(error.into());
         }
         if let Some((path, reason)) = damage {
             return Err(Error::StoreCorrupted { path, reason });
         }
     }
+
+    debug_assert!(
+        found.older.iter().all(|older| Some(older.age()) < newest),
+        "the newest copy is the manifest"
+    );
 
     for (path, reason) in &found.damage {
         event!(WARN, "store.manifest_damaged", dir, path = %path.display(), reason);

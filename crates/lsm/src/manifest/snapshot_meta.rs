@@ -70,6 +70,7 @@ pub(crate) fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'
         ));
     }
 
+    // A damaged file says nothing of its version, so the checksum comes first.
     let found = input.u32()?;
     if found != newest {
         return Err(Refused::Version { found, newest });
@@ -202,6 +203,7 @@ impl<'a> MaskList<'a> {
     }
 
     fn place(&self, mask: &Mask) -> u32 {
+        debug_assert!(mask.is_empty() || self.0.binary_search(&mask).is_ok(), "masks are listed");
         if mask.is_empty() { 0 } else { self.0.partition_point(|other| *other < mask) as u32 + 1 }
     }
 
@@ -491,6 +493,7 @@ impl SnapshotMeta {
                 }
                 IncomingRef::Compaction(merge) => {
                     let is_changed = replace_all(&mut merge.inputs, replace);
+                    // Other inputs make another output, so the pages written so far are of no use.
                     merge.output.take_if(|output| is_changed || is_lost(output));
                     if merge.inputs.is_empty() {
                         level.incoming = IncomingRef::Nothing;
@@ -511,6 +514,7 @@ impl SnapshotMeta {
             };
         }
         let levels = self.levels.iter().flat_map(LevelRef::sources);
+        // Images stand oldest first, levels newest first.
         let oldest = levels.last().or(self.flushed.as_ref()).or(self.images.first());
         oldest.map(|source| &source.run)
     }
@@ -522,6 +526,7 @@ impl SnapshotMeta {
         let levels = (1..).zip(&self.levels);
         let levels =
             levels.flat_map(|(at, level)| level.sources().map(move |source| (source, Some(at))));
+        // A union lies below all levels, so its runs count as those of the last one.
         let last = self.levels.len().max(1) as u32;
         let union = self.union.iter().flat_map(UnionRef::sources);
         let union = union.map(move |source| (source, Some(last)));
@@ -543,6 +548,7 @@ impl SnapshotMeta {
         out.string(self.label.as_bytes()).string(self.resolve.as_bytes());
         self.config.encode(&mut out);
         out.u64(self.flushes).u64(self.now);
+        // Masks come first: references name them by their places.
         let masks = &MaskList::of(self.masks());
         masks.encode(&mut out);
         put_runs(&mut out, &self.images, masks);

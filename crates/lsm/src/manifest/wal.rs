@@ -149,8 +149,7 @@ impl SegmentHeader {
     }
 }
 
-/// Magic of a note behind the header of a segment. A note is a commit number in a sector of its
-/// own.
+/// Bytes of a note behind the header of a segment: a commit number in a sector of its own.
 fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
     let mut out = Writer::new();
     out.put(&magic).u64(number).u64(commit);
@@ -159,7 +158,6 @@ fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// The commit that a note of segment `number` names; `None` if there is no whole one.
 /// The beginning of a segment up to its first record, without a mark.
 pub(crate) fn segment_start(header: SegmentHeader, sealed: Option<u64>) -> Vec<u8> {
     let mut bytes = header.encode();
@@ -171,10 +169,12 @@ pub(crate) fn segment_start(header: SegmentHeader, sealed: Option<u64>) -> Vec<u
     bytes
 }
 
+/// The commit that a note of segment `number` names; `None` if there is no whole one.
 fn decode_note(bytes: &[u8], magic: [u8; 8], number: u64) -> Option<u64> {
     let mut input = Reader::new(bytes);
     input.take(16).ok()?;
     let commit = input.u64().ok()?;
+    // Encoding the note again checks magic, number and checksum at once.
     bytes.starts_with(&note_bytes(magic, number, commit)).then_some(commit)
 }
 
@@ -225,6 +225,7 @@ impl RecordBuilder {
     /// One for updates that take about so many bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         let mut out = Writer::with_capacity(RECORD_HEADER_SIZE + bytes + RECORD_ROOM);
+        // The header is filled in once the place of the record is known.
         out.put(&[0; RECORD_HEADER_SIZE]);
         Self { out, tables: 0 }
     }
@@ -249,6 +250,7 @@ impl RecordBuilder {
     /// The bytes of the record, for its place.
     pub(crate) fn finish(self, salt: u64, segment: u64, commit: u64, durable: u64) -> Vec<u8> {
         let mut bytes = self.out.into_bytes();
+        debug_assert!(bytes.len() >= RECORD_HEADER_SIZE, "the header has its room");
         let len = bytes.len() as u32;
         for (at, field) in (8..).step_by(8).zip([segment, commit, durable]) {
             bytes[at..at + 8].copy_from_slice(&field.to_le_bytes());
@@ -257,6 +259,7 @@ impl RecordBuilder {
         bytes[..4].copy_from_slice(&len.to_le_bytes());
         let crc = seal(salt, &bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        // The padding is written too, so no older bytes stand between records.
         bytes.resize(bytes.len().next_multiple_of(RECORD_ALIGN), 0);
         bytes
     }
@@ -324,6 +327,7 @@ impl<'a> Record<'a> {
         for _ in 0..tables {
             let table = input.u64()?;
             let count = input.u32()?;
+            // A forged count takes no more memory than the record has room for updates.
             let fit = input.rest().len() / UPDATE_BYTES_MIN;
 
             let mut updates = Vec::with_capacity(fit.min(count as usize));
@@ -531,6 +535,7 @@ impl SegmentScan {
 
         let end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + len as u64 > end {
+            // A window serves many records.
             let wanted = len.max(WINDOW_BYTES).min((self.len - at) as usize);
             self.window.resize(wanted, 0);
             self.window_at = at;
@@ -563,6 +568,7 @@ impl SegmentScan {
         };
 
         let len = len as usize;
+        // The number of the segment tells its records from what the file held before.
         if segment != number || !(RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&len) {
             return Ok(None);
         }
@@ -582,6 +588,7 @@ impl SegmentScan {
         let Some(head) = self.whole_at(at)? else { return Ok(false) };
         debug_assert!((RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&head.len));
         self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
+        // The first bytes tell later whether the record was taken back.
         let mut bytes = [0; RECORD_HEADER_SIZE];
         bytes.copy_from_slice(&self.window[(at - self.window_at) as usize..][..RECORD_HEADER_SIZE]);
         self.last = Some(Last { at, head, bytes });
@@ -619,6 +626,7 @@ impl SegmentScan {
             let bytes = match self.bytes(at, RECORD_HEADER_SIZE) {
                 // No record can be seen there.
                 Err(Error::Disk(error)) if error.is_unreadable() => {
+                    // Media lose whole pages, so the search goes on behind this one.
                     at = (at + 1).next_multiple_of(PAGE_SIZE as u64);
                     continue;
                 }
@@ -631,6 +639,7 @@ impl SegmentScan {
                 return Ok(Some(at + (found * RECORD_ALIGN) as u64));
             }
             let seen = (bytes.len() - SEGMENT_IN_RECORD) / RECORD_ALIGN;
+            debug_assert!(seen > 0, "the search moves on");
             at += (seen * RECORD_ALIGN) as u64;
         }
     }
@@ -829,6 +838,7 @@ impl WalDir {
         let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
         let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
         let size = self.make_room(file.as_ref(), size, least)?;
+        assert!(least <= size, "the record fits its new segment");
         let mut bytes = header.encode();
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
         self.files.with_space(|| file.write_at(&bytes, 0))?;
@@ -842,6 +852,7 @@ impl WalDir {
     fn make_room(&self, file: &dyn DiskFile, size: u64, needed: u64) -> io::Result<u64> {
         let len = file.len()?;
         let give = |size| {
+            // Allocated first: a full disk shows before the length changes.
             file.allocate(size)?;
             file.set_len(size)
         };
@@ -891,6 +902,8 @@ impl WalEnd {
     /// # Errors
     /// [`Error::Disk`]: nothing, a part or all of it may have been written.
     pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
+        debug_assert!(self.has_room(record.len()), "the caller has asked for room");
+        debug_assert!(self.end.is_multiple_of(RECORD_ALIGN as u64), "records are aligned");
         self.files.with_space(|| self.log.file.write_at(record, self.end))?;
         self.end += record.len() as u64;
         Ok(())
@@ -924,6 +937,7 @@ impl WalEnd {
     /// record, the segment takes no more of them: the place may never be writable again.
     pub(crate) fn withdraw(&mut self, error: &Error) -> Result<()> {
         let file = &self.log.file;
+        // Without its length and its checksum no reader takes the bytes for a record.
         let zeroed = self.files.with_space(|| file.write_at(&[0; 8], self.end));
         if matches!(error, Error::Disk(error) if error.is_unreadable()) {
             self.size = self.end;

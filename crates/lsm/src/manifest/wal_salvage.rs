@@ -82,6 +82,7 @@ impl DamagedWal<'_> {
         until: Option<u64>,
     ) -> Result<Chain> {
         let mut rewrites = Rewrites::new();
+        // Each round is about another segment, and a missing one ends the log.
         loop {
             let first = commit + 1;
             let header = SegmentHeader { number, first };
@@ -138,6 +139,7 @@ impl DamagedWal<'_> {
             };
             let Some(record) = record else { return Ok(true) };
             if record.commit != *commit + 1 || record.updates(self.next_table).is_err() {
+                // The record does not count, so a rewritten segment ends before it.
                 let at = record.at();
                 scan.go_back(at);
                 return Ok(false);
@@ -157,6 +159,7 @@ impl DamagedWal<'_> {
 
         let Some(mut scan) = found else { return Ok(Next::Nothing) };
         let is_written = match scan.advance() {
+            // Bytes that cannot be read may be a record.
             Err(Error::Disk(error)) if error.is_unreadable() => true,
             advanced => advanced?,
         };
@@ -197,6 +200,7 @@ impl DamagedWal<'_> {
             self.disk.sync_dir(self.dir)?;
         }
 
+        assert!(SEGMENT_HEADER_SIZE <= rewrite.end, "a segment ends behind its header");
         let path = self.path(number);
         let temporary = path.with_extension("log.tmp");
         let mode = OpenMode::CreateNew;
@@ -218,6 +222,7 @@ impl DamagedWal<'_> {
             }
         }
 
+        // Durable before it takes the place of the damaged segment.
         file.sync()?;
         drop(file);
 

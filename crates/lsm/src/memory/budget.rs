@@ -160,6 +160,8 @@ impl FilterCandidate {
             larger.filter(|&kept| kept != FilterPortion::Nothing && self.most.leads_to(kept))
         {
             let part = self.part(kept);
+            // Gains must fall from part to part, so one that gains less than the next is passed
+            // over.
             while let [.., before, last] = parts.as_slice()
                 && part.gain(last) >= last.gain(before)
             {
@@ -187,10 +189,12 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
     let mut chosen = vec![0; candidates.len()];
     let mut shares = vec![FilterPortion::Nothing; candidates.len()];
+    // Something stands for each filter even if nothing of it is kept.
     let least = parts.iter().map(|parts| parts[0].bytes).sum();
 
     let mut left = room.saturating_sub(least);
     for (gain, at, step) in steps {
+        // Steps of a filter are taken in turn; below `gain_min` the bytes serve better as pages.
         if chosen[at] + 1 != step || gain <= 0.0 || gain < gain_min {
             continue;
         }
@@ -202,6 +206,7 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
             (chosen[at], shares[at]) = (step, more.kept);
         } else if less.kept != FilterPortion::Nothing && more.kept.is_uniform() {
             let shape = candidates[at].shape;
+            // The next part does not fit as a whole, so a mixture uses up what is left.
             let bytes = shape.memory_bytes(less.kept);
             shares[at] = shape.between(less.kept, more.kept, bytes + left);
             left -= shape.memory_bytes(shares[at]) - bytes;
@@ -358,6 +363,7 @@ impl TableMemory {
         if self.filter_bytes() <= room {
             return;
         }
+        // Making room must not wait for the disk, so no filter is read.
         for (run, part) in self.filters_for(goal, room, |_| false) {
             run.reduce_filter(part);
         }
@@ -436,6 +442,7 @@ impl TableMemory {
         // With a rate of 1 per entry no run has a filter.
         let mut low = least.ln();
         let mut high = 0.0;
+        // Throughout, `high` fits or nothing does.
         for _ in 0..RATE_STEPS {
             let middle = (low + high) / 2.0;
             if fits(f64::exp(middle)) {
@@ -445,6 +452,7 @@ impl TableMemory {
             }
         }
 
+        debug_assert!(low <= high, "the search narrows");
         f64::exp(high)
     }
 

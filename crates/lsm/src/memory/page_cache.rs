@@ -112,6 +112,7 @@ impl Shard {
         }
 
         let slot = self.slot();
+        debug_assert!(slot < self.keys.len() && slot / CHUNK_PAGES < self.chunks.len());
         (self.keys[slot], self.marks[slot]) = (key, 0);
         let start = slot % CHUNK_PAGES * PAGE_SIZE;
         self.chunks[slot / CHUNK_PAGES][start..start + PAGE_SIZE].copy_from_slice(page);
@@ -193,6 +194,11 @@ impl Shard {
         self.free.shrink_to_fit();
 
         self.hand = 0;
+        debug_assert_eq!(
+            self.slots.len() + self.free.len(),
+            self.keys.len(),
+            "a slot is used or free"
+        );
     }
 }
 
@@ -262,6 +268,7 @@ impl PageCache {
     fn apply_limits(&self, members: &Members, gone: &[u64]) {
         let has = |run: &u64| members.by_number.values().any(|m| m.runs.binary_search(run).is_ok());
         let gone: Vec<u64> = gone.iter().copied().filter(|run| !has(run)).collect();
+        // The cache is as large as the least that a member leaves for it.
         let bytes_max = members.by_number.values().map(|member| member.bytes_max).min();
         let count = self.shards.len() as u64;
         let fixed = count * size_of::<Mutex<Shard>>() as u64;
@@ -337,6 +344,7 @@ impl Drop for CacheShare {
     fn drop(&mut self) {
         let mut members = lock(&self.cache.members);
         let before = members.by_number.remove(&self.member);
+        // The last member takes the cache with it.
         if !members.by_number.is_empty() {
             self.cache.apply_limits(&members, &before.unwrap_or_default().runs);
         }

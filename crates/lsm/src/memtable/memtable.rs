@@ -87,6 +87,7 @@ impl Memtable {
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&MemtablePart) -> bool) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.retain(|part| is_wanted(part));
+        // The sketch keeps keys of dropped parts: it claims too many keys, never too few.
         let sketch = self.older.sketch.take();
         self.set_parts(parts, sketch);
     }
@@ -132,6 +133,7 @@ impl Memtable {
             Some((last, older)) => (Some(last), older),
             None => (None, &[][..]),
         };
+        // Most keys are in no older part, which the sketch knows without a look at them.
         if self.older.sketch.as_ref().is_some_and(|sketch| !sketch.may_hold(hash)) {
             older = &[];
         }
@@ -153,6 +155,7 @@ impl Memtable {
             sketch.add(last.hashes());
             return Some(Arc::clone(sketch));
         }
+        // Twice as many slots, so that the next parts find room in the same sketch.
         let sketch = Sketch::new(2 * self.parts.iter().map(MemtablePart::slots).sum::<usize>());
         self.parts.iter().for_each(|part| sketch.add(part.hashes()));
         Some(Arc::new(sketch))
@@ -160,6 +163,7 @@ impl Memtable {
 
     /// Replaces all parts; the sketch must have the keys of all but the last.
     fn set_parts(&mut self, parts: Vec<MemtablePart>, sketch: Option<Arc<Sketch>>) {
+        debug_assert!(parts.len() <= 1 || sketch.is_some(), "older parts have a sketch");
         let older = &parts[..parts.len().saturating_sub(1)];
         let weight_bytes = older.iter().map(MemtablePart::weight_bytes).sum();
         let len = older.iter().map(MemtablePart::len).sum();
@@ -264,6 +268,7 @@ impl Memtable {
             None => *last = Arc::new(last.before(undo)),
         }
 
+        // With an empty part the memtable would not count as empty.
         if last.is_empty() {
             let mut parts = std::mem::take(&mut self.parts);
             parts.pop();
@@ -278,6 +283,7 @@ impl Memtable {
 fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
     let tier = |part: &MemtablePart| part.len().max(1).ilog(PARTS_PER_TIER);
     let is_small = |part: &MemtablePart| part.len() < PART_ENTRIES_MAX;
+    // Each round makes one part of several, so the loop ends.
     while let Some(newest) = parts.last().map(tier) {
         let alike = |older: &&MemtablePart| is_small(older) && tier(older) <= newest;
         let alike = parts.iter().rev().take_while(alike).count();

@@ -195,6 +195,7 @@ fn grow<T>(vec: &mut Vec<T>, more: usize) {
 
 /// Slots by their keys.
 fn in_key_order<'a>(slots: impl Iterator<Item = u32>, key: impl Fn(u32) -> &'a [u8]) -> Box<[u32]> {
+    // The first eight bytes decide nearly all comparisons without a look into the arena.
     let mut order: Vec<(u64, u32)> = slots.map(|at| (key_prefix(key(at)), at)).collect();
     order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1).cmp(key(b.1))));
     order.into_iter().map(|(_, at)| at).collect()
@@ -314,6 +315,7 @@ impl Chunk {
         combine: impl FnOnce(&mut Vec<u8>, (Kind, &[u8])) -> Result<bool>,
         mut undo: Option<&mut Undo>,
     ) -> Result<()> {
+        // The order that a reader has made does not hold after this put.
         self.order.take();
         let NewEntry { key, hash, mut kind, value, blob } = new;
         let found = self.table.find(hash, |&at| {
@@ -354,6 +356,7 @@ impl Chunk {
             }
 
             let value_start = self.append_value(value, blob);
+            debug_assert!(dead as u64 <= self.weight_bytes, "the old entry was weighed");
             self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
             let value_len = value.len() as u32;
             self.slots[at as usize] = EntrySlot { value_start, value_len, kind, ..old };
@@ -386,6 +389,8 @@ impl Chunk {
                 }
             }
             None if is_worth_it(self.garbage_bytes, self.weight_bytes) => {
+                // Without an undo nothing refers to places in the arena, so live entries are
+                // copied.
                 *self = self.with_slots(&self.slots);
             }
             None => {}
@@ -397,6 +402,7 @@ impl Chunk {
         let tail = self.arena.split_off(undo.arena);
         let blobs = self.blobs.split_off(undo.blobs);
         self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
+        debug_assert!(undo.dead_bytes <= self.garbage_bytes, "dead bytes are garbage");
         self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
 
         // The padding byte in front of the values, see `pad`.
@@ -431,6 +437,7 @@ impl Chunk {
         let key_start = self.append(key);
         let value_start = self.append_value(value, blob);
         let at = self.slots.len() as u32;
+        debug_assert!(u16::try_from(key.len()).is_ok(), "the length of a key was checked");
         let key_len = key.len() as u16;
         let value_len = value.len() as u32;
         make_room(&mut self.slots, 1);
@@ -493,6 +500,8 @@ impl Chunk {
 
     /// Undoes a batch.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
+        debug_assert!(undo.slots <= self.slots.len() && undo.arena <= self.arena.len());
+
         self.order.take();
         for at in (undo.slots..self.slots.len()).rev() {
             let hash = self.slots[at].hash;
@@ -580,6 +589,7 @@ impl Folded {
         let image = Image::default();
         let mut folded = Self { chunks, starts, table, weight_bytes: 0, order, image };
 
+        // The table stays apart while it is filled, since its hash function looks into the rest.
         let mut table = HashTable::with_capacity(count);
         for (&start, chunk) in folded.starts.iter().zip(&folded.chunks) {
             for (at, slot) in (start..).zip(&chunk.slots) {
@@ -689,6 +699,7 @@ impl MemtablePart {
         let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
         let is_masked = parts.iter().any(|part| matches!(part, Self::Masked(_)));
 
+        // Small chunks take more than their entries, and hidden keys of a masked part have to go.
         if count >= chunks.len() * CHUNK_ENTRIES_MIN
             && !is_masked
             && let Some(folded) = Folded::new(chunks)
@@ -776,6 +787,7 @@ impl MemtablePart {
     pub(crate) fn writable(&mut self) -> Option<&mut Chunk> {
         match self {
             Self::Chunk(chunk) => {
+                // A chunk that a fork shares, or that a snapshot has saved, never changes again.
                 let chunk = Arc::get_mut(chunk)?;
                 if chunk.image.is_set() { None } else { Some(chunk) }
             }

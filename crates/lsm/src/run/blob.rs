@@ -167,6 +167,7 @@ fn part_of<'a>(run: &Run, span: BlobSpan, page: u64, bytes: &'a [u8]) -> Result<
 /// [`Error::BlobRefInvalid`] with the index of the first reference whose blob is gone,
 /// [`Error::Disk`], [`Error::Corrupt`].
 pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
+    // All references are resolved first, so an invalid one costs no read.
     let mut blobs = Vec::with_capacity(refs.len());
     for (index, reference) in refs.iter().enumerate() {
         blobs.push(reference.upgrade().ok_or(Error::BlobRefInvalid { index })?);
@@ -229,6 +230,7 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
         }
     }
 
+    debug_assert_eq!(results.len(), refs.len());
     Ok(results)
 }
 
@@ -260,6 +262,7 @@ impl BlobReader {
         if !self.pages.contains(&page) {
             // The next pages are probably wanted too, unless they are past the end.
             let end = self.run.meta().blob_pages().min(page + REQUEST_PAGES_MAX);
+            // A failed read leaves no page that could pass for loaded.
             self.pages = 0..0;
             let file = self.run.blobs()?;
             self.chunk = read_pages(file.as_ref(), page as u32, (end - page) as u32)?;

@@ -88,6 +88,7 @@ impl Checking<'_> {
             }
         })?;
 
+        // Parts of one run follow each other in the order of their keys.
         let mut sums = sums.into_iter().zip(parts).filter_map(|(sums, part)| Some((sums?, part)));
         let mut sums = sums.by_ref().peekable();
         while let Some((mut whole, (run, _))) = sums.next() {
@@ -162,6 +163,7 @@ impl<'a> StoredFilter<'a> {
     /// Drops the filter with the last part of the run.
     fn end_part(&self) {
         let mut state = lock(&self.state);
+        debug_assert!(state.1 > 0, "each part ends once");
         state.1 -= 1;
         if state.1 == 0 {
             state.0 = None;
@@ -247,6 +249,7 @@ impl Sums {
             self.meta.blob_bytes = offset.saturating_add(u64::from(len));
         }
 
+        // An entry behind all earlier pages begins a key page.
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
@@ -436,6 +439,7 @@ impl<'a> Pages<'a> {
 
     /// The bytes of a page before the end.
     pub(crate) fn load(&mut self, page: u32) -> Result<&[u8]> {
+        debug_assert!(page < self.end, "only data pages are loaded");
         if !self.loaded.contains(&page) {
             let count = CHUNK_PAGES.min(self.end - page);
 

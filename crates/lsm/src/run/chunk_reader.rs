@@ -146,6 +146,7 @@ impl ChunkReader {
 
     /// The bytes of a page in memory.
     pub(crate) fn bytes(&self, page: u32) -> &[u8] {
+        debug_assert!(self.buffer.is_none() || self.pages.contains(&page), "pages passed are gone");
         let at = (page - self.pages.start) as usize * PAGE_SIZE;
         self.buffer.as_deref().map_or(&[], |buffer| &buffer[at..at + PAGE_SIZE])
     }
@@ -195,6 +196,7 @@ impl ChunkReader {
         if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
             let prefetcher = self.reading.prefetcher();
             let arrived = prefetcher.take(tag)?;
+            // The disk is slower than the reader, so more is asked for from here on.
             if arrived.was_late {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
@@ -211,6 +213,7 @@ impl ChunkReader {
             return Ok(false);
         } else {
             let pages = self.cut();
+            // A failed read leaves no page in memory.
             self.pages = 0..0;
             self.read(&pages)?;
             self.pages = pages;

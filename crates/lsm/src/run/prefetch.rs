@@ -158,10 +158,12 @@ impl Prefetcher {
         };
 
         let Completion { buffer, result, .. } = arrived.swap_remove(at);
+        // The queue may hold a descriptor, so it goes with the last read.
         if reads.outstanding() == 0 && arrived.is_empty() {
             *queue = None;
         }
 
+        debug_assert!(buffer.len() <= *bytes, "each read is taken once");
         *bytes -= buffer.len();
         result?;
         Ok(Arrived { buffer, was_late })

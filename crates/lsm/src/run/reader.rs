@@ -119,6 +119,7 @@ impl RunReader {
         let mut part = 0..0;
         if !is_empty {
             let (last, pages) = run.entry_pages(ordinals.end - 1);
+            // Overflow pages of the last entry belong to the part.
             part = run.entry_pages(ordinals.start).0..last + pages;
         }
 
@@ -173,6 +174,7 @@ impl RunReader {
                 self.step()?;
                 steps += 1;
             }
+            // A span with more keys than that costs less to jump over than to pass.
             if self.state == ReaderState::Here && span.covers(&self.key) {
                 self.jump_over(&span)?;
             }
@@ -197,6 +199,7 @@ impl RunReader {
         let entered = self.pages_entered_before(&next);
         let passed = self.entries_passed;
 
+        // Reads under way for the old position are of no use.
         self.chunks.end();
         *self = Self { pages_entered: entered, entries_passed: passed, ..next };
         if self.state == ReaderState::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
@@ -261,6 +264,7 @@ impl RunReader {
     /// Enters key pages until one has an entry in the range. Its key must stand to that of before
     /// as `is_right` says.
     fn next_page(&mut self, is_right: impl Fn(Ordering) -> bool) -> Result<()> {
+        // The last key is kept: the first key of the next page has to be beyond it.
         std::mem::swap(&mut self.key, &mut self.key_before);
         self.indexes = 0..0;
         while self.indexes.is_empty() {
@@ -333,6 +337,7 @@ impl RunReader {
 
         let Some(len) = len else { return Ok(()) };
         let inline = entry.stored_value(bytes);
+        // The part in the key page ends where the overflow pages begin, so the value is one slice.
         let start = PAGE_SIZE - inline.len();
         large[start..PAGE_SIZE].copy_from_slice(inline);
 
@@ -340,6 +345,7 @@ impl RunReader {
             self.read_overflow(page, pages, &mut large)?;
         }
 
+        debug_assert!(start + len <= large.len(), "the pages hold the whole value");
         self.large = Some(LargeValue { bytes: large, value: start..start + len });
         Ok(())
     }

@@ -46,6 +46,8 @@ const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
 
 /// Purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Purpose {
     /// A run of a level.
     Level = 1,
@@ -55,6 +57,7 @@ pub enum Purpose {
 
 /// The footer of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "the fields are those of the footer's table above")]
 #[doc(alias("SSTable", "TableProperties"))]
 pub struct RunMeta {
@@ -267,6 +270,7 @@ impl RunMeta {
         decode_payload(page, PageAddress { identity, page: number }, PageKind::Footer, 0)
             .map_err(|what| Error::corrupt(path, what))?;
 
+        // The version can be trusted now that the checksum is right.
         if !(1..=RUN_VERSION).contains(&version) {
             let path = path.to_owned();
             return Err(Error::UnknownVersion { path, found: version, newest: RUN_VERSION });
@@ -293,6 +297,7 @@ impl RunMeta {
             return Err(broken("index_pages", index_pages, u64::from(meta.index_pages)));
         }
 
+        // Readers allocate and divide by these counts, so the counts are held to each other here.
         if meta.key_pages == 0
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
@@ -334,6 +339,8 @@ pub(crate) struct PageMap {
 impl PageMap {
     /// Adds a large entry after all earlier ones.
     pub(crate) fn push(&mut self, ordinal: u32, overflow: u32) {
+        debug_assert!(self.large.last().is_none_or(|last| last.ordinal < ordinal), "ordinals rise");
+        debug_assert!(overflow > 0, "a large entry goes on in overflow pages");
         let before = self.large.last().map_or(0, |entry| entry.overflow_before_next);
         self.large.push(LargeEntry { ordinal, overflow_before_next: before + overflow });
     }
@@ -351,6 +358,7 @@ impl PageMap {
 
     /// Number of the key page in the file, and pages of its entry (more than 1 if it is large).
     pub(crate) fn pages(&self, ordinal: u32) -> (u32, u32) {
+        // Most runs have no large entry.
         if self.large.is_empty() {
             return (ordinal, 1);
         }
@@ -547,6 +555,7 @@ impl Gauge {
     fn note_filter(&self, bytes: usize) {
         let before = self.filter_bytes.swap(bytes as u64, Ordering::Relaxed);
         let sum = &self.set.sums().filter_bytes;
+        // Added before the old size is subtracted, so the sum never falls below zero.
         sum.fetch_add(bytes as u64, Ordering::Relaxed);
         sum.fetch_sub(before, Ordering::Relaxed);
     }
@@ -570,6 +579,7 @@ impl Run {
         section: IndexSection,
     ) -> Self {
         handle.note_bytes(meta.file_bytes());
+        debug_assert!(section.min_key <= section.max_key, "keys rise");
         let index_bytes = section.index.memory_bytes();
 
         let gauge = Arc::new(Gauge::new(handle.set(), meta, &filter, index_bytes));
@@ -601,6 +611,7 @@ impl Run {
         }
 
         let set = self.handle.set();
+        // A file that was open in this mode may hold bytes that are not durable yet.
         let file = match &self.other {
             Some(other) => Arc::clone(other),
             None => Arc::new(set.file(self.number(), access)),
@@ -887,12 +898,14 @@ impl Run {
     pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<u32> {
         let mut candidate = self.section.index.search(key);
         let end = candidate.ordinal + 1;
+        // Each step goes one page back.
         while candidate.earlier {
             match self.section.index.previous(candidate.ordinal, key) {
                 Some(previous) => candidate = previous,
                 None => break,
             }
         }
+        debug_assert!(candidate.ordinal < end && end <= self.meta.key_pages);
         candidate.ordinal..end
     }
 }
@@ -908,6 +921,7 @@ pub(crate) fn read_pages(file: &dyn DiskFile, first: u32, pages: u32) -> Result<
 pub(crate) fn read_meta(path: &Path, file: &dyn DiskFile) -> Result<RunMeta> {
     let len = file.len()?;
     let pages = len / PAGE_SIZE as u64;
+    // The smallest run is a key page, a page of the index and the footer.
     if len % PAGE_SIZE as u64 != 0 || !(3..=RUN_PAGES_MAX).contains(&pages) {
         let what = Corrupt::rule("file length (a whole number of pages)", pages * 4096, len);
         return Err(Error::corrupt(path, what));
@@ -959,6 +973,7 @@ fn read_with(
         filter.finish()?
     };
 
+    // The last page of the index is padded.
     index_bytes.truncate(meta.index_bytes as usize);
     let in_index = |what: Corrupt| Error::corrupt(path, Corrupt { page: index_first, ..what });
     let section = IndexSection::decode(&index_bytes, &meta).map_err(in_index)?;
@@ -1034,6 +1049,7 @@ impl<'a> FilterSection<'a> {
         let place = PageAddress { identity: self.meta.identity, page };
         let position = page - self.meta.data_pages;
         let content = decode_payload(bytes, place, PageKind::Filter, position).map_err(corrupt)?;
+        // The last page of the filter is padded.
         let words = self.words_left.min(FILTER_WORDS_PER_PAGE as u64);
         self.decoder.push_words(&content[..8 * words as usize]).map_err(corrupt)?;
         self.words_left -= words;
@@ -1041,6 +1057,7 @@ impl<'a> FilterSection<'a> {
     }
 
     fn finish(self) -> Result<Filter> {
+        debug_assert_eq!(self.words_left, 0, "the footer counts pages by words");
         self.decoder.finish().map_err(|what| Error::corrupt(self.path, what))
     }
 }

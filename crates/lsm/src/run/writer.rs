@@ -132,6 +132,7 @@ impl PageWriter {
     fn begin_chunk(&mut self) -> Result<()> {
         self.wait_for_writes(CHUNKS_BEHIND_MAX - 1)?;
         let offset = self.chunk_offset();
+        // Without a place in the queue the chunk is written at once.
         let Some(in_flight) = self.behind.begin(&self.file, &mut self.chunk, offset)? else {
             return self.write_chunk();
         };
@@ -170,6 +171,7 @@ impl PageWriter {
         if self.chunk_pages > 0 {
             let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
             self.file.write_at(bytes, self.chunk_offset())?;
+            // Emptied after the write: a chunk that could not be written is written again.
             self.chunk_pages = 0;
         }
         Ok(())
@@ -264,6 +266,7 @@ impl BlobWriter {
         match blob {
             Blob::Memory(bytes) => self.append(&bytes[done as usize..])?,
             Blob::Run { run, span } => {
+                // Blobs of one run come in the order of their keys, so its reader keeps its chunk.
                 let known = self.readers.iter().position(|r| Arc::ptr_eq(r.run(), run));
                 let mut reader = match known {
                     Some(at) => self.readers.swap_remove(at),
@@ -494,6 +497,7 @@ impl RunBuilder {
             self.note(entry, Some(&before), hash);
         }
 
+        // The entry is in, so the next one has a blob of its own.
         if let Some(blobs) = &mut self.blobs {
             blobs.current = None;
         }
@@ -538,6 +542,7 @@ impl RunBuilder {
         before.extend_from_slice(entry.key);
         self.max_key = before;
         self.blob_end = self.blob_end.max(blob_end(entry));
+        // Adopted pages are finished, and so are the blobs of their entries.
         self.blob_end_finished = self.blob_end;
     }
 
@@ -556,6 +561,7 @@ impl RunBuilder {
     /// compaction has done, for the one that resumes it.
     pub(crate) fn flush(&mut self, work: u64) -> Result<Option<Flushed>> {
         assert!(!self.in_large);
+        debug_assert!(self.blob_end_finished <= self.blob_end, "finished pages come first");
         if let Some(blobs) = &mut self.blobs {
             blobs.flush(self.blob_end_finished)?;
         }
@@ -590,6 +596,7 @@ impl RunBuilder {
 
         let overflow = overflow_pages(entry.key.len(), stored);
         self.check_room(u64::from(overflow))?;
+        // From here on a failure leaves half an entry, so the room was checked first.
         self.in_large = true;
         let (rest, span) = self.page.push_large(entry);
         self.blob_end = self.blob_end.max(blob_end(entry));
@@ -625,6 +632,7 @@ impl RunBuilder {
 
     fn finish_page(&mut self, value_bytes: u32) -> Result<()> {
         self.check_room(0)?;
+        // Only the request for a page can fail, so the builder is unchanged if it does.
         let (page, place) = self.writer.next()?;
         self.max_key.clear();
         self.max_key.extend_from_slice(self.page.last_key().unwrap_or_default());
@@ -649,6 +657,9 @@ impl RunBuilder {
         if self.meta.entries == 0 {
             return Ok(None);
         }
+
+        debug_assert!(self.min_key <= self.max_key, "keys rise");
+        debug_assert!(self.meta.key_pages <= self.writer.next_page, "an entry has its key page");
 
         let filter = self.filter.map_or_else(Filter::empty, FilterBuilder::finish);
         let section = IndexSection {
@@ -732,7 +743,9 @@ impl RunFinisher {
         let RunMeta { filter_pages, index_pages, .. } = self.meta;
         let total = filter_pages + index_pages + 1;
         let end = total.min(self.done.saturating_add(pages));
+        debug_assert!(self.done <= total, "no page follows the footer");
 
+        // One buffer serves all pages of this step.
         let mut content = Vec::with_capacity(PAYLOAD_SIZE);
         while self.done < end {
             content.clear();
@@ -747,6 +760,7 @@ impl RunFinisher {
                 let bytes = &self.index_bytes[start..end];
                 self.writer.payload(PageKind::Index, position, bytes)?;
             } else {
+                // The footer goes last: a file without one is no run.
                 if !self.has_footer {
                     self.writer.payload(PageKind::Footer, 0, &self.meta.encode())?;
                     self.has_footer = true;

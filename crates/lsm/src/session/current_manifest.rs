@@ -82,12 +82,14 @@ impl CurrentManifest {
     pub(crate) fn publish(&mut self, inner: &SessionInner, next: StoreManifest) -> Result<bool> {
         let next = StoreManifest { sequence: self.manifest.sequence + 1, edits: 0, ..next };
         let files = inner.files();
+        // Until both copies are whole, nothing is appended to them.
         self.len = None;
 
         let bytes = next.encode();
         if bytes.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
         }
+        // Names of runs are durable before a manifest names the runs.
         inner.sync_dir(ACTIVE)?;
         files.pin(next.numbers());
         let _right = files.handles().may_write()?;
@@ -136,11 +138,13 @@ impl CurrentManifest {
 
         debug_assert!(body <= len, "edits stand behind the body");
         let new_len = len + bytes.len() as u64;
+        // Longer edits would cost more to read than a manifest written anew.
         if new_len - body > body.max(EDIT_BYTES_MIN) || new_len > MANIFEST_BYTES_MAX {
             return self.publish(inner, next);
         }
 
         let (added, removed) = changed_bases(&self.manifest, &next);
+        // Pinned before the edit makes them needed.
         inner.files().pin(added.iter().copied());
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
         let right = inner.files().handles().may_write()?;

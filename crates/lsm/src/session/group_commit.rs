@@ -142,6 +142,7 @@ impl GroupCommit {
         assert!(!syncs.is_syncing, "one thread syncs at a time");
         syncs.is_syncing = true;
         syncs.is_watched = false;
+        // Without the lock, so that others commit and queue up during the sync.
         drop(syncs);
         let start = clock.monotonic();
         let synced = files.synced(file.path(), file.sync());

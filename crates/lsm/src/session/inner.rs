@@ -169,6 +169,7 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         return Ok(Found::Nothing);
     }
 
+    // What an unfinished creation has left may be made anew.
     let ours = [LOCK, METADATA_TMP, ACTIVE, SNAPSHOTS];
     if has(METADATA_TMP, EntryKind::File)
         && entries.iter().all(|e| ours.contains(&&*e.name))
@@ -268,7 +269,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
 
     for name in [ACTIVE, SNAPSHOTS].into_iter().filter(|name| has(name)) {
         match disk.remove_dir(&dir.join(name)) {
-            Err(error) if error.kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
+            Err(error) if error.system_kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
                 return corrupted(dir, format!("missing metadata file, and {name} is not empty"));
             }
             removed => removed?,
@@ -284,9 +285,11 @@ fn create_parts(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     let file = disk.open(&temporary, OpenMode::CreatePrivate, Access::Buffered)?;
     file.write_at(&meta.encode(), 0)?;
     file.sync()?;
+    // Durable before the directories, which would look like a damaged session without it.
     disk.sync_dir(dir)?;
     disk.create_dir(&dir.join(ACTIVE))?;
     disk.create_dir(&dir.join(SNAPSHOTS))?;
+    // The directories are durable before the name that promises them.
     disk.sync_dir(dir)?;
     disk.rename(&temporary, &dir.join(METADATA))?;
     disk.sync_dir(dir)?;
@@ -360,7 +363,7 @@ fn decode_snapshot(
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(error) => {
-            let reason = match error.kind() {
+            let reason = match error.system_kind() {
                 Some(std::io::ErrorKind::FileTooLarge) => {
                     format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes")
                 }
@@ -424,6 +427,7 @@ fn keep_orphans(
         return Ok(());
     }
 
+    // The remains of one crash are kept, so those of earlier openings go.
     for path in lost_found::runs_in(dir, lost) {
         disk.remove(&path)?;
     }
@@ -511,6 +515,7 @@ impl SessionInner {
         let lost_numbers = lost.iter().filter_map(|name| lost_found::run_number(name));
         let needs = lease::needs(disk.as_ref(), dir)?;
         let leased: BTreeSet<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
+        // Numbers in `lost+found` count too: a new run must not take a name that may come back.
         let last = numbers().chain(pins.iter().copied()).chain(lost_numbers).max();
         let next_number = last.map_or(0, |number| number.saturating_add(1));
         let wanted = reserve.bytes(disk.as_ref(), dir, is_new)?;
@@ -530,6 +535,7 @@ impl SessionInner {
             }
         }
 
+        // A process that died while it saved has left these.
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
@@ -667,6 +673,7 @@ impl SessionInner {
     /// # Errors
     /// The errors of [`lease`](Self::lease).
     pub(crate) fn hold(&self, numbers: impl Iterator<Item = u64>) -> Result<Vec<FileHandle>> {
+        // Attached first, so that the lease names them.
         let held = numbers.map(|number| self.files.attach(number)).collect();
         self.lease()?;
         Ok(held)
@@ -852,6 +859,7 @@ impl SessionInner {
             return Ok(());
         }
         event!(DEBUG, "session.close", self.dir);
+        // The threads end first, because they hold runs.
         self.worker.stop();
         self.lookups.stop();
         self.snapshots.close();
@@ -861,6 +869,7 @@ impl SessionInner {
         // What readers needed until now.
         let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
         let result = left.and(self.files.close());
+        // The lock goes last, when no file is written or removed any more.
         lock(&self.lock).take();
         lock(&self.lease).take();
 
@@ -910,6 +919,7 @@ impl SessionInner {
         if let Some(run) = shared(&mut runs) {
             return Ok(run);
         }
+        // The map keeps no run open, so entries of closed runs are swept here.
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)

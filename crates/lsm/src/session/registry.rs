@@ -171,6 +171,7 @@ impl Registry {
     ) -> Result<(Operation<'_>, T)> {
         let mut state = self.state()?;
         state.find(name)?;
+        // Under the lock, so that the snapshot is not removed meanwhile.
         let read = read()?;
         Ok((self.begin(&mut state), read))
     }
@@ -194,6 +195,7 @@ impl Registry {
     ) -> Result<(Operation<'_>, Vec<u64>)> {
         let mut state = self.state()?;
         state.find(name)?;
+        // The name goes after the file; a failure leaves both.
         remove()?;
         let pins = match state.names.remove(name) {
             Some(Stored::Whole { pins, .. }) => pins,

@@ -71,6 +71,7 @@ impl SnapshotPlace {
 
 /// Report of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ExportReport {
     /// Files of runs that were copied.
@@ -87,6 +88,7 @@ pub struct ExportReport {
 
 /// Report of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ImportReport {
     /// Files of runs that were copied.
@@ -295,6 +297,7 @@ impl Copier<'_> {
             } else {
                 self.rebuild_run(&item)?
             };
+            // A later snapshot of the same copy may share the run.
             self.known.insert(run.identity, run);
             there.insert(number, run);
         }
@@ -390,6 +393,7 @@ impl Copier<'_> {
         }
 
         self.copy_pages(&way, data_pages..item.footer.pages() as u32, check_crc)?;
+        // The bytes are durable before a snapshot names the run.
         copy.sync()?;
         if item.footer.blob_bytes > 0 {
             let source = self.open(&self.from.blobs_path(item.wanted.number))?;

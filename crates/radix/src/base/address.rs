@@ -79,6 +79,7 @@ impl Prefix {
     /// Appends bytes; the result must not be longer than an address.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         let len = usize::from(self.len);
+        debug_assert!(len + bytes.len() <= ADDRESS_BYTES_MAX, "not longer than an address");
         self.bytes[len..len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len() as u8;
     }
@@ -95,6 +96,7 @@ impl Prefix {
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
+        // Zero from the end on, so that equal prefixes are equal in all bytes.
         self.bytes[len..].fill(0);
         self.len = self.len.min(len as u8);
     }
@@ -182,6 +184,27 @@ impl AsRef<[u8]> for Address {
     }
 }
 
+impl TryFrom<&[u8]> for Address {
+    type Error = AddressError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, AddressError> {
+        Self::new(bytes)
+    }
+}
+
+impl TryFrom<&[u8]> for Prefix {
+    type Error = AddressError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, AddressError> {
+        Self::new(bytes)
+    }
+}
+
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(Address, |text: &str| text.parse::<Address>());
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(Prefix, |text: &str| text.parse::<Prefix>());
+
 impl From<Address> for Prefix {
     fn from(address: Address) -> Self {
         address.0
@@ -238,6 +261,10 @@ mod tests {
             assert_eq!(text.parse::<Address>(), Err(error), "{text:?}");
         }
 
+        let bytes: &[u8] = &[0xAB, 0xCD];
+        assert_eq!(Address::try_from(bytes), "abcd".parse());
+        assert_eq!(Address::try_from(&[][..]), Err(AddressError::Empty));
+        assert_eq!(Prefix::try_from(&[0; 36][..]), Err(AddressError::TooLong { bytes: 36 }));
         assert_eq!("".parse::<Prefix>(), Ok(Prefix::EMPTY));
         assert_eq!("a".parse::<Prefix>(), Err(AddressError::OddLength { chars: 1 }));
     }

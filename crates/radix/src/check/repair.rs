@@ -214,6 +214,7 @@ impl Checker<'_> {
             }
         };
 
+        // A node has one height at all its places, but not one depth.
         let below = below.filter(|below| depth + below <= ADDRESS_BYTES_MAX);
         Ok(below.map(|below| extension.len() + below))
     }
@@ -233,6 +234,7 @@ impl Checker<'_> {
             Loaded::Branch(branch) => branch,
         };
 
+        // The empty address has no value.
         if hash_branch(&branch) != node || (depth == 0 && branch.value().is_some()) {
             return Ok(None);
         }
@@ -295,6 +297,7 @@ fn trees_of(
 ) -> BTreeMap<String, TreeId> {
     let mut known = BTreeSet::new();
     let mut trees = book.trees.clone();
+    // A second name of a tree goes: each number has one name.
     trees.retain(|_, tree| known.insert(*tree));
     let doubled = (book.trees.len() - trees.len()) as u64;
 
@@ -337,6 +340,7 @@ fn compare_bookkeeping(
     let mut cursor = reader.cursor(table)?;
     while let Some((key, value)) = cursor.next()? {
         match records.remove(&key) {
+            // A record that is right is left alone.
             Some(record) if record == value => {}
             None if versions::is_head(&key) => {}
             record => changes.push((table, key, record)),
@@ -381,6 +385,7 @@ fn compare_nodes(
     let mut cursor = nodes.reader.cursor(Table::Main)?;
     while let Some((key, record)) = cursor.next()? {
         if !is_wanted(&key, &record, &wanted, &users, &mut spilled) {
+            // A record that can be read may be all that is left of a version.
             let end: Option<&RecordKey> = key.as_slice().try_into().ok();
             unreferenced += u64::from(end.is_some_and(|end| Record::decode(end, &record).is_ok()));
             changes.push((Table::Main, key, None));
@@ -389,6 +394,7 @@ fn compare_nodes(
 
     for (key, end) in &wanted {
         for (key, record) in records_of(nodes, key, end, spilled.contains(key), &users)? {
+            // Written only where it differs, so that a repair of a whole store changes nothing.
             if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&record) {
                 changes.push((Table::Main, key, Some(record)));
             }

@@ -69,6 +69,7 @@ impl Report {
         record: &Record<'_>,
         node: Option<NodeHash>,
     ) -> Result<()> {
+        // The key is the first part of the hash, which an error can name.
         let mut known = NodeHash::EMPTY;
         known.0[..ROW_KEY_BYTES].copy_from_slice(key);
 
@@ -146,6 +147,7 @@ impl Tree {
             hashes.insert(end);
             hashes.extend(extension_hashes(end, edge.extension.as_bytes()));
 
+            // A stored node is compared further below, once it is read.
             let is_known = match &edge.end {
                 Node::Leaf(value) => hash_leaf(value) == end,
                 Node::Stored(_) => true,
@@ -205,6 +207,7 @@ struct UserCounts {
 
 impl UserCounts {
     fn count(&mut self, key: RecordKey, end: &StoredNode<'_>) {
+        // A node without extensions stays only for its users, so it must have a counter.
         self.stored
             .extend((end.users > 0 || end.extensions.is_empty()).then_some((key, end.users)));
         if let Ok(Some(base)) = end.record.base() {
@@ -442,6 +445,7 @@ fn each_stored_node(
         let mut problem = None;
 
         let Ok(own) = RecordKey::try_from(key.as_slice()) else {
+            // No node has so short a key; the report names what there is of it.
             let mut start = [0; ROW_KEY_BYTES];
             let len = key.len().min(ROW_KEY_BYTES);
             start[..len].copy_from_slice(&key[..len]);
@@ -450,6 +454,7 @@ fn each_stored_node(
             continue;
         };
 
+        // The records of a node's extensions and users lie right behind its own.
         loop {
             next = cursor.next()?;
             let Some((key, record)) = &next else { break };
@@ -501,6 +506,7 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
         report.note("trees", "two have one number");
     }
 
+    // The head must not give a number again, so the last one bounds it.
     let last_version = book.versions.keys().next_back().map_or(0, |id| id.0);
     match &book.head {
         Some(head) => {

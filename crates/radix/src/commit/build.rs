@@ -102,6 +102,7 @@ fn along(extension: &[u8], depth: usize, steps: &[Step]) -> usize {
 
 impl Builder<'_> {
     fn miss(&mut self, step: &Step) {
+        // The error is that of the first change in the batch; steps come by address.
         if self.missing.as_ref().is_none_or(|missing| step.index < missing.index) {
             self.missing = Some(step.clone());
         }
@@ -123,6 +124,7 @@ impl Builder<'_> {
 
     /// A sub-tree where there was none.
     fn grow(&mut self, depth: usize, steps: &[Step]) -> Result<NewSubtree> {
+        // A single new address needs no branch: its rest is the extension of a leaf.
         if let [Step { prefix, action: Action::Set(value), .. }] = steps {
             return Ok(self.push(prefix.after(depth), NewNode::Leaf(Arc::clone(value)), None));
         }
@@ -139,6 +141,7 @@ impl Builder<'_> {
         let along = along(extension, depth, steps);
 
         let end = depth + along;
+        // Nothing is read of a sub-tree that goes as a whole.
         if let [Step { prefix, action: Action::DeletePrefix, .. }] = steps
             && prefix.as_bytes().len() == end
         {
@@ -196,6 +199,8 @@ impl Builder<'_> {
         // At most one step ends here: steps ascend and no address is named twice.
         debug_assert!(!steps.is_empty());
         let here = steps.iter().take_while(|step| step.prefix.as_bytes().len() == depth).count();
+        debug_assert!(here <= 1, "steps ascend, and no address is named twice");
+
         for step in &steps[..here] {
             match &step.action {
                 Action::Set(new) => value = Some(Arc::clone(new)),
@@ -245,6 +250,7 @@ impl Builder<'_> {
             count += self.keep(after, &mut edits);
         }
 
+        debug_assert!(count <= 256, "a token is a byte");
         Ok(self.finish(extension, NewBranch::new(value, count, base, edits), old))
     }
 
@@ -268,6 +274,7 @@ impl Builder<'_> {
         branch: NewBranch,
         old: Option<NodeHash>,
     ) -> NewSubtree {
+        // Each state has one tree: a branch of fewer than two entries would be a second form.
         match (branch.value.is_some(), branch.count) {
             (false, 0) => NewSubtree::None,
             (true, 0) => match branch.value {
@@ -279,9 +286,11 @@ impl Builder<'_> {
                     let edge = base.edge_at(at).to_edge();
                     extension.extend(&[token]);
                     extension.extend(edge.extension.as_bytes());
+                    // The old node keeps its record, and gets a longer extension above it.
                     self.push(extension, NewNode::Kept(edge.end), old)
                 }
                 Some((token, Child::New(at))) => {
+                    // The new edge is not hashed yet, so it is lengthened in place.
                     let new = &mut self.list[at];
                     extension.extend(&[token]);
                     extension.extend(new.extension.as_bytes());

@@ -74,6 +74,10 @@ impl Bulk {
         }
         self.last = address;
         let depth = address.as_bytes().len();
+        debug_assert!(
+            self.frames.last().is_none_or(|top| top.depth < depth),
+            "frames go down to the last address"
+        );
         self.frames.push(Frame { depth, value: Some(value.into()), children: Vec::new() });
         Ok(())
     }
@@ -129,6 +133,7 @@ impl Bulk {
         self.records.add(hash, &edge.extension, 1, Some(content));
         self.record_bytes += ROW_BYTES;
 
+        // Bounds the memory for a tree of any size.
         if self.record_bytes >= BATCH_BYTES {
             self.write(writer)?;
         }
@@ -146,6 +151,7 @@ impl Bulk {
     /// of plain nodes that are new to the store.
     pub(crate) fn finish(mut self, writer: &mut dyn Writer) -> Result<(Option<Edge>, u64)> {
         while self.frames.len() > 1 {
+            // Inserts no node: each of these frames has one above it.
             self.close(writer, 0)?;
         }
         let edge = match self.frames.pop() {

@@ -67,10 +67,12 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
     }
 
     let mut hashers: Vec<Hasher> = Vec::new();
+    // A wave needs the hashes of those before it.
     for wave in by_height {
         debug_assert!(!wave.is_empty(), "a node of height n has a child of height n - 1");
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
 
+        // Where there is little to hash, a thread costs more than it saves.
         let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
         if hashers.len() < threads {
             hashers.resize_with(threads, Hasher::default);
@@ -83,6 +85,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
             hasher.bytes.reserve((blocks * BLOCK_BYTES / threads).min(BYTES_AT_ONCE));
         }
 
+        // Most waves have too little work for a second thread.
         if let [hasher] = &mut hashers[..threads] {
             hasher.hash(list, &wave);
         } else {
@@ -140,6 +143,7 @@ impl Hasher {
                 NewNode::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
             };
 
+            // Bounds the buffer, however many nodes a wave has.
             if self.bytes.len() + node_bytes > BYTES_AT_ONCE {
                 self.hash_bytes();
             }
@@ -187,6 +191,11 @@ impl Hasher {
 
     /// Hashes the encoded nodes, and empties the buffer.
     fn hash_bytes(&mut self) {
+        debug_assert_eq!(
+            self.ends.last().copied().unwrap_or(0),
+            self.bytes.len(),
+            "the last node ends with the buffer"
+        );
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let nodes: Vec<&[u8]> =
             starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();

@@ -76,6 +76,7 @@ impl NewBranch {
                         return Some((token, Child::Old(base, at - 1)));
                     }
                     (old, Some(&(token, new))) => {
+                        // An edit of a token that the base has takes the place of the base's child.
                         at += usize::from(old.is_some_and(|(other, _)| other == token));
                         edits.next();
                         if let Some(new) = new {

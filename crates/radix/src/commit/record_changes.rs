@@ -74,6 +74,7 @@ impl RecordChanges {
         content: Option<Content>,
     ) {
         debug_assert!(extension.as_bytes().len() <= ADDRESS_BYTES_MAX);
+        // References that cancel out need no record.
         if references != 0 {
             let key = key_of(&node);
             let extension = reversed(extension);
@@ -95,11 +96,13 @@ impl RecordChanges {
 
         let mut effect = Effect::default();
         let mut bases = Bases::default();
+        // The number of records at a time bounds the memory.
         for nodes in nodes.chunks_mut(ROWS_AT_ONCE) {
             let keys: Vec<RecordKey> = nodes.iter().map(|of| of[0].key).collect();
             let keys: Vec<&[u8]> = keys.iter().map(RecordKey::as_slice).collect();
             let records = writer.get_many(Table::Main, &keys)?;
             for (changes, record) in nodes.iter_mut().zip(records) {
+                // All changes of one record are of the same node, so the first one names it.
                 let ReferenceChange { key, node, .. } = changes[0];
                 let effect = &mut effect;
                 let bases = &mut bases;
@@ -146,11 +149,13 @@ impl Bases {
     /// base that was removed since.
     fn acquire(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<bool> {
         let users = self.users(writer, base)?;
+        // Users hold the base, so only the first one looks for its record.
         if users.now == 0 {
             let key = key_of(&base);
             let Some(record) = writer.get(Table::Main, &key)? else { return Ok(false) };
             let record =
                 Record::decode(&key, &record).map_err(|Broken(rule)| broken(base, rule))?;
+            // A difference as a base would need the read of its own base.
             if record.kind != Kind::Branch {
                 return Ok(false);
             }
@@ -173,11 +178,13 @@ impl Bases {
         for (base, users) in self.0 {
             let key = key_of(&base);
             let of_users = users_key(&key);
+            // A release and a new user leave the number as it is stored.
             if users.now > 0 && users.now != users.stored {
                 let record = encode_number(&of_users, users.now);
                 writer.overwrite(Table::Main, &of_users, &record)?;
             }
 
+            // A base that was only looked at keeps its record.
             if users.now > 0 || !users.was_released {
                 continue;
             }
@@ -191,6 +198,7 @@ impl Bases {
 
             let record =
                 Record::decode(&key, &record).map_err(|Broken(rule)| broken(base, rule))?;
+            // Extensions hold the record too, so it goes only without any.
             if record.extensions == Extensions::default() {
                 writer.remove(Table::Main, &key)?;
                 gone.push(base);
@@ -248,11 +256,13 @@ impl NodeRecord<'_> {
     fn change(&mut self, changes: &mut [ReferenceChange], record: Option<&[u8]>) -> Result<()> {
         debug_assert!(changes.iter().all(|change| change.key == self.key), "changes of one record");
 
+        // Equal nodes have equal contents, so the content may come from any of the changes.
         let content = changes.iter_mut().find_map(|change| change.content.take());
         let changes = by_extension(changes);
         let Some(record) = record else {
             let mut extensions = Vec::new();
             self.change_here(&mut extensions, changes)?;
+            // References were gained and lost in one batch, so the node gets no record.
             if extensions.is_empty() {
                 return Ok(());
             }
@@ -281,11 +291,13 @@ impl NodeRecord<'_> {
             }
         }
 
+        // No extension is left to have a record of its own.
         if matches!(&record.extensions, Extensions::Spilled(0)) {
             record.extensions = Extensions::default();
         }
 
         if record.extensions == Extensions::default() && !self.is_base(&record)? {
+            // A difference that goes does not use its base any more.
             if let Some(base) = record.base().map_err(|Broken(rule)| self.broken(rule))? {
                 self.bases.release(self.writer, base)?;
             }
@@ -298,6 +310,7 @@ impl NodeRecord<'_> {
 
     /// Whether differences from this record are stored.
     fn is_base(&mut self, record: &Record<'_>) -> Result<bool> {
+        // A smaller branch never is a base, so its counter is not read.
         if record.kind != Kind::Branch || record.content.len() < BASE_BYTES_MIN {
             return Ok(false);
         }
@@ -319,6 +332,7 @@ impl NodeRecord<'_> {
     }
 
     fn write(&mut self, mut record: Record<'_>) -> Result<()> {
+        // With all extensions in one record, each change of one would write all of them.
         if let Extensions::Here(extensions) = &record.extensions
             && extensions.len() > CHAINS_IN_ROW_MAX
         {
@@ -360,6 +374,7 @@ impl NodeRecord<'_> {
                 Ok(at) => {
                     let references = self.sum(extensions[at].1, by)?;
                     if references == 0 {
+                        // Removed first: what it shares is counted with the extensions that stay.
                         extensions.remove(at);
                         self.removed(&extension, shared(extensions, at));
                     } else {
@@ -368,6 +383,7 @@ impl NodeRecord<'_> {
                 }
                 Err(at) => {
                     let references = self.sum(0, by)?;
+                    // Counted before it is inserted, so that it is not compared with itself.
                     self.added(&extension, shared(extensions, at));
                     extensions.insert(at, (extension, references));
                 }
@@ -403,6 +419,7 @@ impl NodeRecord<'_> {
 
         let shared = self.shared_with_neighbours(&spilled)?;
         for (change, shared) in spilled.iter().zip(shared) {
+            debug_assert_ne!(change.before, change.after, "changes of 0 are left out");
             if change.before == 0 {
                 self.added(&change.extension, shared);
                 *count += 1;
@@ -446,6 +463,7 @@ impl NodeRecord<'_> {
                 continue;
             }
 
+            // The cursor stays in place unless other extensions lie in between.
             if !is_sought || ahead.as_ref().is_some_and(|ahead| ahead < extension) {
                 cursor.seek(key)?;
                 below = extension_of(cursor.prev()?);
@@ -454,6 +472,7 @@ impl NodeRecord<'_> {
                 is_sought = true;
             }
 
+            // An extension that is removed is still stored, and is not its own neighbour.
             if ahead.as_ref() == Some(extension) {
                 ahead = extension_of(cursor.next()?);
             }
@@ -487,6 +506,7 @@ impl NodeRecord<'_> {
             let upwards = reversed(extension);
             let all =
                 std::iter::once(self.node).chain(extension_hashes(self.node, upwards.as_bytes()));
+            // Nodes that another extension shares lie nearest to the node, and stay.
             self.effect.removed_hashes.extend(all.skip(extension.as_bytes().len() + 1 - nodes));
         }
     }

@@ -104,6 +104,7 @@ fn read_children<'a>(
     mut entry: impl FnMut(&mut Input<'a>) -> Read<()>,
 ) -> Read<Box<[u32]>> {
     let count = input.number()?;
+    // A token is a byte, so there are at most 256 children.
     if count == 0 || count > 256 {
         return Err(Broken("number of children"));
     }
@@ -111,6 +112,7 @@ fn read_children<'a>(
     let mut places = Vec::with_capacity(count as usize);
     let mut last = None;
     for _ in 0..count {
+        // The top bit of an offset tells children of a difference from those of the base.
         let place = u32::try_from(here(input, bytes)).ok().filter(|at| *at < IN_DIFFERENCE);
         places.push(place.ok_or(Broken("it is too long"))?);
         let token = input.byte()?;
@@ -127,6 +129,7 @@ fn read_children<'a>(
 
 /// Refuses a number of children that makes no branch.
 fn check_count(count: usize, has_value: bool) -> Read<()> {
+    // A single entry would be a leaf, or make an extension longer.
     if count == 0 || count + usize::from(has_value) < 2 {
         return Err(Broken("number of children"));
     }
@@ -146,6 +149,7 @@ impl Delta {
         let base = NodeHash(*input.hash()?);
         let value = read_value(&mut input, &bytes)?;
 
+        // A bound and not the maximum: it counts the children of the base that are gone too.
         let mut extension_max = whole.extension_max;
         let entries = read_children(&mut input, &bytes, |input| {
             if input.0.first() == Some(&GONE) {
@@ -213,6 +217,7 @@ impl Branch {
     /// one.
     pub(crate) fn may_be_edited(&self, changes: usize) -> bool {
         let bytes = self.whole.bytes.len();
+        // Each changed child takes at least its hash in the difference.
         bytes >= BASE_BYTES_MIN && changes * NODE_HASH_BYTES <= bytes / DIFFERENCE_PART
     }
 
@@ -226,10 +231,12 @@ impl Branch {
         changes: &[(u8, Option<Edge>)],
     ) -> Option<Self> {
         let bytes_max = self.whole.bytes.len() / DIFFERENCE_PART;
+        // The value stands in each difference, so a long one leaves no room for children.
         if value.is_some_and(|value| value.len() > bytes_max) {
             return None;
         }
 
+        // A difference of a difference names the first base, so that a read takes one base at most.
         let (base, entries) = match &self.difference {
             Some(older) => (older.base, &older.entries[..]),
             None => (node, &[][..]),
@@ -250,6 +257,7 @@ impl Branch {
         let kept = |entry: &u32| !is_changed(token(*entry));
         let is_listed = |change: &&(u8, Option<Edge>)| change.1.is_some() || in_base(change.0);
 
+        // The number stands before the entries, so they are counted first.
         let count = entries.iter().filter(|entry| kept(entry)).count()
             + changes.iter().filter(is_listed).count();
         if count == 0 {
@@ -271,10 +279,12 @@ impl Branch {
         }
 
         entries.for_each(|entry| out.extend_from_slice(entry_at(older, entry)));
+        // Unchanged entries of the older difference add to it, which `may_be_edited` does not see.
         if out.len() > bytes_max {
             return None;
         }
 
+        // Read back, so that memory holds the branch as a later read gives it.
         let difference = Delta::read(&self.whole, out.into()).ok()?;
         Some(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
@@ -351,6 +361,8 @@ impl Branch {
     /// The place of a token's child.
     pub(crate) fn find(&self, token: u8) -> Option<usize> {
         if self.len() == 256 {
+            debug_assert_eq!(self.token_at(usize::from(token)), token, "tokens ascend by one");
+            // With all 256 children the token is the position.
             return Some(usize::from(token));
         }
         self.places().binary_search_by_key(&token, |place| self.at(*place)[0]).ok()
@@ -370,6 +382,7 @@ impl Branch {
         if !Arc::ptr_eq(&self.whole, &other.whole) {
             return None;
         }
+        // Branches of one base differ from each other in the entries of their differences alone.
         let mut tokens = Vec::new();
         for difference in [self, other].into_iter().filter_map(|branch| branch.difference.as_ref())
         {
@@ -416,6 +429,7 @@ pub(crate) struct BranchWriter {
 
 impl BranchWriter {
     pub(crate) fn new(value: Option<&[u8]>, children: usize, bytes: usize) -> Self {
+        debug_assert!(children <= 256, "a token is a byte");
         let mut out = Vec::with_capacity(bytes + value.map_or(0, <[u8]>::len) + 12);
         let value = put_value(&mut out, value);
         put_number(&mut out, children as u64);
@@ -424,6 +438,10 @@ impl BranchWriter {
 
     /// Copies a child of another branch.
     pub(crate) fn copy(&mut self, from: &Branch, at: usize) {
+        debug_assert!(
+            self.places.last().is_none_or(|last| self.bytes[*last as usize] < from.token_at(at)),
+            "children ascend by token"
+        );
         self.places.push(self.bytes.len() as u32);
         let child = from.bytes_at(at);
         self.extension_max = self.extension_max.max(usize::from(child[1] & !LEAF_FLAG));

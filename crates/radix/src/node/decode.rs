@@ -113,6 +113,7 @@ impl PlainNode {
 
         let node = Self { value, children };
         let bytes = &all[..all.len() - input.0.len()];
+        // A node has one encoding, so that equal nodes have equal hashes.
         if node.encode() != bytes {
             return Err(Broken("a head is not the one that the encoder gives"));
         }

@@ -161,6 +161,7 @@ impl<'a> Input<'a> {
             }
             NodeRef::Leaf(value)
         } else if extension.is_empty() {
+            // Without an extension, the top is the node itself.
             NodeRef::Stored(top)
         } else {
             NodeRef::Stored(self.hash()?)
@@ -191,13 +192,16 @@ pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
 
     match &edge.end {
         Node::Leaf(value) => {
+            debug_assert!(value.len() <= INLINE_VALUE_BYTES_MAX, "a longer value has a record");
             put_number(out, value.len() as u64);
             out.extend_from_slice(value);
         }
         Node::Stored(hash) if !edge.extension.as_bytes().is_empty() => {
             out.extend_from_slice(&hash.0);
         }
-        Node::Stored(_) => {}
+        Node::Stored(hash) => {
+            debug_assert_eq!(*hash, edge.top, "without an extension the top is the node");
+        }
     }
 }
 

@@ -178,7 +178,12 @@ impl Proof {
     }
 
     fn note_value(&mut self, place: &ProofPlace, node: &PlainNode) {
+        debug_assert!(
+            place.range.end <= self.addresses.len(),
+            "a place is reached by addresses of the proof"
+        );
         let Range { start, end } = place.range;
+        // Addresses ascend, so only the first one can end where all of them lead.
         if start < end && self.addresses[start].as_bytes().len() == place.depth {
             self.values[start].clone_from(&node.value);
         }
@@ -238,6 +243,8 @@ impl Proof {
 
         match form {
             Form::Full => {
+                // The reader keeps the nodes that it has read, so a node that recurs is written
+                // once.
                 let mut known = BTreeSet::new();
                 for (hash, node) in &self.nodes {
                     if known.insert(hash) {
@@ -261,6 +268,7 @@ impl Proof {
             let (_, node) = &self.nodes[*at];
             *at += 1;
             let below = self.below(&place);
+            // Addresses tell the tokens of an extension, so its nodes need no bytes.
             match extension_below(node, &below) {
                 Some(next) => place = next,
                 None => break (node, below),
@@ -328,6 +336,7 @@ impl Proof {
             Err(Broken(rule)) => return Err(malformed(&input, rule)),
         };
 
+        // Checked before any node is read: the addresses that are asked for bound the memory.
         if asked.is_some_and(|asked| asked != addresses) {
             return Err(ProofError::Addresses);
         }
@@ -365,11 +374,13 @@ fn place_of(
 /// Reads version, form and addresses; only the version if it is unknown.
 fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
     let version = input.byte()?;
+    // What follows in another version may mean anything.
     if version != PROOF_VERSION {
         return Ok((version, 0, Vec::new()));
     }
 
     let form = input.byte()?;
+    // Grows as addresses come, since a forged count can be huge.
     let mut addresses: Vec<Address> = Vec::new();
     for _ in 0..input.number()? {
         let len = input.byte()?;
@@ -409,6 +420,7 @@ impl<'a> Parser<'a> {
 
     /// Reads a node of the full form and all below it; at most 36 deep.
     fn full(&mut self, expected: Option<NodeHash>, place: &ProofPlace) -> Proven<()> {
+        // A node that recurs stands in the bytes once.
         let known = expected.and_then(|hash| Some((hash, Arc::clone(self.known.get(&hash)?))));
         let (hash, node) = match known {
             Some(known) => known,
@@ -426,6 +438,7 @@ impl<'a> Parser<'a> {
             }
         };
 
+        // Checked also if it is known: its rules depend on the depth.
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
         self.proof.push(place, hash, Arc::clone(&node));
         for (token, below) in self.proof.below(place) {
@@ -458,9 +471,11 @@ impl<'a> Parser<'a> {
         let mut tokens = Vec::new();
         for _ in 0..count {
             let mut below = self.proof.below(&place);
+            // The token of the node is known only where all addresses go on by one.
             let (Some((token, next)), true) = (below.pop(), below.is_empty()) else {
                 return Err(self.malformed("an extension where addresses end or part"));
             };
+            // Its hash follows from the node below, which comes later.
             self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
             tokens.push(token);
             place = next;
@@ -484,11 +499,13 @@ impl<'a> Parser<'a> {
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
 
         let below = self.proof.below(place);
+        // A proof has one encoding, so what can be left out must be.
         if extension_below(&node, &below).is_some() {
             return Err(self.malformed("a node of an extension stands for itself"));
         }
 
         let at = self.proof.nodes.len();
+        // It stands before the nodes below it, although its hash follows from theirs.
         self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
 
         let mut below = below.into_iter().peekable();

@@ -26,12 +26,15 @@ impl Tree {
         let (reader, edge) = self.open(root)?;
         let (mut proof, place) = Proof::begin(addresses);
         let Some(edge) = edge else {
+            // The empty root is the hash of the empty node, which proves that no address has a
+            // value.
             proof.push(&place, NodeHash::EMPTY, Arc::default());
             return Ok(proof);
         };
 
         let nodes = self.inner().nodes(&*reader, root);
         let sorted: Vec<&[u8]> = proof.addresses().iter().map(Address::as_bytes).collect();
+        // Reads each level side by side; what follows then finds the nodes in memory.
         nodes.find(&edge, &sorted)?;
 
         Prover { nodes: &nodes, root: *root, proof: &mut proof }.edge(
@@ -68,6 +71,7 @@ impl Prover<'_> {
         let mut hashes: Vec<NodeHash> =
             std::iter::once(end).chain(extension_hashes(end, extension)).collect();
         hashes.reverse();
+        // A wrong hash in the store would give a proof that is refused far from its cause.
         self.check(path, edge.top, hashes[0])?;
 
         for (at, token) in extension.iter().enumerate() {
@@ -75,6 +79,7 @@ impl Prover<'_> {
             self.proof.push(&place, hashes[at], Arc::new(node));
             let below = self.proof.below(&place);
             let Some((_, next)) = below.into_iter().find(|(other, _)| other == token) else {
+                // No address goes on from here, so the rest of the extension proves nothing.
                 return Ok(());
             };
             place = next;

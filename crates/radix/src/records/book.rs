@@ -42,6 +42,7 @@ pub(crate) fn encode(
     for (id, version) in versions {
         let root = root_key(version.tree, &version.edge.top).to_vec();
         let neighbour = version.neighbour.map(|neighbour| version_key(neighbour).to_vec());
+        // A version is named by its root, and by its neighbour if it has one.
         for owner in std::iter::once(root).chain(neighbour) {
             named.entry(owner).or_default().push(*id);
         }

@@ -54,6 +54,7 @@ pub(crate) fn find_in_memory(
     let mut extension = edge.extension;
     let mut end = edge.end.clone();
     loop {
+        // An extension that the address leaves, or within which it ends, leads to no value.
         let Some(below) = rest.strip_prefix(extension.as_bytes()) else { return Ok(None) };
         let node = match &end {
             Node::Leaf(value) => return Ok(below.is_empty().then(|| value.to_vec())),
@@ -127,6 +128,7 @@ impl Nodes<'_> {
             Content::Value(value) => Loaded::Value(value),
             Content::Inline => return Err(self.corruption(place, "the record has no content")),
         };
+        // Kept only once it is decoded, so that damage is reported on every read.
         self.cache.insert(place.node, loaded.clone());
         Ok(loaded)
     }
@@ -195,6 +197,7 @@ impl Nodes<'_> {
     /// A node whose children will all be visited: refuses one that lies deeper than an address can.
     pub(crate) fn load_whole(&self, place: &NodePlace) -> Result<Loaded> {
         let loaded = self.load(place)?;
+        // Only a walk over all children needs the bound: a lookup ends with its address.
         if let Loaded::Branch(branch) = &loaded
             && place.path.as_bytes().len() + branch.depth() > ADDRESS_BYTES_MAX
         {
@@ -331,14 +334,17 @@ impl Nodes<'_> {
             let extension = edge.extension.as_bytes();
 
             let along = common(extension, rest);
+            // The prefix ends within this edge, so all below the edge begins with the prefix.
             if along == rest.len() {
                 return Ok(Some((path, edge)));
             }
 
+            // The prefix leaves the extension on its way.
             if along < extension.len() {
                 return Ok(None);
             }
 
+            // Nothing is below a leaf, and the prefix goes on.
             let Node::Stored(node) = edge.end else { return Ok(None) };
             path.extend(extension);
             let Loaded::Branch(branch) = self.load_whole(&NodePlace { node, path })? else {
@@ -385,6 +391,7 @@ fn spread(
             continue;
         };
 
+        // Addresses ascend, so those with one token are neighbours.
         let has_token = |at: &usize| addresses[*at].get(depth) == Some(&token);
         let count = (at..range.end).take_while(has_token).count();
         if let Some(edge) = branch.and_then(|branch| branch.child(token)) {

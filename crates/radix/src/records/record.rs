@@ -216,6 +216,7 @@ impl<'a> Record<'a> {
         }
 
         let content = input.0;
+        // A small value stands in the edges, so the record has nothing more.
         if kind == Kind::Inline {
             input.end()?;
         }
@@ -258,6 +259,7 @@ pub(crate) fn decode_number(key: &[u8], record: &[u8]) -> Read<u64> {
 
 /// Number of different plain nodes of extensions above one node; the extensions ascend.
 pub(crate) fn nodes_above<'a>(extensions: impl Iterator<Item = &'a Prefix>) -> u64 {
+    // Extensions ascend from the node upwards, so each shares most with the one before.
     let mut nodes = 0;
     let mut last: &[u8] = &[];
     for extension in extensions {

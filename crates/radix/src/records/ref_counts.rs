@@ -148,6 +148,7 @@ fn walk(
         "`load_whole` refuses a branch whose children lie deeper"
     );
 
+    // Equal hashes stand for equal trees, in which every edge has its reference already.
     if base.has(edge) {
         return Ok(());
     }
@@ -156,6 +157,7 @@ fn walk(
 
     let Node::Stored(node) = edge.end else { return Ok(()) };
     let base = base.along(nodes, path, &edge.extension)?;
+    // Equal nodes have equal trees below them, although the extensions above may differ.
     if matches!(&base, Landing::Node(Some(other), _) if *other == node) {
         return Ok(());
     }

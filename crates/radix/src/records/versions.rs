@@ -38,6 +38,7 @@ pub(super) const HEAD_KEY: &[u8] = b"n";
 /// The number of a version, of all trees of a store: later commits have greater ones, and none is
 /// given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct VersionId(pub(crate) u64);
 
 impl std::fmt::Display for VersionId {
@@ -80,6 +81,7 @@ impl Ids {
     /// All, ascending.
     fn all(&self, reader: &(impl Reader + ?Sized), owner: &[u8]) -> Result<Vec<VersionId>> {
         let mut ids = Vec::new();
+        // Most records name one version, and need no cursor.
         if self.older > 0 {
             let prefix = [b"o", owner].concat();
             each_with_prefix(reader, &prefix, |key, record| {
@@ -202,6 +204,7 @@ pub(super) fn corrupt(key: &[u8], what: &str) -> Error {
 }
 
 pub(super) fn sealed(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
+    // The checksum covers the key, so that a record under the key of another is noticed.
     let crc = crc32c_append(crc32c(key), &body);
     body.extend_from_slice(&crc.to_le_bytes());
     body
@@ -241,6 +244,7 @@ pub(super) fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broke
 }
 
 pub(super) fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+    // The first version is number 1, so 0 stands for none.
     let newest = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
     let older = input.number()?;
     if older > 0 && newest.is_none() {
@@ -271,6 +275,7 @@ pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
 /// [`Error::Unsupported`]; [`Error::CorruptRecord`] if the record of the format is damaged or not
 /// there.
 pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Result<()> {
+    // The whole body is taken: the name of another format may have any length.
     let found = get(reader, b"f", |input| Ok(std::mem::take(&mut input.0).to_vec()))?;
     let found = found.ok_or_else(|| corrupt(b"f", "it is missing"))?;
     let own = own_format();
@@ -353,6 +358,7 @@ pub(crate) fn remove_tree(writer: &mut dyn Writer, name: &str) -> Result<()> {
 
 /// Gives a tree another name, which no tree must have.
 pub(crate) fn rename_tree(writer: &mut dyn Writer, from: &str, to: &str, id: TreeId) -> Result<()> {
+    debug_assert_ne!(from, to, "the caller found no tree of the new name");
     remove_tree(writer, from)?;
     put(writer, &tree_key(to), number_body(id))
 }
@@ -417,6 +423,7 @@ pub(crate) fn oldest_of_root(
     }
     let prefix = [b"o".as_slice(), &key].concat();
     let mut cursor = reader.cursor(TABLE)?;
+    // Keys end with the number, so the first one is of the oldest version.
     cursor.seek(&prefix)?;
     let first = cursor.next()?.filter(|(key, _)| key.starts_with(&prefix));
     let (key, record) = first.ok_or_else(|| corrupt(&key, "its older versions are missing"))?;
@@ -448,6 +455,7 @@ pub(crate) fn take_from_root(
     let key = root_key(tree, root);
     let mut ids = ids_of_root(writer, &key)?;
     ids.remove(writer, &key, id)?;
+    // A root without a version has no record.
     if ids.newest.is_none() {
         writer.remove(TABLE, &key)?;
     } else {
@@ -478,6 +486,7 @@ pub(crate) fn roots(
 pub(super) fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
     let tree = number_in(input)?;
     let edge = input.edge()?.to_edge();
+    // The first version is number 1, so 0 stands for none.
     let neighbour = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
     let is_child = match input.byte()? {
         0 => false,
@@ -525,6 +534,7 @@ pub(super) fn version_body(version: &Version) -> Vec<u8> {
 pub(crate) fn add_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
     let key = version_key(id);
     match writer.put(TABLE, &key, &sealed(&key, version_body(version))) {
+        // The head gives each number once, so a record in its place is damage.
         Err(terrane_kv::Error::DuplicateEntry { .. }) => {
             Err(corrupt(&key, "it is there, and was to be made"))
         }
@@ -574,6 +584,7 @@ pub(crate) fn remove_version(
     debug_assert!(dependents.is_sorted_by(|one, other| one < other), "the newest is the last");
     let key = version_key(id);
     writer.remove(TABLE, &key)?;
+    // The newest dependent stands in the record of the version itself.
     for older in dependents.split_last().map_or(&[][..], |(_, older)| older) {
         writer.remove(TABLE, &older_key(&key, *older))?;
     }
@@ -583,6 +594,7 @@ pub(crate) fn remove_version(
 /// The number of the version that was made last of those that are there; 0 if there is none.
 pub(crate) fn last_version(reader: &dyn Reader) -> Result<u64> {
     let mut cursor = reader.cursor(TABLE)?;
+    // Seeks behind all keys of versions: the entry before is that of the newest one.
     cursor.seek(b"w")?;
     let Some((key, _)) = cursor.prev()? else { return Ok(0) };
     if key.first() != Some(&b'v') {

@@ -105,6 +105,7 @@ impl Position {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
             (Self::Edge(one, 0), Self::Edge(two, 0)) => one.top == two.top,
+            // Within an extension no hash is stored: the rest of it and the node below tell.
             (Self::Edge(one, _), Self::Edge(two, _)) => {
                 self.extension() == other.extension() && one.end == two.end
             }
@@ -201,12 +202,14 @@ impl<'a> Diff<'a> {
         debug_assert!(path.as_bytes().len() <= ADDRESS_BYTES_MAX);
         let along = match (one.extension(), two.extension()) {
             (Some(one), Some(two)) => common(one, two),
+            // Where one tree has nothing, all of the other's extension is followed.
             (one, two) => one.or(two).unwrap_or_default().len(),
         };
 
         path.extend(&one.extension().or(two.extension()).unwrap_or_default()[..along]);
         let (before, ones) = self.open(&self.from, path, one, along)?;
         let (after, twos) = self.open(&self.to, path, two, along)?;
+        // Pushed first, so that the value, whose address is shorter, comes first.
         self.pending.push(Pending::Children(path, ones, twos, 0));
 
         if before != after {
@@ -235,6 +238,7 @@ impl<'a> Diff<'a> {
             let both = (ones.child(token), twos.child(token));
             let mut below = path;
             below.extend(&[token]);
+            // The rest lies below the child on the stack, so that addresses ascend.
             self.pending.push(Pending::Children(path, ones, twos, from));
             return self.pending.push(Pending::Both(below, both.0, both.1));
         }
@@ -249,6 +253,7 @@ impl Iterator for Diff<'_> {
             match self.pending.pop()? {
                 Pending::Both(path, one, two) => {
                     if let Err(error) = self.both(path, one, two) {
+                        // The place is lost, so nothing may follow the error.
                         self.pending.clear();
                         return Some(Err(error));
                     }

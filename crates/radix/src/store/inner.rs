@@ -114,6 +114,7 @@ impl Inner {
                     trees.remove(&tree)
                 };
             }
+            // No number is given twice, so nothing asks for these roots again.
             if !is_there {
                 roots.edges.retain(|(of, _), _| *of != tree);
             }
@@ -139,6 +140,7 @@ impl Inner {
         reader: &(impl Reader + ?Sized),
         transactions: u64,
     ) -> Result<bool> {
+        // The lock is given back before the trees are read.
         {
             let roots = self.roots();
             if let (true, Some(trees)) = (roots.transactions == transactions, &roots.trees) {
@@ -151,6 +153,7 @@ impl Inner {
         let is_there = trees.contains(&tree);
 
         let mut roots = self.roots();
+        // Another transaction may have been noted while the trees were read.
         if roots.transactions == transactions {
             roots.trees = Some(trees);
         }
@@ -167,9 +170,11 @@ impl Inner {
         let reader = self.database.reader()?;
         let transactions = versions::head(&*reader)?.transactions;
         let mut roots = self.roots();
+        // Threads note their snapshots in any order; the known roots never go back.
         if roots.transactions < transactions {
             *roots = Roots { transactions, ..Roots::default() };
         }
+        // After a later transaction the commit is not that of the known roots.
         if roots.transactions == transactions {
             roots.commit = commit;
         }
@@ -181,6 +186,7 @@ impl Inner {
     ///
     /// Cost: none if the database can tell that nothing was committed.
     pub(crate) fn refresh(&self) -> Result<Option<Snapshot>> {
+        // An answer that has not changed saves the read of the head.
         let commit = self.database.last_commit();
         if commit.is_some() && self.roots().commit == commit {
             return Ok(None);
@@ -191,6 +197,7 @@ impl Inner {
     /// Notes a root that a snapshot has as retained.
     pub(crate) fn found(&self, tree: TreeId, root: &Root, edge: &Edge, transactions: u64) {
         let mut roots = self.roots();
+        // A root of an older snapshot may be pruned by now.
         if roots.transactions == transactions {
             roots.keep((tree, *root), edge.clone());
         }
@@ -203,6 +210,7 @@ impl Inner {
 
 impl Roots {
     fn keep(&mut self, key: (TreeId, Root), edge: Edge) {
+        // Two reads find a root again, so a full map is emptied and not ordered by age.
         if self.edges.len() >= ROOTS_MAX {
             self.edges.clear();
         }

@@ -41,6 +41,7 @@ pub struct Tree {
 
 /// A retained version of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct VersionInfo {
     /// Its number; later commits have greater ones.
     pub id: VersionId,
@@ -66,6 +67,8 @@ impl Store {
     /// database holds something else, or the bookkeeping is damaged (see
     /// [`repair`](Self::repair)); those of the back-end.
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
+        // Looked up without the writer, which may belong to another process, or not be there to
+        // have.
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
             // Another store may have created the records since the snapshot.
@@ -146,6 +149,7 @@ impl Store {
     /// [`Error::InvalidTreeName`] and those of the back-end.
     pub fn tree_or_create(&self, name: &str) -> Result<Tree> {
         match self.tree(name) {
+            // Another caller may create the tree between both calls.
             Err(Error::UnknownTree { .. }) => match self.create_tree(name) {
                 Err(Error::TreeExists { .. }) => self.tree(name),
                 made => made,
@@ -307,6 +311,7 @@ impl Tree {
     ) -> Result<Committed> {
         let mut transaction = self.transaction()?;
         let committed = transaction.commit_to(&self.tree, parent, changes, metadata)?;
+        // Without a new version there is nothing to commit.
         if committed.version.is_some() {
             transaction.finish()?;
         }
@@ -434,6 +439,7 @@ impl Tree {
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.prune_in(&self.tree, root, *options)?;
+        // Nothing was changed otherwise.
         if matches!(pruned, Pruned::Removed { .. } | Pruned::Counted(_)) {
             transaction.finish()?;
         }
@@ -483,6 +489,7 @@ impl Tree {
         for at in 0..infos.len() {
             let child = infos[at].id;
             let Some(parent) = infos[at].parent else { continue };
+            // Records ascend by number.
             match infos.binary_search_by_key(&parent, |info| info.id) {
                 Ok(parent) => infos[parent].children.push(child),
                 Err(_) => {
@@ -495,6 +502,7 @@ impl Tree {
 
         Ok(infos)
     }
+
     /// All versions as they are stored, ascending.
     pub(crate) fn records(&self, reader: &dyn Reader) -> Result<Vec<(VersionId, Version)>> {
         let mut records = Vec::new();

@@ -54,11 +54,28 @@ pub struct Committed {
 
 /// Options of pruning a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct PruneOptions {
     /// Keeps the last version of a root that has two or more retained children.
     pub keep_fork_points: bool,
     /// Returns the hashes of the removed nodes, and not only their number. Costs hashing them.
     pub list: bool,
+}
+
+impl PruneOptions {
+    /// Sets [`keep_fork_points`](Self::keep_fork_points).
+    #[must_use]
+    pub fn keep_fork_points(self, keep_fork_points: bool) -> Self {
+        Self { keep_fork_points, ..self }
+    }
+
+    /// Sets [`list`](Self::list).
+    #[must_use]
+    pub fn list(self, list: bool) -> Self {
+        Self { list, ..self }
+    }
 }
 
 /// Outcome of pruning a root.
@@ -149,6 +166,8 @@ impl<'a> Transaction<'a> {
         }
 
         if is_changed {
+            // Other stores forget their roots when the count grows; the metadata map alone changes
+            // no root.
             head.transactions += 1;
             versions::put_head(&mut *writer, &head)?;
         }
@@ -156,6 +175,8 @@ impl<'a> Transaction<'a> {
         let receipt = match writer.commit() {
             Ok(receipt) => receipt,
             Err(error) => {
+                // The commit may have taken place although it failed, so no root in memory is known
+                // to hold.
                 inner.forget();
                 return Err(error.into());
             }
@@ -171,6 +192,7 @@ impl<'a> Transaction<'a> {
     /// Runs a change that leaves the transaction half changed if it fails.
     fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.is_changed = true;
+        // Set before the change runs, so that an error leaves the transaction aborted.
         let was_aborted = std::mem::replace(&mut self.is_aborted, true);
         let changed = change(self)?;
         self.is_aborted = was_aborted;
@@ -295,14 +317,18 @@ impl<'a> Transaction<'a> {
         metadata: &[u8],
     ) -> Result<Committed> {
         check_size("metadata of a version", metadata.len(), 0, VERSION_METADATA_BYTES_MAX)?;
+        // Looked up first: an unknown root is refused also with an empty batch.
         let edge = self.edge(tree, parent)?;
         if changes.is_empty() {
             return Ok(Committed { root: *parent, version: None, added: 0 });
         }
         let built = self.built(edge.as_ref(), parent, changes)?;
+        // The empty state needs no version: it is retained in each tree.
         let Some(at) = built.root else {
             return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
         };
+        // A prune drops the oldest version of a root first, so the newest is a neighbour for
+        // longest.
         let neighbour = versions::newest_of_root(&*self.writer, tree.id, parent)?;
         self.change(|this| this.add(tree, edge.as_ref(), neighbour, &built, at, metadata))
     }
@@ -317,6 +343,8 @@ impl<'a> Transaction<'a> {
         metadata: &[u8],
     ) -> Result<Option<(Committed, Edge)>> {
         if changes.is_empty() {
+            // The version has each edge of its neighbour at the same place, so no reference is
+            // counted.
             let edge = edge.clone();
             let version = self.add_version(tree, edge.clone(), Some(*neighbour), metadata)?;
             let committed = Committed { root: edge.top, version: Some(version), added: 0 };
@@ -341,6 +369,7 @@ impl<'a> Transaction<'a> {
     ) -> Result<Committed> {
         let mut records = RecordChanges::with_capacity(built.nodes.len());
         let parent = edge.map_or(Root::EMPTY, |edge| edge.top);
+        // Edges that the neighbour has at the same place have their references already.
         add_new(built, at, edge.map(|edge| edge.top), &mut records, &self.inner.cache);
         let Effect { added, .. } =
             records.apply(&mut *self.writer, false).map_err(|error| error.below(&parent))?;
@@ -361,8 +390,13 @@ impl<'a> Transaction<'a> {
     ) -> Result<VersionId> {
         let root = edge.top;
         self.is_changed = true;
+        // Counted up also when versions are pruned, so that no number is given twice.
         self.head.last_version += 1;
         let version = VersionId(self.head.last_version);
+        debug_assert!(
+            neighbour.is_none_or(|neighbour| neighbour < version),
+            "a version is joined to an older one"
+        );
 
         if let Some(neighbour) = neighbour {
             self.with_version(neighbour, |writer, record| {
@@ -412,6 +446,7 @@ impl<'a> Transaction<'a> {
 
     /// The edge of a root of a tree, as the transaction sees it.
     fn edge(&self, tree: &TreeName, root: &Root) -> Result<Option<Edge>> {
+        // The last change of a root counts: a transaction may make a root and prune it again.
         let moved = self
             .moves
             .roots
@@ -428,6 +463,7 @@ impl<'a> Transaction<'a> {
                     return Ok(Some(edge));
                 }
             }
+            // `edge_of` gives the error of a root that is gone.
             Some((_, _, None)) => {}
         }
 
@@ -510,6 +546,7 @@ impl<'a> Transaction<'a> {
             return Ok(Pruned::Unknown);
         };
 
+        // Another version of the root would still stand for the fork.
         if options.keep_fork_points && count == 1 {
             let children = self.children(oldest)?;
             if children > 1 {
@@ -518,6 +555,7 @@ impl<'a> Transaction<'a> {
         }
 
         let effect = self.change(|this| this.remove_version(tree, root, oldest, options.list))?;
+        // Another version of the root needs the same nodes, so none of them is gone.
         if count > 1 {
             return Ok(Pruned::Counted(usize::try_from(count - 1).unwrap_or(usize::MAX)));
         }
@@ -552,6 +590,7 @@ impl<'a> Transaction<'a> {
         tip: &Root,
         depth: u64,
     ) -> Result<u64> {
+        // An unknown tip and the empty root both have no version; only the unknown tip is refused.
         self.edge(tree, tip)?;
         let mut next = versions::newest_of_root(&*self.writer, tree.id, tip)?;
         let mut beyond = Vec::new();
@@ -564,6 +603,7 @@ impl<'a> Transaction<'a> {
                 beyond.push((version, record.edge.top));
             }
             passed += 1;
+            // A neighbour that is no parent is no ancestor, so the ancestors end there.
             next = record.neighbour.filter(|_| record.is_child);
         }
 
@@ -661,6 +701,7 @@ impl<'a> Transaction<'a> {
         // Only readers of an older snapshot ask for these nodes again.
         effect.gone.iter().for_each(|node| self.inner.cache.remove(*node));
         self.take_out(id, &version, &dependents)?;
+        // The edge stays in memory as long as one version of the root is left.
         if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
             self.moves.roots.push((tree.id, *root, None));
         }
@@ -677,10 +718,13 @@ impl<'a> Transaction<'a> {
         dependents: &[VersionId],
     ) -> Result<()> {
         versions::remove_version(&mut *self.writer, id, dependents)?;
+        // Without a neighbour the oldest dependent takes the place of the version.
         let hub = version.neighbour.or(dependents.first().copied());
         for dependent in dependents {
             self.with_version(*dependent, |_, record| {
                 record.neighbour = hub.filter(|hub| hub != dependent);
+                // The ancestor of a child of the version is its parent only if the version is a
+                // child too.
                 record.is_child &= version.is_child;
                 Ok(())
             })?;
@@ -688,6 +732,7 @@ impl<'a> Transaction<'a> {
 
         let Some(hub) = hub else { return Ok(()) };
         self.with_version(hub, |writer, record| {
+            // Only a neighbour names the version; a dependent that takes its place does not.
             if version.neighbour.is_some() {
                 versions::take_dependent(writer, hub, record, id)?;
             }
@@ -770,6 +815,7 @@ pub(crate) fn build_on(
     threads: usize,
 ) -> Result<Built> {
     let steps = sorted(changes)?;
+    // One step has no node to read beside another.
     if let (Some(edge), true) = (edge, steps.len() > 1) {
         let addresses: Vec<&[u8]> = steps.iter().map(|step| step.prefix.as_bytes()).collect();
         nodes.find(edge, &addresses)?;
@@ -783,6 +829,7 @@ pub(crate) fn find(
     edge: &Edge,
     addresses: &[Address],
 ) -> Result<Vec<Option<Vec<u8>>>> {
+    // `Nodes::find` takes addresses that ascend.
     let mut order: Vec<usize> = (0..addresses.len()).collect();
     order.sort_by_key(|&at| addresses[at]);
     let sorted: Vec<&[u8]> = order.iter().map(|&at| addresses[at].as_bytes()).collect();
@@ -802,11 +849,13 @@ fn add_new(
     cache: &NodeCache,
 ) {
     let new = &built.nodes[at];
+    // Below an edge that the older tree has at this place, everything has its reference.
     if old == Some(new.top) {
         return;
     }
 
     let content = match &new.end {
+        // An old node keeps its record; only the edge above it is new.
         NewNode::Kept(Node::Stored(_)) => None,
         NewNode::Kept(Node::Leaf(_)) => Some(Content::Inline),
         NewNode::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => Some(Content::Inline),
@@ -815,6 +864,7 @@ fn add_new(
             Some(Content::Value(Arc::clone(value)))
         }
         NewNode::Branch(branch) => {
+            // At most 36 deep: each branch on the way takes a token of the address.
             for at in branch.new_children() {
                 add_new(built, at, built.nodes[at].old, records, cache);
             }

@@ -139,6 +139,7 @@ impl Tree {
             })?;
 
             if let (Some(value), Ok(address)) = (&node.value, Address::try_from(path)) {
+                // Nodes that recur can stand for more values than can be counted.
                 values += 1;
                 if values > values_max {
                     return Err(ExchangeError::TooManyValues { max: values_max });
@@ -146,6 +147,7 @@ impl Tree {
                 bulk.push(transaction.writer(), &address, value.to_vec())?;
             }
 
+            // The least token goes on top, since `Bulk` takes addresses that ascend.
             for (token, hash) in node.children.iter().rev() {
                 let mut path = path;
                 path.extend(&[*token]);
@@ -203,6 +205,7 @@ impl StateNodes {
 
         let mut bytes = end.encode();
         let mut hash = hash_node(&bytes);
+        // A wrong hash in the store would give nodes that an importer refuses.
         if let Node::Stored(node) = &edge.end
             && hash != *node
         {
@@ -223,6 +226,7 @@ impl StateNodes {
         }
 
         for (hash, bytes) in upwards.into_iter().rev() {
+            // All nodes below a known node are known, and so is the rest of the extension.
             if !self.known.insert(hash) {
                 break;
             }

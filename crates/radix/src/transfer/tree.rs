@@ -135,6 +135,7 @@ impl Tree {
             let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
             let metadata = source.metadata()?;
 
+            // Places count from 1, so that 0 stands for no parent.
             let parent = match parent.checked_sub(1) {
                 None => None,
                 Some(at) => match usize::try_from(at).ok().and_then(|at| made.get(at)) {
@@ -158,8 +159,10 @@ impl Tree {
                 None => self.add_first(&mut source, &mut transaction, &metadata)?,
             };
 
+            // Checked for each version, so that the error names the first wrong root.
             let found = retained.as_ref().map_or(Root::EMPTY, |(_, edge)| edge.top);
             check_root(&root, &found)?;
+            // The empty state is in every tree, and never has a version.
             let Some((committed, edge)) = retained else {
                 return source.damaged("a version of the empty state");
             };

@@ -207,6 +207,7 @@ impl Tree {
             Some(value) => Ok(bulk.push(transaction.writer(), address, value)?),
             None => source.damaged("a value is too long"),
         })?;
+        // The count is checked before anything is retained.
         source.end(count, "number of values")?;
         take(self, transaction, bulk, &root, &metadata)
     }
@@ -221,6 +222,7 @@ pub(crate) fn take(
     metadata: &[u8],
 ) -> Exchanged<Committed> {
     let (edge, added) = bulk.finish(transaction.writer())?;
+    // A wrong root drops the transaction, which then changes nothing.
     check_root(root, &edge.as_ref().map_or(Root::EMPTY, |edge| edge.top))?;
     let Some(edge) = edge else {
         return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
@@ -274,6 +276,10 @@ impl<W: Write> Sink<W> {
 
     /// Writes the metadata of a version, whose limit is far below what the length can hold.
     pub(crate) fn put_metadata(&mut self, metadata: &[u8]) -> Exchanged<()> {
+        debug_assert!(
+            metadata.len() <= VERSION_METADATA_BYTES_MAX,
+            "a commit refuses longer metadata"
+        );
         self.put(&(metadata.len() as u16).to_le_bytes())?;
         self.put(metadata)
     }
@@ -292,6 +298,10 @@ impl<W: Write> Sink<W> {
     pub(crate) fn put_value(&mut self, address: &Address, value: Option<&[u8]>) -> Exchanged<()> {
         self.put_tag(address.as_bytes().len() as u8)?;
         self.put(address.as_bytes())?;
+        debug_assert!(
+            value.is_none_or(|value| value.len() <= VALUE_BYTES_MAX),
+            "a commit refuses longer values"
+        );
         self.put(&value.map_or(REMOVED, |value| value.len() as u32).to_le_bytes())?;
         self.put(value.unwrap_or_default())
     }
@@ -329,6 +339,7 @@ impl<R: Read> Source<R> {
     /// Reads the head; returns the kind of the stream.
     pub(crate) fn begin(input: R) -> Exchanged<(Self, u8)> {
         let mut source = Self { input: BufReader::new(input), at: 0, mark: 0, crc: 0 };
+        // The magic comes first, so that another file is told from a damaged stream.
         if source.array()? != EXPORT_MAGIC {
             return source.damaged("it is no export of a radix state");
         }
@@ -344,6 +355,7 @@ impl<R: Read> Source<R> {
         let [len] = source.array()?;
         let scheme = source.bytes(usize::from(len))?;
         let [kind] = source.array()?;
+        // Damage must not look like another scheme or kind.
         source.check_crc()?;
         source.mark = source.at;
 
@@ -379,6 +391,7 @@ impl<R: Read> Source<R> {
     }
 
     fn check_crc(&mut self) -> Exchanged<()> {
+        // Taken before the stored checksum is read, which adds to it.
         let expected = self.crc;
         let found = u32::from_le_bytes(self.array()?);
         if found == expected { Ok(()) } else { self.damaged("checksum") }

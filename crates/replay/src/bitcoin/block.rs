@@ -132,6 +132,7 @@ impl Plan {
                 for (input, source) in transaction.input.iter().enumerate() {
                     let outpoint = source.previous_output;
                     let key = coins::key(&outpoint);
+                    // A coin that the block itself creates never gets into the state.
                     if plan.created.remove(&key).is_some() {
                         continue;
                     }
@@ -185,6 +186,7 @@ impl Plan {
         }
 
         for (key, old) in self.coinbase_keys.iter().zip(values) {
+            // An earlier coinbase may have had the same identity: its outputs are replaced.
             changes.entry(*key).or_insert((old, None));
         }
 

@@ -113,6 +113,7 @@ impl BlockFiles {
                 return Err(Error::Path { path: path.clone(), what });
             }
 
+            // In the order of their names, in which the node wrote them.
             added.sort_by(|one, other| one.path.cmp(&other.path));
         }
 
@@ -188,6 +189,7 @@ impl BlockFiles {
         }
         let (size, header) = split_frame(&frame);
 
+        // The last record may be cut off, since the node may be writing it.
         if !fits || size > BLOCK_SIZE_MAX || FRAME_SIZE + u64::from(size) > left {
             if self.next_record(file, offset + 4)?.is_none() {
                 let path = path.display();
@@ -257,6 +259,7 @@ impl BlockFiles {
     fn own_size(&mut self, location: Location) -> Result<Option<u64>, Error> {
         let start = location.offset + FRAME_SIZE;
         let left = self.size(location.file) - start;
+        // A damaged size must not ask for more memory than a block can take.
         let size = usize::try_from(left.min(BLOCK_SIZE_MAX.into())).unwrap_or(usize::MAX);
         let mut bytes = vec![0; size];
         self.read_at(location.file, start, &mut bytes)?;

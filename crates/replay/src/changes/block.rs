@@ -63,6 +63,7 @@ impl OpenBlock {
         self.deletes += 1;
         match self.changes.entry(key) {
             Entry::Vacant(entry) => {
+                // What the state has is known only when the block ends.
                 self.expectations.push((line, entry.key().clone(), Expectation::Present));
                 entry.insert(None);
             }
@@ -105,6 +106,7 @@ impl OpenBlock {
         state: &dyn State,
     ) -> Result<std::result::Result<Vec<NetChange>, Disagreement>> {
         let asked = self.expectations.iter().map(|(_, key, _)| key);
+        // Each key is read once, however often the block names it.
         let mut keys: Vec<&[u8]> = self.changes.keys().chain(asked).map(Vec::as_slice).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -139,6 +141,7 @@ impl OpenBlock {
             NetChange { key, old, new }
         });
 
+        // A change to the same value is none: an undo record would only take room.
         Ok(Ok(changes.filter(|change| change.old != change.new).collect()))
     }
 }

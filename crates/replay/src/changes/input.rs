@@ -67,6 +67,7 @@ impl Lines {
             self.number += 1;
         }
 
+        // A line without an end must not fill the memory.
         let left = self.bytes_max.saturating_sub(self.line.len() as u64);
         let read = (&mut self.reader).take(left).read_until(b'\n', &mut self.line);
         self.is_partial =
@@ -116,6 +117,7 @@ impl StandardInput {
                     chunk.truncate(size);
                     chunk
                 });
+                // The receiver is gone when the replay has ended.
                 if sender.send(read).is_err() || is_last {
                     return;
                 }
@@ -200,6 +202,7 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 return Ok(size);
             }
 
+            // Read to its end: only then the checksum of the frame is known.
             if self.decoder.is_finished() {
                 let stated = self.decoder.get_checksum_from_data();
                 let computed = self.decoder.get_calculated_checksum();

@@ -200,6 +200,7 @@ impl Expected {
 }
 
 fn number(text: &str) -> Result<u64, Malformed> {
+    // `parse` alone takes a sign as well.
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| digits);
     number.ok_or_else(|| Malformed::Number(text.to_owned()))
@@ -211,6 +212,7 @@ fn bytes(text: &str) -> Result<Vec<u8>, Malformed> {
         "-" => Some(Vec::new()),
         digits => hex::decode(digits),
     };
+    // The text may be a whole damaged line, so an error shows its beginning only.
     bytes.ok_or_else(|| Malformed::Bytes(text.chars().take(80).collect()))
 }
 

@@ -156,7 +156,7 @@ impl Btree {
             }
         }
 
-        let config = Config::variable().with_memory(MEMORY_BYTES);
+        let config = Config::variable().memory_bytes(MEMORY_BYTES);
         let index = Index::open_or_create(disk.clone(), dir, &config)?;
         let shared = Shared {
             index,
@@ -195,7 +195,7 @@ impl Shared {
     fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
         let mut snapshots = Vec::new();
         let mut cursor = self.index.prefix(&[0; 4])?;
-        while let Some((key, value)) = cursor.next()? {
+        while let Some((key, value)) = cursor.next_ref()? {
             let text = |bytes: &[u8]| {
                 String::from_utf8(bytes.to_vec())
                     .map_err(|_| corrupt("a snapshot's name is no text"))
@@ -259,7 +259,7 @@ impl Shared {
             let mut keys = Vec::new();
             let mut cursor = self.index.prefix(prefix)?;
             while keys.len() < CHUNK
-                && let Some((key, _)) = cursor.next()?
+                && let Some((key, _)) = cursor.next_ref()?
             {
                 keys.push(key.to_vec());
             }
@@ -474,7 +474,7 @@ struct StoredHeads<'a> {
 
 impl Stored for StoredHeads<'_> {
     fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let next = self.cursor.next()?;
+        let next = self.cursor.next_ref()?;
         Ok(next.map(|(key, head)| (key[KEY_START..].to_vec(), head.to_vec())))
     }
 

@@ -87,6 +87,8 @@ impl Names {
         let marks = self.rising_marks(pairs.range(..=sequence).rev());
         let is_kept = |found| found == sequence || marks.iter().any(|mark| mark.sequence == found);
         let others = pairs.iter().filter(|&(&found, _)| !is_kept(found));
+        // Points that are not kept lead nowhere: half of them is missing, or another branch took
+        // over.
         delete(engine, others.map(|(_, halves)| halves))?;
 
         Ok(Some(StoredPoints { sequence, newest, marks }))
@@ -152,7 +154,10 @@ impl Names {
             }
         }
         marks.reverse();
-        debug_assert!(marks.is_sorted_by(|left, right| left.block < right.block));
+        debug_assert!(
+            marks.is_sorted_by(|left, right| left.block < right.block),
+            "blocks ascend with the marks"
+        );
         marks
     }
 
@@ -203,6 +208,7 @@ pub(crate) fn thin(marks: &mut Vec<Mark>, oldest: u64, newest: u64, count_max: u
             let above = block(marks.get(index + 1));
             above.unwrap_or(newest).saturating_sub(below.unwrap_or(oldest))
         };
+        // The mark whose loss leaves the smallest gap.
         let Some(index) = (0..marks.len()).min_by_key(gap) else { break };
         marks.remove(index);
     }

@@ -360,6 +360,7 @@ impl History {
         mut progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<()> {
         let Some(block) = block else {
+            // The empty state has no undo records: both tables begin anew.
             (self.state, self.log) = (self.engine.new_table()?, empty_log(self.engine.as_ref())?);
             (self.kept, self.versions, self.tip) = (VecDeque::new(), VecDeque::new(), None);
             self.points.clear();
@@ -409,6 +410,7 @@ impl History {
         }
 
         let block = self.kept.back().copied().unwrap_or(block);
+        // Points above the new tip are of a branch that was left.
         self.points.retain(|point| point.block <= Some(block));
         self.tip = Some(Tip { block, note: self.note(block)? });
         self.broken = was_broken;
@@ -433,6 +435,7 @@ impl History {
         self.names.save(self.engine.as_ref(), newest, tables)?;
 
         if !self.engine.keeps_snapshots() {
+            // Without older snapshots there are no older points.
             self.points.clear();
         }
 
@@ -488,6 +491,12 @@ impl History {
             return Ok(None);
         };
 
+        debug_assert_eq!(
+            self.kept.get(self.count_kept_to(tip.block) - 1),
+            Some(&tip.block),
+            "a kept block"
+        );
+
         // The log of the point must hold exactly the blocks that the present log keeps up to there.
         let expected = self.kept.iter().take(self.count_kept_to(tip.block));
         let found = kept.iter().filter(|&&block| Some(block) >= self.oldest());
@@ -534,6 +543,7 @@ impl History {
     /// Applies one batch to each table. If either batch fails, the tables may disagree.
     fn apply(&mut self, records: &[Change<'_>], batch: &[Change<'_>]) -> Result<()> {
         self.unsaved = true;
+        // The log goes first: without its undo record a block could not be undone.
         let applied = self.log.update(records).and_then(|()| self.state.update(batch));
         self.broken |= applied.is_err();
         Ok(applied?)
@@ -578,6 +588,7 @@ fn read_log(log: &dyn Table) -> Result<(VecDeque<u64>, Option<Tip>)> {
     let mut kept = VecDeque::new();
     let mut tip = None;
     read_notes(log, |note, before| {
+        // Each note names the block before, so that a lost record is noticed.
         if kept.back().is_some_and(|&last| last != before) {
             return Err(Error::Corrupt("a block is missing between two that are kept"));
         }

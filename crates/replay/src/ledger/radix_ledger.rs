@@ -197,11 +197,13 @@ impl RadixLedger {
         block: &Block,
         next: Option<&Block>,
     ) -> Result<bool> {
+        // The record goes in the transaction that prunes the version, so both are there or neither.
         transaction.set_metadata(&block_key(block.number), None)?;
         if !block.holds_version {
             return Ok(false);
         }
 
+        // The next block has the same root and no version of its own: it takes this one over.
         if let Some(next) = next.filter(|next| next.root == block.root && !next.holds_version) {
             let key = block_key(next.number);
             let value = transaction.metadata(&key)?;

@@ -45,6 +45,10 @@ impl FrameBody {
 
     /// Appends an update; no value removes the key.
     pub(crate) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+        debug_assert!(
+            value.is_none_or(|value| value.len() < usize::from(REMOVED)),
+            "a length is no mark of a removal"
+        );
         let value_len = value.map_or(REMOVED, |value| value.len() as u16);
         self.frame.extend_from_slice(&(key.len() as u16).to_le_bytes());
         self.frame.extend_from_slice(&value_len.to_le_bytes());
@@ -97,6 +101,7 @@ impl Frame {
             }
             let update = read_update(&mut input);
             if update.is_none() {
+                // A malformed update does not tell where the next one begins.
                 input = Reader::new(&[]);
             }
             Some(update)
@@ -134,10 +139,12 @@ pub(super) fn encode(
     assert!(FRAME_HEAD_BYTES <= frame.len(), "a body begins behind room for its head");
     let body_len = frame.len() - FRAME_HEAD_BYTES;
     let mut head = Writer::with_capacity(FRAME_HEAD_BYTES);
+    assert!(u32::try_from(body_len).is_ok(), "the limit of a batch is far below");
     head.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body_len as u32);
     head.u64(entries).u64(synced).u64(replaced);
     frame[..FRAME_HEAD_BYTES].copy_from_slice(head.bytes());
 
+    // The checksum leaves out the magic, and itself.
     let crc = frame_crc(tree, position, &frame[8..]);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
     frame.resize(frame.len().next_multiple_of(FRAME_ALIGN), 0);

@@ -73,6 +73,7 @@ impl Mark {
         match opened {
             Err(error @ terrane_io::Error::WrongKind { .. }) => Err(error.into()),
             Err(error) => {
+                // The mark only makes more damage known: the WAL does without.
                 tracing::warn!(path = %path.display(), %error, "mark.failed");
                 Ok(Self { file: None, tree })
             }

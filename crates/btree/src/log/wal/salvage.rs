@@ -131,6 +131,7 @@ pub(crate) fn salvage(
     }
 
     found.is_broken |= segments.is_empty();
+    // Positions that were durable and have no frame are lost, too.
     found.skip_to(must_reach);
     Ok(found)
 }

@@ -81,6 +81,7 @@ impl SegmentHead {
         }
 
         let [tree, start] = [(); 2].map(|()| fields.u64().unwrap_or_default());
+        // Frames begin at multiples of their alignment, and so do segments.
         if start > NUMBER_MAX || !start.is_multiple_of(FRAME_ALIGN as u64) {
             return Err(Corrupt::rule("position of the log segment", NUMBER_MAX, start));
         }
@@ -192,6 +193,7 @@ impl Segment {
 
         let file = disk.open(&path, OpenMode::CreateNew, Access::Buffered)?;
         file.write_at(&SegmentHead { owner, start }.encode(), 0)?;
+        // After a failed sync nobody knows which bytes are durable.
         file.sync().map_err(|_| Error::Poisoned { path })?;
         Ok(Self { file, start, owner })
     }
@@ -323,6 +325,7 @@ impl Segment {
             let len = (end - at).min(window_bytes as u64) as usize;
             if let Err(error) = self.file.read_at(&mut window[..len], self.offset(at)) {
                 failed(error.into())?;
+                // Zeros are no magic, so no frame is found in bytes that were not read.
                 window.fill(0);
             }
 
@@ -337,6 +340,7 @@ impl Segment {
                 }
             }
 
+            // One place at least, so that the search ends.
             at += (len / FRAME_ALIGN * FRAME_ALIGN).max(FRAME_ALIGN) as u64;
         }
 

@@ -168,7 +168,7 @@ fn doubtful_name(name: &str, number: u64) -> String {
     if TableName::new(&long).is_ok() { long } else { format!("{DOUBTFUL}-{number}") }
 }
 
-/// What is known of the lost entries of a run.
+/// Knowledge of the lost entries of a run.
 struct Suspicion<'a> {
     number: u64,
     gaps: &'a [KeyGap],
@@ -241,7 +241,7 @@ impl<'a> Suspicion<'a> {
                 |key: &Option<Vec<u8>>| key.clone().map_or(Bound::Unbounded, Bound::Excluded);
             let mut cursor = table.range::<Vec<u8>, _>((bound(&gap.after), bound(&gap.before)))?;
             loop {
-                let records = cursor.take(CHUNK)?;
+                let records = cursor.next_many(CHUNK)?;
                 if records.is_empty() {
                     break;
                 }
