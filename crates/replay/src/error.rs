@@ -59,9 +59,7 @@ pub fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
             .or_else(|| error.downcast_ref::<kv::Error>().map(kv::Error::kind))
             .or_else(|| error.downcast_ref::<radix::Error>().map(radix::Error::kind))
             .or_else(|| error.downcast_ref::<state_dir::Error>().map(state_dir::Error::kind))
-            .or_else(|| {
-                error.downcast_ref::<terrane::io::Error>().map(terrane::io::Error::error_kind)
-            });
+            .or_else(|| error.downcast_ref::<terrane::io::Error>().map(terrane::io::Error::kind));
         if found.is_some() {
             return found;
         }

@@ -301,7 +301,7 @@ fn count(store: &Store, report: &mut Salvaged) -> Result<()> {
     for info in store.tables()? {
         let name = info.name.to_string();
         let entries = match store.table(&info.name) {
-            Err(Error::ResolveNotCompatible { .. }) => None,
+            Err(Error::MergeOperatorMismatch { .. }) => None,
             table => Some(table?.view()?.count_exact()?),
         };
         report.tables.push(SalvagedTable { name, entries });

@@ -137,7 +137,7 @@ impl DatabaseTables {
         create_dirs(disk.as_ref(), dir).map_err(of_disk)?;
         let lock = disk.lock(&dir.join(LOCK)).map_err(of_disk)?;
         let url = format!("{}:{path}", kind.name());
-        let options = kv::OpenOptions::default().with_durability(Durability::Each);
+        let options = kv::OpenOptions::default().durability(Durability::Each);
         let database = options.open(&url, &[]).map_err(of_open)?;
 
         let shared = Shared {

@@ -127,7 +127,7 @@ pub(super) fn set_aside(
             let Ok(name) = TableName::new(&named.name) else { continue };
             let table = match store.table(&name) {
                 // Only a program with the merge operator of the table can read its entries.
-                Err(Error::ResolveNotCompatible { .. }) => {
+                Err(Error::MergeOperatorMismatch { .. }) => {
                     is_all_set_aside = false;
                     continue;
                 }
@@ -312,7 +312,7 @@ impl<'a> Suspicion<'a> {
         let session = store.session();
         let snapshot = SnapshotName::new(name)?;
         let mut table = match session.open_snapshot(&snapshot, &meta.label) {
-            Err(Error::ResolveNotCompatible { .. }) => return Ok(false),
+            Err(Error::MergeOperatorMismatch { .. }) => return Ok(false),
             table => table?,
         };
 

@@ -171,7 +171,8 @@ impl Batch {
             })
             .collect();
         if !updates.is_empty() {
-            table.write_batch(&updates)?;
+            // The store is closed at the end, which makes all of them durable.
+            drop(table.write_batch(&updates)?);
         }
         self.updates.clear();
         self.bytes = 0;
@@ -214,7 +215,7 @@ fn recover_log(old: &Damaged<'_>, store: &Store, salt: u64, report: &mut Salvage
                         new.insert(new_table(store, &name)?)
                     }
                 };
-                table.write_batch(&part.updates)?;
+                drop(table.write_batch(&part.updates)?);
             }
         }
         last = last.or(Some(scan.header.first.saturating_sub(1)));
