@@ -175,10 +175,11 @@ pub(crate) fn open_snapshot(reader: &StoreReader, name: &SnapshotName) -> Result
 /// message ends with a command that reads one.
 fn missing_table(dir: &Path, reader: &StoreReader, error: terrane::lsm::Error) -> Failure {
     let is_missing = matches!(error, terrane::lsm::Error::TableDoesNotExist { .. });
+    let has_no_table = reader.tables().is_empty();
     let failure = Failure::from(error);
     let snapshots = reader.session().list_snapshots().unwrap_or_default();
     match snapshots.last() {
-        Some(name) if is_missing => {
+        Some(name) if is_missing && has_no_table => {
             let dir = dir.display();
             failure.with_note(&format!("next: terrane scan --snapshot {name} --store {dir}"))
         }
