@@ -11,7 +11,7 @@
 //! Begin with [`engine`], then [`lsm`], the shortest adapter.
 //!
 //! * `btree` and `database_tables` have one state on disk, and keep the changes since the last
-//!   durable point in memory ([`pending`]).
+//!   durable point in memory (module `pending`).
 //! * `context_tables` keeps a table as a tree and a snapshot as a branch of the context store. Its
 //!   directories have no order, so a cursor holds all keys in memory and reads values one by one.
 //! * Rejected: the undo log in the same tree as the state, because the root would be that of both.

@@ -4,10 +4,10 @@
 //! accepted loss ([`verify::repair`]), and then goes further than a repair in two ways:
 //!
 //! - A repair may show replaced values again where newer entries were on a damaged page. Salvage
-//!   moves such entries to a table of their own, `NAME-doubtful`: see [`doubt`].
+//!   moves such entries to a table of their own, `NAME-doubtful` (module `doubt`).
 //! - Without a whole manifest, a repair has no tables. Salvage makes a table of each run that no
 //!   snapshot refers to, `recovered-N` with the number of the run, and one of each table in the
-//!   log, `recovered-log-N` with the number of the table: see [`orphans`].
+//!   log, `recovered-log-N` with the number of the table (module `orphans`).
 //!
 //! Invariants:
 //! - Salvage writes nothing to the damaged directory, which may be on a read-only medium. Sectors
@@ -26,8 +26,7 @@ use std::sync::Arc;
 use terrane_io::files::create_dirs;
 use terrane_io::{Access, Disk, Durability, EntryKind, OpenMode};
 
-use crate::check::store::ManifestCopies;
-use crate::check::store::ManifestCopy;
+use crate::check::store::{ManifestCopies, ManifestCopy};
 use crate::check::verify::{self, Loss, Lost, LostWhat, Problem, Progress};
 use crate::error::{Error, Result};
 use crate::files::file_set::{blobs_name, file_name};
