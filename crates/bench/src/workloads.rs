@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use terrane::io::{Disk, MemoryDisk, RealDisk};
+use terrane::io::{Disk, ErrorKind, MemoryDisk, RealDisk};
 use terrane::lsm::{Session, SessionOptions};
 use terrane::state_dir;
 use terrane_replay::engines::engine::EngineError;
@@ -131,6 +131,21 @@ impl Error {
             Self::Trace { error, .. } => error.class(),
             Self::Io { .. } | Self::Space { .. } => Class::Environment,
             Self::Interrupted => Class::Interrupted,
+        }
+    }
+}
+
+impl Error {
+    /// Returns the kind of the error, if it says more than the class.
+    #[must_use]
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Engine(error) => Some(error.kind()),
+            Self::Index(error) => Some(error.kind()),
+            Self::Context(error) => error.kind(),
+            Self::Radix(error) => Some(error.kind()),
+            Self::Space { .. } => Some(ErrorKind::NoSpace),
+            _ => None,
         }
     }
 }

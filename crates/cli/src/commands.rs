@@ -1,7 +1,7 @@
 //! The sub-commands, one file or folder each: arguments, help, work, report.
 //!
 //! The folder imports `ui` and `stores`; a command imports another one only for the parts that they
-//! share (`table build` and `index build` share [`copy`]). `inspect` and `verify` are folders of
+//! share (`table build` and `btree build` share [`copy`]). `inspect` and `verify` are folders of
 //! their own below this one, as they know every kind of store.
 //!
 //! Begin with [`version`], the shortest command with sub-commands. Each file has the same parts:
@@ -25,7 +25,7 @@
 pub(crate) mod bench;
 pub(crate) mod context;
 pub(crate) mod copy;
-pub(crate) mod index;
+pub(crate) mod btree;
 pub(crate) mod kv;
 pub(crate) mod table;
 pub(crate) mod snapshot;
@@ -33,4 +33,7 @@ pub(crate) mod version;
 pub(crate) mod radix;
 pub(crate) mod backup;
 pub(crate) mod compact;
+pub(crate) mod stats;
+pub(crate) mod diff;
+pub(crate) mod completions;
 pub(crate) mod replay;

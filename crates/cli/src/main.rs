@@ -10,30 +10,37 @@ mod inspect;
 mod verify;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{
+    Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser,
+};
 use mimalloc::MiMalloc;
 
 use crate::commands::backup::Backup;
 use crate::commands::bench::Bench;
+use crate::commands::btree::BtreeCommand;
 use crate::commands::compact::Compact;
+use crate::commands::completions::{Completions, ManPages};
 use crate::commands::context::ContextCommand;
-use crate::commands::index::Indexes;
-use crate::commands::kv::{Count, Del, Get, Put, Scan};
+use crate::commands::diff::Diff;
+use crate::commands::kv::{Count, Delete, Get, Put, Scan};
 use crate::commands::radix::RadixCommand;
 use crate::commands::replay::Replay;
 use crate::commands::snapshot::Snapshot;
+use crate::commands::stats::Stats;
 use crate::commands::table::Tables;
 use crate::commands::version::Versions;
 use crate::commands::{
-    backup, bench, compact, context, index, kv, radix, snapshot, table, version,
+    backup, bench, btree, compact, completions, context, diff, kv, radix, snapshot, stats, table,
+    version,
 };
 use crate::inspect::Inspect;
-use crate::ui::exit::Failure;
+use crate::ui::exit::{Failure, STORE_VARIABLE};
 use crate::ui::{output, progress};
-use crate::verify::Verify;
+use crate::verify::{Salvage, Verify};
 
 /// Replays allocate and free trees of many small nodes for each block.
 #[global_allocator]
@@ -80,6 +87,9 @@ enum Command {
     /// Reads and checks everything in a store; repairs what can be repaired without loss
     #[command(after_help = verify::EXAMPLES)]
     Verify(Verify),
+    /// Takes what is whole out of a damaged store into a new one, and names what is lost
+    #[command(after_help = verify::SALVAGE_EXAMPLES)]
+    Salvage(Salvage),
     /// Prints the values of keys of a table
     #[command(after_help = kv::GET_EXAMPLES)]
     Get(Get),
@@ -87,24 +97,24 @@ enum Command {
     #[command(after_help = kv::PUT_EXAMPLES)]
     Put(Put),
     /// Deletes keys of a table, atomically and durably
-    #[command(after_help = kv::DEL_EXAMPLES)]
-    Del(Del),
+    #[command(aliases = ["del", "remove"], after_help = kv::DELETE_EXAMPLES)]
+    Delete(Delete),
     /// Prints the entries of a table in key order
     #[command(after_help = kv::SCAN_EXAMPLES)]
     Scan(Scan),
     /// Counts the entries of a table
     #[command(after_help = kv::COUNT_EXAMPLES)]
     Count(Count),
-    /// Lists, creates, fills, renames and drops the named tables of a store
+    /// Lists, creates, fills, renames and deletes the named tables of a store
     #[command(subcommand, after_help = table::EXAMPLES)]
     Table(Tables),
     /// Builds B+trees from tables and from other B+trees
-    #[command(subcommand, after_help = index::EXAMPLES)]
-    Index(Indexes),
+    #[command(subcommand, alias = "index", after_help = btree::EXAMPLES)]
+    Btree(BtreeCommand),
     /// Lists, saves, renames, deletes, exports and imports the snapshots of a store
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
-    /// Lists, retains and releases versions of all tables of a store; rolls the store back to a
+    /// Lists, retains and deletes versions of all tables of a store; rolls the store back to a
     /// version
     #[command(subcommand, after_help = version::EXAMPLES)]
     Version(Versions),
@@ -120,50 +130,54 @@ enum Command {
     /// Reclaims the space of deleted and replaced entries of a store
     #[command(after_help = compact::EXAMPLES)]
     Compact(Compact),
+    /// Prints shape and counters of a store, for people, programs or Prometheus
+    #[command(after_help = stats::EXAMPLES)]
+    Stats(Stats),
+    /// Prints the entries that differ between two versions, snapshots or tables of a store
+    #[command(after_help = diff::EXAMPLES)]
+    Diff(Diff),
+    /// Prints the completions of a shell for this program
+    #[command(after_help = completions::COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
+    /// Writes the pages of the manual, one for each sub-command
+    #[command(after_help = completions::MAN_EXAMPLES)]
+    Man(ManPages),
 }
 
 impl Command {
-    fn json(&self) -> bool {
-        match self {
-            Self::Replay(replay) => replay.json(),
-            Self::Bench(bench) => bench.json(),
-            Self::Inspect(inspect) => inspect.json,
-            Self::Verify(verify) => verify.json,
-            Self::Get(get) => get.common.json,
-            Self::Put(put) => put.common.json,
-            Self::Del(del) => del.common.json,
-            Self::Scan(scan) => scan.common.json,
-            Self::Count(count) => count.common.json,
-            Self::Table(tables) => tables.json(),
-            Self::Index(indexes) => indexes.json(),
-            Self::Snapshot(snapshot) => snapshot.json(),
-            Self::Version(versions) => versions.json(),
-            Self::Context(context) => context.json(),
-            Self::Radix(radix) => radix.json(),
-            Self::Backup(backup) => backup.json,
-            Self::Compact(compact) => compact.json,
-        }
-    }
-
     fn name(&self) -> &'static str {
         match self {
             Self::Replay(replay) => replay.command(),
             Self::Bench(bench) => bench.command(),
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Salvage(_) => "salvage",
             Self::Get(_) => "get",
             Self::Put(_) => "put",
-            Self::Del(_) => "del",
+            Self::Delete(_) => "delete",
             Self::Scan(_) => "scan",
             Self::Count(_) => "count",
             Self::Table(tables) => tables.command(),
-            Self::Index(indexes) => indexes.command(),
+            Self::Btree(btree) => btree.command(),
             Self::Snapshot(snapshot) => snapshot.command(),
             Self::Version(versions) => versions.command(),
             Self::Context(context) => context.command(),
             Self::Radix(radix) => radix.command(),
             Self::Backup(_) => "backup",
             Self::Compact(_) => "compact",
+            Self::Stats(_) => "stats",
+            Self::Diff(_) => "diff",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
+        }
+    }
+
+    /// Returns whether the command reports in JSON without `--json`.
+    fn is_json_lines(&self) -> bool {
+        match self {
+            Self::Scan(scan) => scan.is_json_lines(),
+            Self::Diff(diff) => diff.is_json_lines(),
+            _ => false,
         }
     }
 
@@ -174,34 +188,79 @@ impl Command {
             Self::Bench(bench) => bench.run(),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(),
+            Self::Salvage(salvage) => salvage.run(),
             Self::Get(get) => get.run(),
             Self::Put(put) => put.run(),
-            Self::Del(del) => del.run(),
+            Self::Delete(delete) => delete.run(),
             Self::Scan(scan) => scan.run(),
             Self::Count(count) => count.run(),
             Self::Table(tables) => tables.run(),
-            Self::Index(indexes) => indexes.run().map(|()| 0),
+            Self::Btree(btree) => btree.run().map(|()| 0),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Version(versions) => versions.run(),
             Self::Context(context) => context.run().map(|()| 0),
             Self::Radix(radix) => radix.run().map(|()| 0),
             Self::Backup(backup) => backup.run(),
             Self::Compact(compact) => compact.run(),
+            Self::Stats(stats) => stats.run(),
+            Self::Diff(diff) => diff.run(),
+            Self::Completions(completions) => completions.run(program()),
+            Self::Man(man) => man.run(program()),
         }
     }
 }
 
+/// Returns the program's arguments. The options of every command are global: they stand before or
+/// after the sub-command. A sub-command that has an option of the same name sees its value.
+fn program() -> clap::Command {
+    let store = Arg::new("store")
+        .long("store")
+        .value_name("DIR")
+        .value_parser(value_parser!(PathBuf))
+        .env(STORE_VARIABLE)
+        .help("Directory of the store, for every command that works on one");
+    let json = Arg::new(JSON)
+        .long(JSON)
+        .action(ArgAction::SetTrue)
+        .help("Prints one JSON object to standard output at the end");
+    let quiet =
+        Arg::new("quiet").long("quiet").action(ArgAction::SetTrue).help("Hides the progress bar");
+    Cli::command().args([store, json, quiet].map(|option| option.global(true)))
+}
+
+/// Name of the option that asks for one JSON object.
+const JSON: &str = "json";
+
+/// Command of the user, with its global options.
+struct Parsed {
+    command: Command,
+    /// Whether the report is to be JSON.
+    json: bool,
+    store: Option<PathBuf>,
+}
+
+/// Parses the arguments.
+fn parse(arguments: &[OsString]) -> Result<Parsed, clap::Error> {
+    let matches = program().try_get_matches_from(arguments)?;
+    let json = matches.get_flag(JSON);
+    let Cli { command } = Cli::from_arg_matches(&matches)?;
+    let json = json || command.is_json_lines();
+    let store = matches.get_one("store").cloned();
+    Ok(Parsed { command, json, store })
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let command = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli.command,
+    let Parsed { command, json, store } = match parse(&arguments) {
+        Ok(parsed) => parsed,
         Err(error) => return refuse(&arguments, &error),
     };
 
-    match progress::watch(command.name(), command.json()).and_then(|()| command.run()) {
+    match progress::watch(command.name(), json).and_then(|()| command.run()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            output::failure(command.name(), command.json(), &failure);
+            let failure = failure.with_next(store.as_deref());
+            output::failure(command.name(), json, &failure);
             ExitCode::from(failure.code())
         }
     }
@@ -216,7 +275,7 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
 
-    let json = arguments.iter().any(|argument| argument == "--json");
+    let json = arguments.iter().any(|argument| argument == "--json" || argument == "--json-lines");
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help && !json {
         // The reader of help may have gone away, as above.
@@ -226,7 +285,10 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
 
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
-    let failure = Failure::arguments(text);
+    // The parser itself requires no store, since the option is global, and words no usage.
+    let is_store = error.kind() == ErrorKind::MissingRequiredArgument && text.ends_with(": store");
+    let failure =
+        if is_store { Failure::no_store("--store DIR") } else { Failure::arguments(text) };
     output::failure(&named_command(arguments), json, &failure);
 
     ExitCode::from(failure.code())
@@ -235,10 +297,18 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
 /// Returns the sub-commands that the arguments begin with.
 fn named_command(arguments: &[OsString]) -> String {
     let mut names = Vec::new();
-    let mut command = Cli::command();
-    for argument in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
+    let mut command = program();
+    let mut arguments = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
+    while let Some(argument) = arguments.next() {
+        // A global option may stand before the sub-command.
+        if argument.starts_with('-') {
+            if argument == "--store" {
+                arguments.next();
+            }
+            continue;
+        }
         let Some(next) = command.find_subcommand(argument).cloned() else { break };
-        names.push(argument);
+        names.push(next.get_name().to_owned());
         command = next;
     }
     names.join(" ")
@@ -270,7 +340,7 @@ mod tests {
     }
 
     fn visit_all(visit: &mut dyn FnMut(&clap::Command, &str)) {
-        let mut command = Cli::command();
+        let mut command = program();
         command.build();
         visit_commands(&command, "terrane", visit);
     }

@@ -1,4 +1,5 @@
-//! `terrane verify`: checks everything in a store, and repairs it on request.
+//! `terrane verify` and `terrane salvage`: check everything in a store, repair it on request, and
+//! take what is whole out of it.
 //!
 //! The folder imports `ui`, `stores` and `commands`. Nothing imports it but `main.rs`.
 //!
@@ -22,5 +23,7 @@ pub(crate) mod check_btree;
 pub(crate) mod check_context;
 pub(crate) mod check_radix;
 mod verify;
+mod salvage;
 
+pub(crate) use self::salvage::{EXAMPLES as SALVAGE_EXAMPLES, Salvage};
 pub(crate) use self::verify::{EXAMPLES, Verify};

@@ -1,5 +1,5 @@
 //! Checks from outside: `inspect` shows any file, `verify` reads everything and repairs what
-//! redundancy allows.
+//! redundancy allows, `salvage` takes what is whole into a new store.
 //!
 //! Imports: every other folder; nothing imports this one. Begin with [`verify`]; [`store`] applies
 //! the rules of recovery to a store without opening it; [`inspect`] decodes single files.
@@ -23,3 +23,4 @@
 pub(crate) mod store;
 pub mod inspect;
 pub mod verify;
+pub mod salvage;

@@ -48,6 +48,7 @@ mod check;
 pub use block::index::IndexKind;
 pub use block::page::PAGE_SIZE;
 pub use check::inspect;
+pub use check::salvage;
 pub use check::verify;
 pub use config::{
     CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, FilterPolicy, LevelFilter,

@@ -106,6 +106,9 @@ pub struct Report {
     pub blocks_per_s: f64,
     /// Keys looked up per second of applying.
     pub lookups_per_s: f64,
+    /// Name of the snapshot with the unspent outputs; `None` for an engine that keeps nothing.
+    #[serde(skip)]
+    pub snapshot: Option<String>,
     /// Height of the store when the call began; absent when it was empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<u64>,
@@ -489,6 +492,7 @@ impl Replay<'_> {
             wall_s: started.elapsed().as_secs_f64(),
             blocks_per_s: per_second(self.blocks),
             lookups_per_s: per_second(self.lookups),
+            snapshot: self.history.snapshot(),
             resumed_from,
         })
     }

@@ -10,6 +10,8 @@
 //!
 //! Begin with [`engine`], then [`lsm`], the shortest adapter.
 //!
+//! * `btree` and `database_tables` have one state on disk, and keep the changes since the last
+//!   durable point in memory (module `pending`).
 //! * `context_tables` keeps a table as a tree and a snapshot as a branch of the context store. Its
 //!   directories have no order, so a cursor holds all keys in memory and reads values one by one.
 //! * Rejected: the undo log in the same tree as the state, because the root would be that of both.
@@ -21,7 +23,10 @@ pub mod engine;
 pub mod context;
 pub mod memory;
 pub mod lsm;
+mod pending;
 pub mod btree;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+pub mod database_tables;
 pub mod context_memory;
 pub mod context_store;
 pub mod context_tables;

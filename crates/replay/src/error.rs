@@ -45,6 +45,29 @@ impl Class {
     }
 }
 
+/// Returns the kind of the first error of an engine among an error and its causes; `None` if there
+/// is none.
+#[must_use]
+pub fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let found = error
+            .downcast_ref::<Error>()
+            .map(Error::kind)
+            .or_else(|| error.downcast_ref::<btree::Error>().map(btree::Error::kind))
+            .or_else(|| error.downcast_ref::<context::Error>().map(context::Error::kind))
+            .or_else(|| error.downcast_ref::<kv::Error>().map(kv::Error::kind))
+            .or_else(|| error.downcast_ref::<radix::Error>().map(radix::Error::kind))
+            .or_else(|| error.downcast_ref::<state_dir::Error>().map(state_dir::Error::kind))
+            .or_else(|| error.downcast_ref::<terrane::io::Error>().map(terrane::io::Error::kind));
+        if found.is_some() {
+            return found;
+        }
+        cause = error.source();
+    }
+    None
+}
+
 impl From<&Error> for Class {
     fn from(error: &Error) -> Self {
         Self::of(error.kind(), matches!(error, Error::Disk(_)))

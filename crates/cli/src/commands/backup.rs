@@ -39,7 +39,7 @@ to a backup, it is an independent store, and later backups do not replace it.";
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Directory of the backup: missing, empty, or an earlier backup of this store
     #[arg(long, value_name = "DIR")]

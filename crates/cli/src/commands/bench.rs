@@ -97,7 +97,7 @@ Examples:
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store to work in; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Seed of keys and values
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
@@ -144,19 +144,6 @@ pub(crate) struct UnionArgs {
 }
 
 impl Bench {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Utxo(utxo) => utxo.json(),
-            Self::Kvget(kvget) => kvget.json(),
-            Self::Index(index) => index.json(),
-            Self::Context(context) => context.json,
-            Self::Radix(radix) => radix.json,
-            Self::Model(model) => model.json,
-            Self::Upsert(upsert) => upsert.common.json,
-            Self::Union(union) => union.common.json,
-        }
-    }
-
     /// Returns the name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {

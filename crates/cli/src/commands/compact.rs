@@ -2,7 +2,8 @@
 //!
 //! # JSON
 //!
-//! `tables`, `bytes_before`, `bytes_after` (of the store on the disk), `wall_s`.
+//! `tables` (how many), `table` (null if all were compacted), `bytes_before`, `bytes_after` (of the
+//! store on the disk), `wall_s`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,9 +12,10 @@ use clap::Args;
 use serde::Serialize;
 use terrane::io::RealDisk;
 use terrane::io::files::allocated_below;
-use terrane::lsm::Error;
+use terrane::lsm::{Error, TableName};
 
-use crate::stores::open::open_tables;
+use crate::stores::open::{check_table, open_tables};
+use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -22,14 +24,16 @@ use crate::ui::text::count_of;
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane compact --store /data/ledger
+  One table only:
+    terrane compact --store /data/ledger --table accounts
   After entries were deleted from a full disk:
-    terrane del --prefix old/ --store /data/ledger
+    terrane delete --prefix old/ --store /data/ledger
     terrane compact --store /data/ledger --json
 
 Deleted entries occupy space until a compaction reaches them; `compact` merges each table into \
 one run. It rewrites one table after the other and removes the old files of a table last, so \
 there must be room for the live entries of the largest table. Snapshots and retained versions \
-keep the files that they need: delete or release them first. An interrupted `compact` loses \
+keep the files that they need: delete them first. An interrupted `compact` loses \
 nothing and can be repeated.";
 
 /// Bytes of a page: the library reports progress in pages.
@@ -38,8 +42,11 @@ const PAGE_BYTES: u64 = 4096;
 #[derive(Debug, Args)]
 pub(crate) struct Compact {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
+    /// Name of the table; all tables if it is left out
+    #[arg(long, value_name = "NAME", value_parser = args::table_name)]
+    table: Option<TableName>,
     /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
@@ -49,8 +56,9 @@ pub(crate) struct Compact {
 }
 
 #[derive(Serialize)]
-struct Compacted {
+struct Compacted<'a> {
     tables: u64,
+    table: Option<&'a str>,
     bytes_before: u64,
     bytes_after: u64,
     wall_s: f64,
@@ -67,13 +75,18 @@ impl Compact {
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let started = Instant::now();
+        if let Some(table) = &self.table {
+            check_table(&self.store, table)?;
+        }
         let store = open_tables(&self.store, false)?;
         let bytes_before = stored_bytes(&self.store)?;
 
-        let tables = store.tables()?.len() as u64;
         let mut bar = ByteBar::new("compacting", self.quiet);
-        let compacted =
-            store.compact(&mut |done, total| bar.set(done * PAGE_BYTES, total * PAGE_BYTES));
+        let progress = &mut |done, total| bar.set(done * PAGE_BYTES, total * PAGE_BYTES);
+        let (tables, compacted) = match &self.table {
+            Some(table) => (1, store.compact_table(table, progress)),
+            None => (store.tables()?.len() as u64, store.compact(progress)),
+        };
         drop(bar);
 
         // Tables that were compacted before an error stay compacted, durably.
@@ -87,7 +100,8 @@ impl Compact {
             ("store", format!("{}, before {}", bytes(bytes_after), bytes(bytes_before))),
         ];
 
-        let made = Compacted { tables, bytes_before, bytes_after, wall_s };
+        let table = self.table.as_ref().map(TableName::as_str);
+        let made = Compacted { tables, table, bytes_before, bytes_after, wall_s };
 
         output::report("compact", self.json, &made, &lines).map(|()| 0)
     }

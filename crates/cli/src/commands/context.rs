@@ -76,17 +76,17 @@ pub(crate) enum ContextCommand {
     #[command(after_help = LOG_EXAMPLES)]
     Log(LogArgs),
     /// Lists a directory of a commit; works beside a process that has the store open
-    #[command(after_help = LS_EXAMPLES)]
+    #[command(alias = "list", after_help = LS_EXAMPLES)]
     Ls(LsArgs),
     /// Prints a value of a commit; works beside a process that has the store open
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(alias = "get", after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
     /// Lists the values that differ between two commits; works beside a process that has the store
     /// open
     #[command(after_help = compare::DIFF_EXAMPLES)]
     Diff(DiffArgs),
     /// Prints the paths of all values of a commit; works beside a process that has the store open
-    #[command(after_help = compare::DUMP_EXAMPLES)]
+    #[command(alias = "scan", after_help = compare::DUMP_EXAMPLES)]
     DumpPaths(DumpArgs),
     /// Writes a proof of the content of paths of a commit; works beside a process that has the
     /// store open
@@ -124,7 +124,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane context log --store /data/context --limit 10
   terrane context ls data/contracts --store /data/context
-  terrane context show data/version --store /data/context --at main
+  terrane context show data/version --store /data/context --commit main
   terrane context diff CoV8SQ main --store /data/context
   terrane context prove version.proof --find data/version --store /data/context
   terrane context export tip.snapshot --store /data/context
@@ -143,12 +143,12 @@ const LS_EXAMPLES: &str = "\
 Examples:
   terrane context ls --store /data/context
   terrane context ls data/contracts/index --long --limit 20 \\
-    --store /data/context --at main";
+    --store /data/context --commit main";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
   terrane context show data/version --store /data/context
-  terrane context show protocol --store /data/context --at CoV8SQ --json";
+  terrane context show protocol --store /data/context --commit CoV8SQ --json";
 
 const GC_EXAMPLES: &str = "\
 Examples:
@@ -185,8 +185,8 @@ pub(crate) struct LsArgs {
     #[arg(value_name = "PATH", default_value = "")]
     path: String,
     /// Commit or branch; the newest commit if it is left out
-    #[arg(long, value_name = "COMMIT")]
-    at: Option<String>,
+    #[arg(long, alias = "at", value_name = "COMMIT")]
+    commit: Option<String>,
     /// Adds the bytes of values and the numbers of children, which reads each of them
     #[arg(long)]
     long: bool,
@@ -203,8 +203,8 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "PATH")]
     path: String,
     /// Commit or branch; the newest commit if it is left out
-    #[arg(long, value_name = "COMMIT")]
-    at: Option<String>,
+    #[arg(long, alias = "at", value_name = "COMMIT")]
+    commit: Option<String>,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -264,7 +264,7 @@ impl LocationArgs {
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Prints one JSON object to standard output
     #[arg(long)]
@@ -334,25 +334,6 @@ struct Split {
 }
 
 impl ContextCommand {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Log(args) => args.common.json,
-            Self::Ls(args) => args.common.json,
-            Self::Show(args) => args.common.json,
-            Self::Diff(args) => args.common.json,
-            Self::DumpPaths(args) => args.common.json,
-            Self::Prove(args) => args.common.json,
-            Self::VerifyProof(args) => args.json,
-            Self::Export(args) => args.common.json,
-            Self::Import(args) => args.common.json,
-            Self::Gc(args) => args.common.json,
-            Self::Volume(volume) => volume.json(),
-            Self::Move(args) => args.common.json,
-            Self::GenTrace(args) => args.json,
-            Self::Split(args) => args.common.json,
-        }
-    }
-
     /// Returns the name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {
@@ -480,8 +461,7 @@ fn options(reader: &StoreReader) -> Options {
 }
 
 pub(crate) fn store_bytes(dir: &Path) -> Result<u64, Failure> {
-    let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
-    meter::store_bytes(dir).map_err(failed)
+    meter::store_bytes(dir).map_err(|error| Failure::of_file(dir, &error))
 }
 
 fn kind(tree: &Tree) -> &'static str {
@@ -544,7 +524,7 @@ impl Logged {
 impl LsArgs {
     fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
-        let (commit, context) = checkout(&store, self.at.as_deref())?;
+        let (commit, context) = checkout(&store, self.commit.as_deref())?;
         let path = steps(&self.path)?;
         let shown = &self.path;
         let found = context.find_tree(&path)?;
@@ -618,7 +598,7 @@ impl Listed {
 impl ShowArgs {
     fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
-        let (commit, context) = checkout(&store, self.at.as_deref())?;
+        let (commit, context) = checkout(&store, self.commit.as_deref())?;
 
         let shown = &self.path;
         let Some(tree) = context.find_tree(&steps(&self.path)?)? else {

@@ -1,4 +1,4 @@
-//! Copies of all entries of one place to another: `terrane index build` and `terrane table build`.
+//! Copies of all entries of one place to another: `terrane btree build` and `terrane table build`.
 //!
 //! A copy streams the entries in key order and never holds all of them in memory. The copy has all
 //! entries or does not exist, whatever ends the command. The digest is that of the state, so it
@@ -14,13 +14,13 @@ use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Config, Index, Records};
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{NamedTable, StateDigest, Store, TableConfig, TableName, Update};
+use terrane::lsm::{NamedTable, SnapshotName, StateDigest, Store, TableConfig, TableName, Update};
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use crate::stores::index_path::IndexPath;
-use crate::stores::open::open_tables;
-use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Source, StoredValue};
-use crate::stores::version_ref::{VersionRef, which};
+use crate::stores::open::{check_table_is_new, open_tables};
+use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Point, Source, StoredValue};
+use crate::stores::version_ref::{VersionRef, snapshot_name, which};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::literal;
@@ -47,8 +47,12 @@ pub(crate) struct FromArgs {
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     from_table: TableName,
     /// Number or name of the retained version to copy; the present state if it is left out
-    #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<VersionRef>,
+    #[arg(long, alias = "at", value_name = "VERSION", value_parser = which)]
+    version: Option<VersionRef>,
+    /// Name of the snapshot to copy, instead of a table
+    #[arg(long, value_name = "NAME", value_parser = snapshot_name,
+        conflicts_with_all = ["from_table", "version"])]
+    snapshot: Option<SnapshotName>,
     /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
@@ -88,6 +92,14 @@ struct Stream<'a> {
 }
 
 impl FromArgs {
+    fn point(&self) -> Point<'_> {
+        match (&self.snapshot, &self.version) {
+            (Some(name), _) => Point::Snapshot(name),
+            (None, Some(version)) => Point::Version(version),
+            (None, None) => Point::Now,
+        }
+    }
+
     /// Runs `work` on the entries.
     ///
     /// # Errors
@@ -99,7 +111,7 @@ impl FromArgs {
         let progress = Progress::new(self.quiet);
 
         let started = Instant::now();
-        let source = Source::open(&self.from, &self.from_table, self.at.as_ref())?;
+        let source = Source::open(&self.from, &self.from_table, self.point())?;
         let mut stream = Stream {
             entries: source.entries(KeyRange::Prefix(Vec::new()), false)?,
             chunk: Vec::new().into_iter(),
@@ -193,7 +205,7 @@ pub(crate) fn to_index(
             Ok(true) => true,
             Ok(false) => return Err(Failure::usage(format!("{shown} is not empty"))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-            Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
+            Err(error) => return Err(Failure::of_file(dir, &error)),
         },
     };
 
@@ -227,13 +239,20 @@ pub(crate) fn to_table(
     create: bool,
 ) -> Result<Copied, Failure> {
     let unfinished = TableName::new(&format!("{name}{UNFINISHED}"))?;
+    for taken in [name, &unfinished] {
+        check_table_is_new(dir, taken).map_err(|failure| {
+            failure
+                .with_note(&format!("next: terrane table delete {taken} --store {}", dir.display()))
+        })?;
+    }
+
     from.copy(|stream| {
         let store = open_tables(dir, create)?;
         for taken in [name, &unfinished] {
             match store.table(taken) {
                 Err(terrane::lsm::Error::TableDoesNotExist { .. }) => {}
                 Ok(_) => {
-                    let why = format!("table {taken} is there; `terrane table drop` removes it");
+                    let why = format!("table {taken} is there; `terrane table delete` removes it");
                     return Err(Failure::usage(why));
                 }
                 Err(error) => return Err(error.into()),

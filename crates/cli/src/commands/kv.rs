@@ -1,4 +1,4 @@
-//! `terrane get`, `put`, `del`, `scan` and `count`: entries of a named table, or of a B+tree if
+//! `terrane get`, `put`, `delete`, `scan` and `count`: entries of a named table, or of a B+tree if
 //! `--store` names its directory.
 //!
 //! The module `literal` parses and prints keys and values, so `put --input` reads the output of
@@ -7,20 +7,21 @@
 //! # JSON
 //!
 //! Keys, values and blobs are printable text as it is, or `hex:` and digits for other bytes.
-//! `table` and `commit` are null for a B+tree.
+//! `table` and `commit` are null for a B+tree. With `--snapshot`, `table` is null and `snapshot` of
+//! `get`, `scan` and `count` is the name.
 //!
 //! | command | fields                                                                                     |
 //! |---------|--------------------------------------------------------------------------------------------|
 //! | `get`   | `table`, `entries`: list, in the order asked for, of `key`, `found`, and `value` and `blob`, which are null if there is none; `ok` is false, with exit code 1 and the kind `not_found`, if any key is absent |
 //! | `put`   | `table`, `created` (whether the table was made), `entries` (how many were given), `commit` |
-//! | `del`   | `table`, `deleted` and `absent` (of the keys given, each counted once; 0 for a range), `commit` (null if nothing was there to delete) |
-//! | `scan`  | `table`, `count`, `entries`: list of `key`, `value`, `blob`                                |
+//! | `delete` | `table`, `deleted` and `absent` (of the keys given, each counted once; 0 for a range), `commit` (null if nothing was there to delete) |
+//! | `scan`  | `table`, `count`, `entries`: list of `key`, `value`, `blob`; with `--json-lines` each entry is an object on a line of its own, before the object of the report, which has no `entries` |
 //! | `count` | `table`, `count`                                                                           |
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
@@ -28,14 +29,14 @@ use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Index};
 use terrane::lsm::{
-    BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update,
+    BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, SnapshotName, Store, TableConfig, TableName, Update,
     VALUE_BYTES_MAX,
 };
 
-use crate::commands::index::{delete_range, open_if_index};
+use crate::commands::btree::{delete_range, open_if_index};
 use crate::stores::open::{check_table, open_tables, open_tables_with};
-use crate::stores::source::{KeyRange, MAIN_TABLE, Source};
-use crate::stores::version_ref::{VersionRef, which};
+use crate::stores::source::{KeyRange, MAIN_TABLE, Point, Source, StoredValue};
+use crate::stores::version_ref::{VersionRef, snapshot_name, which};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::literal;
@@ -45,12 +46,18 @@ use crate::ui::text::{count_of, grouped};
 /// Entries that a scan reads in one call.
 const CHUNK: usize = 256;
 
+/// Maximum bytes of the keys, values and blobs in one JSON object: a scan holds all of them.
+const OBJECT_BYTES_MAX: u64 = 64 << 20;
+
 pub(crate) const GET_EXAMPLES: &str = "\
 Examples:
   terrane get alice --store /data/ledger
   terrane get alice hex:00ff --store /data/ledger --table accounts
   Bytes as they are:
     terrane get picture --store /data/ledger --raw > picture.png
+  As of a retained version, or in a snapshot:
+    terrane get alice --store /data/ledger --version 1024
+    terrane get alice --store /data/ledger --snapshot monday
   An entry of a B+tree:
     terrane get hex:00ff --store /data/index
 
@@ -79,22 +86,22 @@ Examples:
 The entries are durable when the command ends with exit code 0. If the table or the store is \
 missing, `put` refuses the entries, so that a misspelt name creates nothing. With --create it \
 creates them with default options; `terrane table create` has others. When the disk is full and \
-the store's reserve is in use, `put` is refused with exit code 3, and `terrane del`, `terrane \
-table drop` and `terrane snapshot delete` make room. The store remembers its reserve, which \
+the store's reserve is in use, `put` is refused with exit code 3, and `terrane delete`, `terrane \
+table delete` and `terrane snapshot delete` make room. The store remembers its reserve, which \
 `terrane inspect` shows.";
 
-pub(crate) const DEL_EXAMPLES: &str = "\
+pub(crate) const DELETE_EXAMPLES: &str = "\
 Examples:
-  terrane del alice --store /data/ledger
+  terrane delete alice --store /data/ledger
   Several at once, all or none of them:
-    terrane del alice bob hex:00ff --store /data/ledger --table accounts
+    terrane delete alice bob hex:00ff --store /data/ledger --table accounts
   All keys with a prefix, or from one key to before another:
-    terrane del --prefix account/ --store /data/ledger
-    terrane del --from hex:00 --to hex:80 --store /data/ledger
+    terrane delete --prefix account/ --store /data/ledger
+    terrane delete --from hex:00 --to hex:80 --store /data/ledger
 
 The deletions are durable when the command ends with exit code 0. Deleting an absent key is no \
 error; the report counts the keys that were present. A range is deleted atomically. To remove all \
-entries of a table, drop it: `terrane table drop`.";
+entries of a table, delete it: `terrane table delete`.";
 
 pub(crate) const SCAN_EXAMPLES: &str = "\
 Examples:
@@ -103,11 +110,17 @@ Examples:
   The newest of some numbered keys:
     terrane scan --store /data/ledger --from hex:00 --to hex:80 --reverse \\
       --limit 1
+  The entries of a snapshot, such as the state that a replay has left:
+    terrane snapshot list --store /data/utxo
+    terrane scan --store /data/utxo --snapshot utxo-0000000005-4999 --limit 3
+  A large table for a program:
+    terrane scan --store /data/ledger --json-lines
 
 `scan` prints one line for each entry, in the byte order of the keys: key and value, separated by \
 a tab, and the blob as a third field if there is one. Printable text appears as it is, other \
-bytes as `hex:` and digits; `terrane put --input` reads these lines. With --json, `scan` holds \
-all entries in memory first. If another process has the store open, the entries are those of its \
+bytes as `hex:` and digits; `terrane put --input` reads these lines. With --json-lines each \
+entry is one JSON object on a line, and the object about the scan stands on the last line; --json \
+holds all entries in memory, and refuses more than 64 MiB of them. If another process has the store open, the entries are those of its \
 last commit.";
 
 pub(crate) const COUNT_EXAMPLES: &str = "\
@@ -122,7 +135,7 @@ open, the entries are those of its last commit.";
 #[derive(Debug, Args)]
 pub(crate) struct TableArgs {
     /// Directory of the store, or of a B+tree
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
@@ -130,6 +143,38 @@ pub(crate) struct TableArgs {
     /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments that name a point in time.
+#[derive(Debug, Args)]
+struct PointArgs {
+    /// Number or name of the retained version to read; the present state if it is left out
+    #[arg(long, alias = "at", value_name = "VERSION", value_parser = which)]
+    version: Option<VersionRef>,
+    /// Name of the snapshot to read, instead of a table
+    #[arg(long, value_name = "NAME", value_parser = snapshot_name,
+        conflicts_with_all = ["table", "version"])]
+    snapshot: Option<SnapshotName>,
+}
+
+impl PointArgs {
+    fn point(&self) -> Point<'_> {
+        match (&self.snapshot, &self.version) {
+            (Some(name), _) => Point::Snapshot(name),
+            (None, Some(version)) => Point::Version(version),
+            (None, None) => Point::Now,
+        }
+    }
+
+    /// Returns the name of the snapshot, for JSON.
+    fn snapshot(&self) -> Option<&str> {
+        self.snapshot.as_ref().map(SnapshotName::as_str)
+    }
+
+    /// Returns the name of the table for JSON. A B+tree and a snapshot have none.
+    fn table<'a>(&self, source: &Source, table: &'a TableName) -> Option<&'a str> {
+        source.name(table).filter(|_| self.snapshot.is_none())
+    }
 }
 
 /// Disk space that a store keeps in reserve.
@@ -169,9 +214,8 @@ pub(crate) struct Get {
     /// Prints the bytes of the value as they are, and nothing else
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Number or name of the retained version to read; the present state if it is left out
-    #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<VersionRef>,
+    #[command(flatten)]
+    point: PointArgs,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -201,7 +245,7 @@ pub(crate) struct Put {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Del {
+pub(crate) struct Delete {
     /// Keys: text, `hex:…` or `@file`
     #[arg(
         value_name = "KEY",
@@ -223,11 +267,13 @@ pub(crate) struct Scan {
     #[arg(long)]
     reverse: bool,
     /// Maximum number of entries
-    #[arg(long, value_name = "N", value_parser = args::count)]
+    #[arg(long, value_name = "N", value_parser = args::count, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// Number or name of the retained version to read; the present state if it is left out
-    #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<VersionRef>,
+    /// Prints each entry as one JSON object on a line, and one object about the scan at the end
+    #[arg(long, conflicts_with = "json")]
+    json_lines: bool,
+    #[command(flatten)]
+    point: PointArgs,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -236,9 +282,8 @@ pub(crate) struct Scan {
 pub(crate) struct Count {
     #[command(flatten)]
     range: RangeArgs,
-    /// Number or name of the retained version to read; the present state if it is left out
-    #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<VersionRef>,
+    #[command(flatten)]
+    point: PointArgs,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -254,6 +299,8 @@ struct Lookup {
 #[derive(Serialize)]
 struct Lookups<'a> {
     table: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'a str>,
     entries: Vec<Lookup>,
 }
 
@@ -283,13 +330,18 @@ struct Entry {
 #[derive(Serialize)]
 struct Scanned<'a> {
     table: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'a str>,
     count: u64,
-    entries: Vec<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Vec<Entry>>,
 }
 
 #[derive(Serialize)]
 struct Counted<'a> {
     table: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'a str>,
     count: u64,
 }
 
@@ -300,8 +352,8 @@ fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
 impl TableArgs {
     /// Opens the table of an existing store, or a B+tree, for reading. Another process may have it
     /// open.
-    fn read(&self, at: Option<&VersionRef>) -> Result<Source, Failure> {
-        Source::open(&self.store, &self.table, at)
+    fn read(&self, point: &PointArgs) -> Result<Source, Failure> {
+        Source::open(&self.store, &self.table, point.point())
     }
 
     /// Opens an existing table of an existing store for writing.
@@ -330,14 +382,18 @@ impl Get {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
+        if self.raw && self.common.json {
+            return Err(Failure::arguments("--raw prints bytes, and --json prints one object"));
+        }
         if self.raw && self.keys.len() > 1 {
             return Err(Failure::usage("--raw writes the value of one key"));
         }
 
         let keys = arguments(&self.keys)?;
-        let source = self.common.read(self.at.as_ref())?;
+        let source = self.common.read(&self.point)?;
         let found = source.get_many(&keys)?;
-        let name = source.name(&self.common.table);
+        let name = self.point.table(&source, &self.common.table);
+        let snapshot = self.point.snapshot();
 
         let absent: Vec<String> = keys
             .iter()
@@ -346,7 +402,11 @@ impl Get {
             .map(|(key, _)| format!("`{}`", literal::shown(key)))
             .collect();
 
-        let place = name.map_or("the B+tree".to_owned(), |name| format!("table `{name}`"));
+        let place = match (name, snapshot) {
+            (Some(name), _) => format!("table `{name}`"),
+            (None, Some(name)) => format!("snapshot `{name}`"),
+            (None, None) => "the B+tree".to_owned(),
+        };
 
         let failure = (!absent.is_empty())
             .then(|| Failure::not_found(format!("not in {place}: {}", absent.join(", "))));
@@ -385,7 +445,7 @@ impl Get {
             return failure.map_or(Ok(0), Err);
         }
 
-        let got = Lookups { table: name, entries };
+        let got = Lookups { table: name, snapshot, entries };
 
         output::checked("get", self.common.json, &got, &lines.join("\n"), failure.as_ref())
     }
@@ -427,7 +487,7 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
         let message = format!("{}: {error}", path.display());
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => Failure::usage(message),
-            _ => Failure::environment(message),
+            _ => Failure::of_system(&error, message),
         }
     };
 
@@ -597,7 +657,7 @@ fn delete(table: &NamedTable, keys: &[Vec<u8>]) -> Result<(u64, Option<u64>), Fa
     }
 }
 
-impl Del {
+impl Delete {
     /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
@@ -630,7 +690,7 @@ impl Del {
             lines.push(("absent", grouped(report.absent)));
         }
 
-        output::report("del", self.common.json, &report, &lines).map(|()| 0)
+        output::report("delete", self.common.json, &report, &lines).map(|()| 0)
     }
 }
 
@@ -652,8 +712,20 @@ impl RangeArgs {
         if let Some(prefix) = key(&self.prefix)? {
             return Ok(KeyRange::Prefix(prefix));
         }
-        let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
-        let to = key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded);
+        let from = key(&self.from)?;
+        let to = key(&self.to)?;
+        if let (Some(from), Some(to)) = (&from, &to)
+            && from > to
+        {
+            let from = literal::shown(from);
+            let to = literal::shown(to);
+            return Err(Failure::arguments(format!(
+                "--from {from} is behind --to {to} in key order; next: exchange the two keys"
+            )));
+        }
+
+        let from = from.map_or(Bound::Unbounded, Bound::Included);
+        let to = to.map_or(Bound::Unbounded, Bound::Excluded);
         Ok(KeyRange::Between(from, to))
     }
 }
@@ -687,29 +759,110 @@ impl KeyRange {
     }
 }
 
+/// Destination of the entries of a scan.
+enum Printed {
+    /// Lines of fields.
+    Text(output::Lines),
+    /// Lines of objects.
+    Lines(output::Lines),
+    /// List in the one object of the report, with the bytes of its keys, values and blobs.
+    Object(Vec<Entry>, u64),
+}
+
+impl Printed {
+    /// Prints or keeps an entry; returns `false` if the reader of standard output went away.
+    fn add(&mut self, key: &[u8], found: &StoredValue) -> Result<bool, Failure> {
+        let (out, line) = match self {
+            Self::Text(out) => {
+                let fields = [key].into_iter().chain(found.fields());
+                (out, literal::line(fields))
+            }
+            Self::Lines(out) => {
+                let line = serde_json::to_string(&Entry::new(key, found));
+                (out, line.map_err(|error| Failure::environment(error.to_string()))?)
+            }
+            Self::Object(entries, bytes) => {
+                *bytes += found.fields().chain([key]).map(|part| part.len() as u64).sum::<u64>();
+                if OBJECT_BYTES_MAX < *bytes {
+                    return Err(Failure::arguments(format!(
+                        "more than {} of entries are too many for one JSON object; next: \
+                         --json-lines, or --limit {}",
+                        output::bytes(OBJECT_BYTES_MAX),
+                        entries.len()
+                    )));
+                }
+                entries.push(Entry::new(key, found));
+                return Ok(true);
+            }
+        };
+
+        out.add(&line)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Text(out) | Self::Lines(out) => out.flush().map(drop),
+            Self::Object(..) => Ok(()),
+        }
+    }
+}
+
+impl Entry {
+    fn new(key: &[u8], found: &StoredValue) -> Self {
+        Self {
+            key: literal::shown(key),
+            value: literal::shown(&found.value),
+            blob: found.blob.as_deref().map(literal::shown),
+        }
+    }
+}
+
 impl Scan {
+    /// Returns whether the report is JSON although `--json` is not given.
+    pub(crate) fn is_json_lines(&self) -> bool {
+        self.json_lines
+    }
+
     /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let source = self.common.read(self.at.as_ref())?;
-        let entries = self.scan(&source)?;
-        if !self.common.json {
-            return Ok(0);
+        if self.json_lines && self.common.json {
+            return Err(Failure::arguments("--json-lines and --json exclude each other"));
         }
-        let table = source.name(&self.common.table);
-        let report = Scanned { table, count: entries.len() as u64, entries };
+
+        let range = self.range.keys()?;
+        let source = self.common.read(&self.point)?;
+        let mut printed = match (self.common.json, self.json_lines) {
+            (true, _) => Printed::Object(Vec::new(), 0),
+            (false, true) => Printed::Lines(output::Lines::default()),
+            (false, false) => Printed::Text(output::Lines::default()),
+        };
+        let count = self.scan(&source, range, &mut printed)?;
+
+        let entries = match printed {
+            Printed::Text(_) => return Ok(0),
+            Printed::Lines(_) => None,
+            Printed::Object(entries, _) => Some(entries),
+        };
+        let table = self.point.table(&source, &self.common.table);
+        let report = Scanned { table, snapshot: self.point.snapshot(), count, entries };
+
         output::report("scan", true, &report, &[]).map(|()| 0)
     }
 
-    /// Prints the entries, or returns them for JSON.
-    fn scan(&self, source: &Source) -> Result<Vec<Entry>, Failure> {
-        let mut stored = source.entries(self.range.keys()?, self.reverse)?;
-        let mut out = BufWriter::new(io::stdout().lock());
-
-        let mut entries = Vec::new();
+    /// Prints the entries and returns their number.
+    fn scan(
+        &self,
+        source: &Source,
+        range: KeyRange,
+        printed: &mut Printed,
+    ) -> Result<u64, Failure> {
+        let mut stored = source.entries(range, self.reverse)?;
+        let mut count = 0;
         let mut left = self.limit.unwrap_or(u64::MAX);
+
         loop {
             // Chunks bound the memory, whatever the table has.
             let wanted = left.min(CHUNK as u64) as usize;
@@ -717,21 +870,10 @@ impl Scan {
             assert!(taken.len() <= wanted, "a source returns no more entries than wanted");
 
             for (key, found) in &taken {
-                let fields = [key.as_slice()].into_iter().chain(found.fields());
-                if self.common.json {
-                    let key = literal::shown(key);
-                    let value = literal::shown(&found.value);
-                    entries.push(Entry {
-                        key,
-                        value,
-                        blob: found.blob.as_deref().map(literal::shown),
-                    });
-                } else if !output::write(
-                    &mut out,
-                    format!("{}\n", literal::line(fields)).as_bytes(),
-                )? {
-                    return Ok(entries);
+                if !printed.add(key, found)? {
+                    return Ok(count);
                 }
+                count += 1;
             }
 
             left -= taken.len() as u64;
@@ -740,9 +882,9 @@ impl Scan {
             }
         }
 
-        output::flush(&mut out)?;
+        printed.flush()?;
 
-        Ok(entries)
+        Ok(count)
     }
 }
 
@@ -752,9 +894,10 @@ impl Count {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let source = self.common.read(self.at.as_ref())?;
+        let source = self.common.read(&self.point)?;
         let count = source.count(self.range.keys()?)?;
-        let report = Counted { table: source.name(&self.common.table), count };
+        let table = self.point.table(&source, &self.common.table);
+        let report = Counted { table, snapshot: self.point.snapshot(), count };
         if self.common.json {
             return output::report("count", true, &report, &[]).map(|()| 0);
         }

@@ -51,10 +51,10 @@ pub(crate) enum RadixCommand {
     #[command(after_help = GET_EXAMPLES)]
     Get(GetArgs),
     /// Prints the addresses of a root that begin with a prefix, and their values, in order
-    #[command(after_help = LEAVES_EXAMPLES)]
+    #[command(alias = "scan", after_help = LEAVES_EXAMPLES)]
     Leaves(LeavesArgs),
     /// Drops versions, and the nodes that only they need
-    #[command(after_help = PRUNE_EXAMPLES)]
+    #[command(aliases = ["delete", "remove"], after_help = PRUNE_EXAMPLES)]
     Prune(PruneArgs),
     /// Writes a version to a file, or all versions of a tree
     #[command(after_help = transfer::EXPORT_EXAMPLES)]
@@ -208,7 +208,7 @@ struct TreeArgs {
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     #[command(flatten)]
     redis: RedisArgs,
@@ -287,20 +287,6 @@ struct Done {
 }
 
 impl RadixCommand {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Trees(args) => args.common.json,
-            Self::Versions(args) => args.common.json,
-            Self::Get(args) => args.common.json,
-            Self::Leaves(args) => args.common.json,
-            Self::Prune(args) => args.common.json,
-            Self::Export(args) => args.common.json,
-            Self::Import(args) => args.common.json,
-            Self::Prove(args) => args.common.json,
-            Self::VerifyProof(args) => args.json,
-        }
-    }
-
     /// Returns the name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {

@@ -2,6 +2,7 @@
 
 mod irmin_trace;
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +54,11 @@ Examples:
   Go back to an earlier block, as far as blocks are kept:
     terrane replay bitcoin --store /data/utxo --rollback-to 99_000
 
+With engine lsm the set of coins is a snapshot, which the report names: `terrane scan --snapshot \
+NAME` reads it. A key is the transaction (32 bytes, internal order) and the number of the output \
+(4 bytes, big-endian). A value is the amount in satoshi (8 bytes, little-endian), the height (4 \
+bytes, little-endian), 1 for a coinbase (1 byte), and the script.
+
 A second call on a store continues from the end of the first. At the end the replay reads the \
 whole table for its count, sum, digest and hash.";
 
@@ -96,6 +102,10 @@ enum EngineName {
     Radix,
     /// Sorted map in memory; keeps nothing, so that a second call starts anew
     Memory,
+    /// LMDB; blocks are in memory until they are durable. Keys of up to 252 bytes
+    Lmdb,
+    #[value(help = "SQLite; blocks are in memory until they are durable. Keys of up to 252 bytes")]
+    Sqlite,
 }
 
 /// Arguments of engine `radix` alone.
@@ -188,20 +198,14 @@ struct Measurement<T> {
     engine: &'static str,
     #[serde(flatten)]
     report: T,
+    /// Snapshot that `terrane get`, `scan` and `count` read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<String>,
     rss_bytes: Option<u64>,
     store_bytes: u64,
 }
 
 impl Replay {
-    /// Returns whether the result is to be JSON.
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Bitcoin(args) => args.output.json,
-            Self::Changes(args) => args.output.json,
-            Self::IrminTrace(args) => args.json(),
-        }
-    }
-
     /// Returns the name used in reports.
     pub(crate) fn command(&self) -> &'static str {
         match self {
@@ -239,9 +243,10 @@ impl BitcoinArgs {
 
         let mut progress = Progress::new(self.output.quiet);
         check_inputs(&self.paths)?;
-        let engine = self.store.open(&mut progress)?;
-        let name = engine.name();
-        let report = bitcoin::replay(engine, &self.paths, &options, &mut progress)?;
+        let (name, report) = self.store.replay(&mut progress, |engine, progress| {
+            let name = engine.name();
+            Ok((name, bitcoin::replay(engine, &self.paths, &options, progress)?))
+        })?;
         drop(progress);
 
         let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
@@ -261,8 +266,17 @@ impl BitcoinArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ];
 
-        let measured = self.store.measure(name, report)?;
+        // Other engines keep their tables in forms of their own.
+        let snapshot = report.snapshot.clone().filter(|_| self.store.engine == EngineName::Lsm);
+        let mut measured = self.store.measure(name, report)?;
+        measured.snapshot = snapshot;
         lines.extend(measured.lines());
+        if let (Some(snapshot), Some(dir)) = (&measured.snapshot, &self.store.store) {
+            let dir = dir.display();
+            lines.push(("snapshot", snapshot.clone()));
+            let next = format!("terrane scan --snapshot {snapshot} --store {dir} --limit 3");
+            lines.push(("next", next));
+        }
 
         output::report(command, self.output.json, &measured, &lines)
     }
@@ -284,9 +298,10 @@ impl ChangesArgs {
             ("radix", report)
         } else {
             self.radix.refuse()?;
-            let engine = self.store.open(&mut progress)?;
-            let name = engine.name();
-            (name, changes::replay(engine, &self.files, &options, &mut progress)?)
+            self.store.replay(&mut progress, |engine, progress| {
+                let name = engine.name();
+                Ok((name, changes::replay(engine, &self.files, &options, progress)?))
+            })?
         };
 
         drop(progress);
@@ -402,12 +417,14 @@ impl StoreArgs {
                 context::note(dir, engine.recovery());
                 Ok(Box::new(engine))
             }
-            (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
-            (EngineName::Btree, None) => Err(Failure::usage("engine btree needs --store DIR")),
+            (EngineName::Lmdb, dir) => open_lmdb(dir.as_deref()),
+            (EngineName::Sqlite, dir) => open_sqlite(dir.as_deref()),
             (EngineName::Radix, _) => {
                 Err(Failure::usage("engine radix holds no tables; replay changes on it"))
             }
-            (EngineName::Context, None) => Err(Failure::usage("engine context needs --store DIR")),
+            (EngineName::Lsm | EngineName::Btree | EngineName::Context, None) => {
+                Err(Failure::no_store("--store DIR"))
+            }
         }
     }
 
@@ -416,10 +433,99 @@ impl StoreArgs {
             // Back-end memory writes nothing to the directory.
             (EngineName::Radix, Some(dir)) if !state_dir::is_store(dir)? => 0,
             (EngineName::Memory, _) | (_, None) => 0,
-            (_, Some(dir)) => meter::store_bytes(dir)
-                .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,
+            (_, Some(dir)) => {
+                meter::store_bytes(dir).map_err(|error| Failure::of_file(dir, &error))?
+            }
         };
-        Ok(Measurement { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })
+        let rss_bytes = meter::rss_bytes();
+        Ok(Measurement { engine, report, snapshot: None, rss_bytes, store_bytes })
+    }
+}
+
+#[cfg(feature = "lmdb")]
+fn open_lmdb(dir: Option<&Path>) -> Result<Box<dyn Engine>, Failure> {
+    use terrane_replay::engines::database_tables::{DatabaseTables, Kind};
+    let dir = dir.ok_or_else(|| Failure::no_store("--store DIR"))?;
+    Ok(Box::new(DatabaseTables::open(Kind::Lmdb, dir)?))
+}
+
+#[cfg(not(feature = "lmdb"))]
+fn open_lmdb(_: Option<&Path>) -> Result<Box<dyn Engine>, Failure> {
+    Err(Failure::not_built("lmdb"))
+}
+
+#[cfg(feature = "sqlite")]
+fn open_sqlite(dir: Option<&Path>) -> Result<Box<dyn Engine>, Failure> {
+    use terrane_replay::engines::database_tables::{DatabaseTables, Kind};
+    let dir = dir.ok_or_else(|| Failure::no_store("--store DIR"))?;
+    Ok(Box::new(DatabaseTables::open(Kind::Sqlite, dir)?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn open_sqlite(_: Option<&Path>) -> Result<Box<dyn Engine>, Failure> {
+    Err(Failure::not_built("sqlite"))
+}
+
+/// State of the place of a store before a replay.
+struct Before {
+    /// Directories that were missing, the innermost first.
+    missing: Vec<PathBuf>,
+    /// Whether the directory was there and empty.
+    was_empty: bool,
+}
+
+impl Before {
+    fn of(dir: &Path) -> Self {
+        let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+        let missing = dir.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+        let was_empty = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+        Self { missing, was_empty }
+    }
+
+    /// Whether the replay has created the store.
+    fn was_created(&self) -> bool {
+        self.was_empty || !self.missing.is_empty()
+    }
+
+    /// Removes the store and the directories that were missing.
+    fn restore(&self, dir: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        self.missing.iter().try_for_each(fs::remove_dir)
+    }
+}
+
+impl StoreArgs {
+    /// Runs a replay on the engine. If the input is refused before its first block, removes the
+    /// store that was created for it.
+    fn replay<T>(
+        &self,
+        progress: &mut Progress,
+        replay: impl FnOnce(Box<dyn Engine>, &mut Progress) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let dir = self.store.as_deref().filter(|_| self.engine != EngineName::Memory);
+        let before = dir.map(Before::of);
+        let engine = self.open(progress)?;
+        let outcome = replay(engine, progress);
+
+        if let (Err(failure), Some(dir), Some(before)) = (&outcome, dir, before)
+            && failure.code() == Failure::usage("").code()
+            && before.was_created()
+            && self
+                .open(progress)
+                .and_then(|engine| Ok(engine.snapshots()?))
+                .is_ok_and(|s| s.is_empty())
+        {
+            // The first failure is reported; if the removal fails too, an empty store is left.
+            let _ = before.restore(dir);
+        }
+        outcome
     }
 }
 

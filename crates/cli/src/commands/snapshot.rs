@@ -32,6 +32,7 @@ use crate::stores::open::{
     check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
     open_tables, open_to_read,
 };
+use crate::stores::version_ref::snapshot_name;
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
@@ -52,7 +53,7 @@ pub(crate) enum Snapshot {
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
     /// Deletes a snapshot, and the files that only it needs
-    #[command(after_help = DELETE_EXAMPLES)]
+    #[command(aliases = ["drop", "remove"], after_help = DELETE_EXAMPLES)]
     Delete(DeleteArgs),
     /// Copies a snapshot to another store, or writes its content as one canonical file
     #[command(after_help = EXPORT_EXAMPLES)]
@@ -130,7 +131,7 @@ After Ctrl-C an empty store may be left, if the command was creating one.";
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Prints one JSON object to standard output at the end
     #[arg(long)]
@@ -146,7 +147,7 @@ pub(crate) struct ListArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SaveArgs {
     /// Name of the new snapshot
-    #[arg(value_name = "NAME", value_parser = name)]
+    #[arg(value_name = "NAME", value_parser = snapshot_name)]
     name: SnapshotName,
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = "main", value_parser = args::table_name)]
@@ -161,10 +162,10 @@ pub(crate) struct SaveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RenameArgs {
     /// Name of the snapshot
-    #[arg(value_name = "FROM", value_parser = name)]
+    #[arg(value_name = "FROM", value_parser = snapshot_name)]
     from: SnapshotName,
     /// New name
-    #[arg(value_name = "TO", value_parser = name)]
+    #[arg(value_name = "TO", value_parser = snapshot_name)]
     to: SnapshotName,
     #[command(flatten)]
     common: CommonArgs,
@@ -173,7 +174,7 @@ pub(crate) struct RenameArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
     /// Name of the snapshot
-    #[arg(value_name = "NAME", value_parser = name)]
+    #[arg(value_name = "NAME", value_parser = snapshot_name)]
     name: SnapshotName,
     /// Succeeds if there is no such snapshot
     #[arg(long)]
@@ -185,13 +186,13 @@ pub(crate) struct DeleteArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// Name of the snapshot
-    #[arg(value_name = "NAME", value_parser = name)]
+    #[arg(value_name = "NAME", value_parser = snapshot_name)]
     name: SnapshotName,
     /// Directory of the store that gets the copy
     #[arg(long, value_name = "DIR", required_unless_present = "canonical")]
     to: Option<PathBuf>,
     /// Name of the copy; the same name if it is left out
-    #[arg(long = "as", value_name = "NAME", value_parser = name, requires = "to")]
+    #[arg(long = "as", value_name = "NAME", value_parser = snapshot_name, requires = "to")]
     name_there: Option<SnapshotName>,
     /// File for the content in canonical form, instead of a copy; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "to")]
@@ -211,7 +212,7 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// Name of the snapshot in the other store
-    #[arg(value_name = "NAME", value_parser = name, required_unless_present = "canonical")]
+    #[arg(value_name = "NAME", value_parser = snapshot_name, required_unless_present = "canonical")]
     name: Option<SnapshotName>,
     /// Directory of the other store, which no other process may have open
     #[arg(long, value_name = "DIR", required_unless_present = "canonical")]
@@ -220,7 +221,7 @@ pub(crate) struct ImportArgs {
     #[arg(
         long = "as",
         value_name = "NAME",
-        value_parser = name,
+        value_parser = snapshot_name,
         required_unless_present = "from"
     )]
     name_here: Option<SnapshotName>,
@@ -237,27 +238,7 @@ pub(crate) struct ImportArgs {
     common: CommonArgs,
 }
 
-fn name(text: &str) -> Result<SnapshotName, String> {
-    SnapshotName::new(text)
-        .map_err(|_| "1 to 64 characters of a-z, 0-9, `_`, `-`, no device name".to_owned())
-}
-
 impl Snapshot {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::List(args) => &args.common,
-            Self::Save(args) => &args.common,
-            Self::Rename(args) => &args.common,
-            Self::Delete(args) => &args.common,
-            Self::Export(args) => &args.common,
-            Self::Import(args) => &args.common,
-        }
-    }
-
-    pub(crate) fn json(&self) -> bool {
-        self.common().json
-    }
-
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::List(_) => "snapshot list",

@@ -1,4 +1,4 @@
-//! `terrane table`: lists, creates, builds, renames and drops the named tables of a store.
+//! `terrane table`: lists, creates, builds, renames and deletes the named tables of a store.
 //!
 //! # JSON
 //!
@@ -8,9 +8,9 @@
 //! | `create` | `table`                                                                                    |
 //! | `build`  | `table`, `entries`, `digest` (of the state, as everywhere), `wall_s`, `entries_per_s`           |
 //! | `rename` | `from`, `to`                                                                               |
-//! | `drop`   | `table`, `dropped` (false only with `--if-exists`)                                         |
+//! | `delete` | `table`, `dropped` (false only with `--if-exists`)                                         |
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
@@ -22,10 +22,11 @@ use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
 use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
 use crate::stores::listed::ListedTable;
-use crate::stores::open::{check_table, open_tables, open_tables_with};
+use crate::stores::open::{check_table, check_table_is_new, open_tables, open_tables_with};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;
+use crate::ui::text::count_of;
 
 /// Sub-commands of `terrane table`.
 #[derive(Debug, Subcommand)]
@@ -42,9 +43,9 @@ pub(crate) enum Tables {
     /// Renames a table
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
-    /// Removes a table with all its entries; its snapshots stay
-    #[command(after_help = DROP_EXAMPLES)]
-    Drop(DropArgs),
+    /// Deletes a table with all its entries; its snapshots stay
+    #[command(aliases = ["drop", "remove"], after_help = DELETE_EXAMPLES)]
+    Delete(DeleteArgs),
 }
 
 pub(crate) const EXAMPLES: &str = "\
@@ -58,11 +59,11 @@ Examples:
   terrane table build accounts --store /data/ledger --from /data/index
   A table of another store, as it was at a retained version:
     terrane table build accounts --store /data/copy --create \\
-      --from /data/ledger --from-table accounts --at 7
+      --from /data/ledger --from-table accounts --version 7
 
 There must be no table of that name. If the command ends with exit code 0, all entries are \
 durable; otherwise the table does not exist. A killed command may leave a table whose name ends \
-with `-unfinished`. `terrane index build` copies in the other direction.";
+with `-unfinished`. `terrane btree build` copies in the other direction.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -92,11 +93,11 @@ const RENAME_EXAMPLES: &str = "\
 Example:
   terrane table rename accounts accounts-old --store /data/ledger";
 
-const DROP_EXAMPLES: &str = "\
+const DELETE_EXAMPLES: &str = "\
 Examples:
-  terrane table drop accounts-old --store /data/ledger
+  terrane table delete accounts-old --store /data/ledger
   In a script that may have been cut short:
-    terrane table drop accounts-old --store /data/ledger --if-exists
+    terrane table delete accounts-old --store /data/ledger --if-exists
 
 To keep the entries of a table, save a snapshot first: `terrane snapshot save`.";
 
@@ -104,7 +105,7 @@ To keep the entries of a table, save a snapshot first: `terrane snapshot save`."
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Prints one JSON object to standard output at the end
     #[arg(long)]
@@ -166,7 +167,7 @@ pub(crate) struct RenameArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct DropArgs {
+pub(crate) struct DeleteArgs {
     /// Name of the table
     #[arg(value_name = "NAME", value_parser = args::table_name)]
     name: TableName,
@@ -188,27 +189,13 @@ fn resolve(text: &str) -> Result<MergeOperator, String> {
 }
 
 impl Tables {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::List(args) => &args.common,
-            Self::Create(args) => &args.common,
-            Self::Build(args) => &args.common,
-            Self::Rename(args) => &args.common,
-            Self::Drop(args) => &args.common,
-        }
-    }
-
-    pub(crate) fn json(&self) -> bool {
-        self.common().json
-    }
-
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::List(_) => "table list",
             Self::Create(_) => "table create",
             Self::Build(_) => "table build",
             Self::Rename(_) => "table rename",
-            Self::Drop(_) => "table drop",
+            Self::Delete(_) => "table delete",
         }
     }
 
@@ -222,7 +209,7 @@ impl Tables {
             Self::Create(args) => args.run().map(|()| 0),
             Self::Build(args) => args.run().map(|()| 0),
             Self::Rename(args) => args.run().map(|()| 0),
-            Self::Drop(args) => args.run().map(|()| 0),
+            Self::Delete(args) => args.run().map(|()| 0),
         }
     }
 }
@@ -247,6 +234,20 @@ impl Listed {
     }
 }
 
+/// Returns the line for a store without tables. If the store has snapshots, the line ends with a
+/// command that reads one.
+fn no_tables(store: &Path, snapshots: &[String]) -> String {
+    match snapshots.last() {
+        None => "no tables".to_owned(),
+        Some(name) => {
+            let count = count_of(snapshots.len() as u64, "snapshot", "snapshots");
+            let store = store.display();
+            let next = format!("terrane scan --snapshot {name} --store {store} --limit 10");
+            format!("no tables, but {count}; next: {next}")
+        }
+    }
+}
+
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
         let CommonArgs { store, json } = &self.common;
@@ -260,9 +261,10 @@ impl ListArgs {
             return Err(Failure::usage(format!("{} is not a store", store.display())));
         };
 
+        let snapshots: Vec<String> = info.snapshots.into_iter().map(|(name, _)| name).collect();
         let listed = Listed::new(info.store);
         let text = match listed.tables.as_slice() {
-            [] => "no tables".to_owned(),
+            [] => no_tables(store, &snapshots),
             tables => ListedTable::text(tables),
         };
 
@@ -292,6 +294,7 @@ impl CreateArgs {
         let config = self.config();
         // The configuration is checked before a store is created for it.
         config.validate()?;
+        check_table_is_new(&self.common.store, &self.name)?;
         let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
         store.create_table(&self.name, &config)?;
         store.close()?;
@@ -326,6 +329,7 @@ struct Renamed<'a> {
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
         check_table(&self.common.store, &self.from)?;
+        check_table_is_new(&self.common.store, &self.to)?;
         let store = open_tables(&self.common.store, false)?;
         store.rename_table(&self.from, &self.to)?;
         store.close()?;
@@ -341,7 +345,7 @@ struct Dropped<'a> {
     dropped: bool,
 }
 
-impl DropArgs {
+impl DeleteArgs {
     fn run(&self) -> Result<(), Failure> {
         if !self.if_exists {
             check_table(&self.common.store, &self.name)?;
@@ -358,9 +362,9 @@ impl DropArgs {
 
         store.close()?;
         let report = Dropped { table: self.name.as_str(), dropped };
-        let done = if dropped { "dropped" } else { "nothing to drop" };
+        let done = if dropped { "deleted" } else { "nothing to delete" };
         let lines = [(done, self.name.to_string())];
 
-        output::report("table drop", self.common.json, &report, &lines)
+        output::report("table delete", self.common.json, &report, &lines)
     }
 }

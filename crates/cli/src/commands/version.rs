@@ -1,4 +1,4 @@
-//! `terrane version`: lists, retains and releases versions of a store, and rolls back to one.
+//! `terrane version`: lists, retains and deletes versions of a store, and rolls back to one.
 //!
 //! # JSON
 //!
@@ -6,7 +6,7 @@
 //! |------------|-------------------------------------------------------------------------------|
 //! | `list`     | `versions`: list of `number`, `name` (null for none), `tables`: list of names |
 //! | `retain`   | `number`, `name` (null for none)                                              |
-//! | `release`  | `number`                                                                      |
+//! | `delete`   | `number`                                                                      |
 //! | `rollback` | `number`, `commit` (the one that going back is)                               |
 
 use std::path::PathBuf;
@@ -30,9 +30,9 @@ pub(crate) enum Versions {
     /// Retains all tables as of the last commit
     #[command(after_help = RETAIN_EXAMPLES)]
     Retain(RetainArgs),
-    /// Releases a version, and removes the files that only it needs
-    #[command(after_help = RELEASE_EXAMPLES)]
-    Release(WhichArgs),
+    /// Deletes a version, and the files that only it needs; the tables stay as they are
+    #[command(aliases = ["release", "drop", "remove"], after_help = DELETE_EXAMPLES)]
+    Delete(WhichArgs),
     /// Rolls all tables back to a version
     #[command(after_help = ROLLBACK_EXAMPLES)]
     Rollback(WhichArgs),
@@ -42,7 +42,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane version retain --name before-upgrade --store /data/ledger
   terrane version list --store /data/ledger
-  terrane get alice --at before-upgrade --store /data/ledger
+  terrane get alice --version before-upgrade --store /data/ledger
   terrane version rollback before-upgrade --store /data/ledger
 
 A version is all named tables as of one commit. It has the number of that commit, and perhaps a \
@@ -57,10 +57,10 @@ Examples:
   terrane version retain --store /data/ledger
   terrane version retain --name before-upgrade --store /data/ledger";
 
-const RELEASE_EXAMPLES: &str = "\
+const DELETE_EXAMPLES: &str = "\
 Examples:
-  terrane version release 1024 --store /data/ledger
-  terrane version release before-upgrade --store /data/ledger";
+  terrane version delete 1024 --store /data/ledger
+  terrane version delete before-upgrade --store /data/ledger";
 
 const ROLLBACK_EXAMPLES: &str = "\
 Examples:
@@ -68,14 +68,14 @@ Examples:
   terrane version rollback before-upgrade --store /data/ledger
 
 A rollback is one step, whatever has been committed since. Tables created since are gone, tables \
-dropped since are back. The version stays, and so do later versions: to keep a way forward, \
+deleted since are back. The version stays, and so do later versions: to keep a way forward, \
 retain the present first.";
 
 /// Arguments of every command.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
     /// Directory of the store
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Prints one JSON object to standard output at the end
     #[arg(long)]
@@ -101,23 +101,11 @@ pub(crate) struct WhichArgs {
 }
 
 impl Versions {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::List(args) => args,
-            Self::Retain(args) => &args.common,
-            Self::Release(args) | Self::Rollback(args) => &args.common,
-        }
-    }
-
-    pub(crate) fn json(&self) -> bool {
-        self.common().json
-    }
-
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::List(_) => "version list",
             Self::Retain(_) => "version retain",
-            Self::Release(_) => "version release",
+            Self::Delete(_) => "version delete",
             Self::Rollback(_) => "version rollback",
         }
     }
@@ -130,7 +118,7 @@ impl Versions {
         match self {
             Self::List(args) => list(args),
             Self::Retain(args) => args.run(),
-            Self::Release(args) => args.release(),
+            Self::Delete(args) => args.delete(),
             Self::Rollback(args) => args.roll_back(),
         }
         .map(|()| 0)
@@ -190,7 +178,7 @@ impl RetainArgs {
 }
 
 #[derive(Serialize)]
-struct Released {
+struct Deleted {
     number: u64,
 }
 
@@ -201,13 +189,13 @@ struct RolledBack {
 }
 
 impl WhichArgs {
-    fn release(&self) -> Result<(), Failure> {
+    fn delete(&self) -> Result<(), Failure> {
         let number = self.version.number(&self.common.store)?;
         let store = open_tables(&self.common.store, false)?;
         store.release(number)?;
         store.close()?;
-        let lines = [("released", number.to_string())];
-        output::report("version release", self.common.json, &Released { number }, &lines)
+        let lines = [("deleted", number.to_string())];
+        output::report("version delete", self.common.json, &Deleted { number }, &lines)
     }
 
     fn roll_back(&self) -> Result<(), Failure> {

@@ -20,7 +20,7 @@
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
 //! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
-//! | `context` | a context store: `path`, `scheme` (`tezos`, `blake3`), `branching`, `flat_limit`, `indexing` (`minimal`, `always`), `commits` (that are kept), `newest` (hash, or null), `branches`: list of `name` and `head`, `chunks`, `chunk_bytes`, `index_bytes`, `volumes` (how many), `archive_bytes`, `other_bytes`, and with `--at` `tree`: `commit`, `directories`, `values`, `value_bytes`, `value_bytes_max`, `depth_max`, `children_max` |
+//! | `context` | a context store: `path`, `scheme` (`tezos`, `blake3`), `branching`, `flat_limit`, `indexing` (`minimal`, `always`), `commits` (that are kept), `newest` (hash, or null), `branches`: list of `name` and `head`, `chunks`, `chunk_bytes`, `index_bytes`, `volumes` (how many), `archive_bytes`, `other_bytes`, and with `--commit` `tree`: `commit`, `directories`, `values`, `value_bytes`, `value_bytes_max`, `depth_max`, `children_max` |
 //! | `radix_store` | `path`, `format_version` (of the marker), `backend` (null for a store whose making was interrupted), `redis_urls`, `redis_prefix` (null for others), `store_bytes` (of files), `state`: null where another process has the store, or `scheme`, `disk_bytes`, `trees`: list of `name`, `versions`, `newest_version`, `newest_root` (null for a tree that is empty) |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
@@ -79,7 +79,7 @@ Examples:
     terrane inspect /data/index
     terrane inspect /data/index/tree --page 2
   A context store, and what is in the tree of a commit of it:
-    terrane inspect /data/context --at main
+    terrane inspect /data/context --commit main
   Which back-end a radix store has, and its trees:
     terrane inspect /data/radix
   Every constant of the formats, for programs:
@@ -97,13 +97,16 @@ pub(crate) struct Inspect {
     /// Directory of a store, a file in one, or a canonical export; `constants` shows the constants
     /// of the formats (write `./constants` for a file of that name)
     #[arg(value_name = "DIR|FILE")]
-    path: PathBuf,
+    path: Option<PathBuf>,
+    /// Directory of the store, if no path is given
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
     /// Page of a run, or of the tree file of an index, to show; counted from 0
     #[arg(long, value_name = "N")]
     page: Option<u32>,
     /// Commit or branch of a context store whose whole tree is read and summed up
-    #[arg(long, value_name = "COMMIT")]
-    at: Option<String>,
+    #[arg(long, alias = "at", value_name = "COMMIT")]
+    commit: Option<String>,
     #[command(flatten)]
     redis: RedisArgs,
     /// Prints one JSON object to standard output
@@ -145,7 +148,9 @@ impl Inspect {
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let mut inspector = Inspector { disk: RealDisk::auto(), damage: Vec::new() };
-        let (shown, text) = if self.path == Path::new(CONSTANTS) {
+        let given = self.path.as_ref().or(self.store.as_ref());
+        let given = given.ok_or_else(|| Failure::no_store("DIR, FILE or --store DIR"))?;
+        let (shown, text) = if given == Path::new(CONSTANTS) {
             self.refuse_page("the constants")?;
             let mut constants = inspect::constants();
             constants.extend(terrane::btree::inspect::constants());
@@ -158,13 +163,13 @@ impl Inspect {
             (Shown::Constants { constants: constants.into_iter().collect() }, table(2, &rows))
         } else {
             // The real path of a file tells its kind, and the place of the runs of a snapshot.
-            let path = self.path.canonicalize().map_err(|error| {
-                let message = format!("{}: {error}", self.path.display());
+            let path = given.canonicalize().map_err(|error| {
+                let message = format!("{}: {error}", given.display());
                 match error.kind() {
                     std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
                         Failure::usage(message)
                     }
-                    _ => Failure::environment(message),
+                    _ => Failure::of_system(&error, message),
                 }
             })?;
             // The anchor lives until the whole store is read: links in the store lead nowhere, and
@@ -200,7 +205,7 @@ impl Inspect {
 
         if terrane::context::is_store(inspector.disk.as_ref(), path)? {
             self.refuse_page("a context store")?;
-            let described = context::ContextStoreInfo::read(path, self.at.as_deref())?;
+            let described = context::ContextStoreInfo::read(path, self.commit.as_deref())?;
             let text = described.text();
             return Ok(Some((Shown::Context(Box::new(described)), text)));
         }
@@ -221,10 +226,10 @@ impl Inspect {
             return Ok(found);
         }
 
-        if self.at.is_some() {
+        if self.commit.is_some() {
             let path = path.display();
             return Err(Failure::usage(format!(
-                "{path} is not a context store: --at does not apply"
+                "{path} is not a context store: --commit does not apply"
             )));
         }
 

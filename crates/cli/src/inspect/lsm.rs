@@ -652,7 +652,9 @@ impl Store {
             ]);
         }
 
-        format!("{head}\n\n{}", table(3, &rows))
+        let last = self.snapshots.last().map_or("NAME", |snapshot| &snapshot.name);
+        let next = format!("terrane scan --snapshot {last} --store {} --limit 10", self.path);
+        format!("{head}\n\n{}\n\nto read a snapshot: {next}", table(3, &rows))
     }
 }
 

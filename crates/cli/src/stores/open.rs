@@ -117,6 +117,21 @@ pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
     Err(terrane::lsm::Error::TableDoesNotExist { name: name.to_string() }.into())
 }
 
+/// Refuses the name of a table that a store has, before the store is opened for writing.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn check_table_is_new(dir: &Path, name: &TableName) -> Result<(), Failure> {
+    // Opening the directory reports any other fault, and creates a missing store.
+    if !dir.exists() || content_of(dir)? != DirContent::Store {
+        return Ok(());
+    }
+    if terrane::lsm::inspect::table_names(disk().as_ref(), dir)?.contains(name) {
+        return Err(terrane::lsm::Error::TableExists { name: name.to_string() }.into());
+    }
+    Ok(())
+}
+
 /// Returns whether a store has a snapshot of this name. Returns `None` if that cannot be read;
 /// opening the store then reports the reason. A command that must be refused learns it here, before
 /// it opens the store for writing.
@@ -203,7 +218,7 @@ fn content_of(dir: &Path) -> Result<DirContent, Failure> {
     let mut entries = fs::read_dir(dir).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::usage(format!("{shown} does not exist")),
         ErrorKind::NotADirectory => Failure::usage(format!("{shown} is not a directory")),
-        _ => Failure::environment(format!("{shown}: {error}")),
+        _ => Failure::of_file(dir, &error),
     })?;
     if store::is_store_like(disk().as_ref(), dir).map_err(terrane::lsm::Error::from)? {
         return Ok(DirContent::Store);

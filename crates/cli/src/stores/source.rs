@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use terrane::btree::{self, IndexReader};
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
+use terrane::lsm::{
+    BlobRef, Cursor, Lookup, Record, Session, SnapshotName, StoreReader, Table, TableName,
+};
 
 use crate::stores::index_path::{IndexPath, config_of};
 use crate::stores::open::open_to_read;
@@ -16,6 +18,17 @@ use crate::ui::exit::Failure;
 
 /// Default name of the table.
 pub(crate) const MAIN_TABLE: &str = "main";
+
+/// Point in time at which a table is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Point<'a> {
+    /// The last commit.
+    Now,
+    /// A retained version of the table.
+    Version(&'a VersionRef),
+    /// A snapshot, which has a table of its own.
+    Snapshot(&'a SnapshotName),
+}
 
 /// Table or B+tree, opened for reading. Another process may write to it.
 pub(crate) enum Source {
@@ -50,29 +63,29 @@ impl StoredValue {
 
 impl Source {
     /// Opens the B+tree in a directory, or the table of this name of the store there: as it is now,
-    /// or `at` a version.
+    /// as of a version, or the table of a snapshot.
     ///
     /// # Errors
     /// [`Failure`], also if a B+tree is asked for what only stores have.
-    pub(crate) fn open(
-        dir: &Path,
-        table: &TableName,
-        at: Option<&VersionRef>,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn open(dir: &Path, table: &TableName, point: Point<'_>) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
-            if table.as_str() != MAIN_TABLE || at.is_some() {
+            if table.as_str() != MAIN_TABLE || !matches!(point, Point::Now) {
                 let dir = dir.display();
-                return Err(Failure::usage(format!("{dir} is a B+tree: no tables, no versions")));
+                let message = format!("{dir} is a B+tree: no tables, no versions, no snapshots");
+                return Err(Failure::usage(message));
             }
             let config = config_of(&disk, dir)?;
             return Ok(Self::Index(IndexReader::open(disk, dir, &config)?));
         }
 
         let reader = open_to_read(dir)?;
-        let table = match at {
-            Some(version) => version.open(&reader)?.table(table)?,
-            None => reader.table(table)?,
+        let table = match point {
+            Point::Now => {
+                reader.table(table).map_err(|error| missing_table(dir, &reader, error))?
+            }
+            Point::Version(version) => version.open(&reader)?.table(table)?,
+            Point::Snapshot(name) => Arc::new(open_snapshot(&reader, name)?),
         };
 
         Ok(Self::Table(reader, table))
@@ -144,6 +157,33 @@ impl Source {
     /// Returns the name of the table for JSON; an index has none.
     pub(crate) fn name<'a>(&self, table: &'a TableName) -> Option<&'a str> {
         matches!(self, Self::Table(..)).then(|| table.as_str())
+    }
+}
+
+/// Opens a snapshot, whatever its label. Labels keep programs apart that share a store; a person
+/// who names a snapshot means this one.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn open_snapshot(reader: &StoreReader, name: &SnapshotName) -> Result<Table, Failure> {
+    let session = reader.session();
+    let label = session.snapshot_info(name)?.label;
+    Ok(session.open_snapshot(name, &label)?)
+}
+
+/// Returns the failure of a table that cannot be opened. If the store has only snapshots, the
+/// message ends with a command that reads one.
+fn missing_table(dir: &Path, reader: &StoreReader, error: terrane::lsm::Error) -> Failure {
+    let is_missing = matches!(error, terrane::lsm::Error::TableDoesNotExist { .. });
+    let has_no_table = reader.tables().is_empty();
+    let failure = Failure::from(error);
+    let snapshots = reader.session().list_snapshots().unwrap_or_default();
+    match snapshots.last() {
+        Some(name) if is_missing && has_no_table => {
+            let dir = dir.display();
+            failure.with_note(&format!("next: terrane scan --snapshot {name} --store {dir}"))
+        }
+        _ => failure,
     }
 }
 

@@ -14,6 +14,19 @@ pub(crate) enum VersionRef {
     Name(SnapshotName),
 }
 
+/// Parses the name of a snapshot.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub(crate) fn snapshot_name(text: &str) -> Result<SnapshotName, String> {
+    SnapshotName::new(text)
+        .map_err(|_| "1 to 64 characters of a-z, 0-9, `_`, `-`, no device name".to_owned())
+}
+
+/// Parses the name of a version.
+///
+/// # Errors
+/// The reason, as a sentence.
 pub(crate) fn name(text: &str) -> Result<SnapshotName, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("digits only would be a number".to_owned());

@@ -1,5 +1,7 @@
 //! Parsers of numbers and names on the command line.
 
+use std::time::Duration;
+
 use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
 
 /// Parses a count: `100_000`, `10k`, `10M`, `2G`. The letters are powers of a thousand.
@@ -83,6 +85,21 @@ pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("must be at least 1".to_owned()),
         bytes => Ok(bytes),
+    }
+}
+
+/// Parses a time in seconds, from a millisecond to a day: `1`, `0.5`.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: Option<f64> = text.parse().ok().filter(|_| is_plain);
+    match number {
+        Some(seconds) if (0.001..=86_400.0).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err("not seconds from 0.001 to 86400; write 1 or 0.5".to_owned()),
     }
 }
 
@@ -170,6 +187,16 @@ mod tests {
         }
         for text in ["", "%", "-1%", "1e3", "inf", "nan", "0,2%", "1 %", "."] {
             assert!(ratio(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_a_millisecond_to_a_day() {
+        for (text, ms) in [("1", 1000), ("0.5", 500), ("0.001", 1), ("86400", 86_400_000)] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "0", "-1", "1s", "nan", "inf", "86401", "1e3", "."] {
+            assert!(seconds(text).is_err(), "{text:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Failures of commands, with their exit codes.
 
+use std::io;
 use std::path::Path;
 
 use terrane::io::ErrorKind;
@@ -12,9 +13,12 @@ use terrane_replay::error::Class;
 use terrane_replay::traces::{irmin, octez};
 use terrane_replay::{bitcoin, changes};
 
+/// Environment variable that stands in for `--store`.
+pub(crate) const STORE_VARIABLE: &str = "TERRANE_STORE";
+
 /// Advice for a full disk.
-const NO_SPACE: &str = "next, to make room: `terrane table drop`, `terrane snapshot delete`, `terrane version release`, \
-or `terrane del` and then `terrane compact`; a reserve is given up with `--reserve 0`";
+const NO_SPACE: &str = "next, to make room: `terrane table delete`, `terrane snapshot delete`, `terrane version delete`, \
+or `terrane delete` and then `terrane compact`; a reserve is given up with `--reserve 0`";
 
 /// Failure of a command.
 #[derive(Debug)]
@@ -43,9 +47,31 @@ impl Failure {
         if says_more { Self { kind: Some(kind.name()), ..self } } else { self }
     }
 
+    fn of_kind_if(self, kind: Option<ErrorKind>) -> Self {
+        match kind {
+            Some(kind) => self.of_kind(kind),
+            None => self,
+        }
+    }
+
     /// Arguments that are not a command.
     pub(crate) fn arguments(message: impl Into<String>) -> Self {
         Self { kind: Some("usage"), ..Self::usage(message) }
+    }
+
+    /// Command without the place that it works on; `options` are the ways to name the place.
+    pub(crate) fn no_store(options: &str) -> Self {
+        Self::arguments(format!(
+            "no store is named; next: give {options}, or set the variable {STORE_VARIABLE}"
+        ))
+    }
+
+    /// Back-end that this build lacks.
+    #[cfg(not(all(feature = "lmdb", feature = "sqlite")))]
+    pub(crate) fn not_built(feature: &str) -> Self {
+        let message = format!("this program was built without {feature}; next: build it with");
+        let failure = Self::usage(format!("{message} --features {feature}"));
+        failure.of_kind(ErrorKind::Unsupported)
     }
 
     /// Bad usage or bad input; exit code 2.
@@ -66,6 +92,24 @@ impl Failure {
     /// Failure of the environment, such as disk or permissions; exit code 3.
     pub(crate) fn environment(message: impl Into<String>) -> Self {
         Self::new(Class::Environment, message)
+    }
+
+    /// Failure of the system, with this message; exit code 3.
+    pub(crate) fn of_system(error: &io::Error, message: impl Into<String>) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::PermissionDenied => Some(ErrorKind::Permission.name()),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Some(ErrorKind::NoSpace.name())
+            }
+            io::ErrorKind::ReadOnlyFilesystem => Some(ErrorKind::ReadOnly.name()),
+            _ => None,
+        };
+        Self { kind, ..Self::environment(message) }
+    }
+
+    /// Failure of the system about a file or directory; exit code 3.
+    pub(crate) fn of_file(path: &Path, error: &io::Error) -> Self {
+        Self::of_system(error, format!("{}: {error}", path.display()))
     }
 
     /// Interruption by the user; exit code 130.
@@ -92,6 +136,23 @@ impl Failure {
     /// Adds a note at the end of the message.
     pub(crate) fn with_note(self, note: &str) -> Self {
         Self { message: format!("{}; {note}", self.message), ..self }
+    }
+
+    /// Ends the message with the next command to type, if it names none yet and there is one.
+    pub(crate) fn with_next(self, store: Option<&Path>) -> Self {
+        const LISTS: [(&str, &str); 3] =
+            [("table `", "table"), ("snapshot `", "snapshot"), ("version ", "version")];
+
+        let Some(store) = store.filter(|_| !self.message.contains("next: ")) else { return self };
+        let store = store.display();
+        let listed = LISTS.iter().find(|(start, _)| self.message.starts_with(start));
+        match (self.kind(), listed) {
+            ("not_found", Some((_, what))) => {
+                self.with_note(&format!("next: terrane {what} list --store {store}"))
+            }
+            ("corrupt", _) => self.with_note(&format!("next: terrane verify {store}")),
+            _ => self,
+        }
     }
 
     /// Returns the failure of an error of the library. An error about a canonical stream gets the
@@ -131,19 +192,19 @@ impl Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
-        Self::new(error.class(), in_full(&error))
+        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
     }
 }
 
 impl From<bitcoin::Error> for Failure {
     fn from(error: bitcoin::Error) -> Self {
-        Self::new(error.class(), in_full(&error))
+        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
     }
 }
 
 impl From<changes::Error> for Failure {
     fn from(error: changes::Error) -> Self {
-        Self::new(error.class(), in_full(&error))
+        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
     }
 }
 
@@ -161,7 +222,7 @@ impl From<octez::Error> for Failure {
 
 impl From<workloads::Error> for Failure {
     fn from(error: workloads::Error) -> Self {
-        Self::new(error.class(), in_full(&error))
+        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
     }
 }
 
@@ -181,6 +242,7 @@ impl From<terrane::lsm::Error> for Failure {
     fn from(error: terrane::lsm::Error) -> Self {
         let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
         match error {
+            terrane::lsm::Error::Stream { source } => Self::of_system(&source, failure.message),
             terrane::lsm::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
             error if error.is_no_space() => failure.with_note(NO_SPACE),
             _ => failure,

@@ -56,7 +56,7 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::InvalidInput => Failure::usage(message),
-            _ => Failure::environment(message),
+            _ => Failure::of_system(&error, message),
         }
     };
 

@@ -141,12 +141,48 @@ pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
 /// # Errors
 /// Those of [`report`].
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_line(text).map(drop)
+}
+
+/// Prints a line to standard output; returns `false` if its reader went away.
+///
+/// # Errors
+/// Those of [`report`].
+pub(crate) fn print_line(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::environment(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
+    still_read(writeln!(out, "{text}").and_then(|()| out.flush()))
+}
+
+/// Bytes of lines that are written together.
+const LINES_BYTES: usize = 64 << 10;
+
+/// Whole lines for standard output. The stream is locked only while lines are written, so that the
+/// object about an interruption can follow the last whole line.
+#[derive(Default)]
+pub(crate) struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds a line without its end; returns `false` if the reader of standard output went away.
+    ///
+    /// # Errors
+    /// Those of [`report`].
+    pub(crate) fn add(&mut self, line: &str) -> Result<bool, Failure> {
+        self.bytes.extend_from_slice(line.as_bytes());
+        self.bytes.push(b'\n');
+        if self.bytes.len() < LINES_BYTES { Ok(true) } else { self.flush() }
+    }
+
+    /// Writes the lines; returns `false` if the reader of standard output went away.
+    ///
+    /// # Errors
+    /// Those of [`report`].
+    pub(crate) fn flush(&mut self) -> Result<bool, Failure> {
+        let mut out = io::stdout().lock();
+        let written = out.write_all(&self.bytes).and_then(|()| out.flush());
+        self.bytes.clear();
+        still_read(written)
     }
 }
 
@@ -170,7 +206,7 @@ fn still_read(written: io::Result<()>) -> Result<bool, Failure> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::environment(format!("standard output: {error}"))),
+        Err(error) => Err(Failure::of_system(&error, format!("standard output: {error}"))),
     }
 }
 

@@ -163,7 +163,7 @@ impl<'a> Output<'a> {
     }
 
     fn failed(&self, error: &io::Error) -> Failure {
-        Failure::environment(format!("{}: {error}", self.path.display()))
+        Failure::of_file(self.path, error)
     }
 
     /// Prints the report of the command, or `text` for people; to standard error if standard output
@@ -208,7 +208,7 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
         let message = format!("{}: {error}", path.display());
         match error.kind() {
             io::ErrorKind::NotFound => Failure::usage(message),
-            _ => Failure::environment(message),
+            _ => Failure::of_system(&error, message),
         }
     };
 
@@ -270,7 +270,7 @@ impl Target {
             io::ErrorKind::NotFound => {
                 Failure::usage(format!("{shown}: there is no such directory"))
             }
-            _ => Failure::environment(format!("{shown}: {error}")),
+            _ => Failure::of_file(path, &error),
         };
 
         // A device or a pipe is written directly; a file is replaced as a whole.
@@ -321,7 +321,7 @@ impl Target {
         let written = write(&mut self.file).and_then(|summary| {
             self.finish().map(|()| summary).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => is_there(&self.path),
-                _ => Failure::environment(format!("{}: {error}", self.path.display())),
+                _ => Failure::of_file(&self.path, &error),
             })
         });
         if written.is_err() {
@@ -374,7 +374,7 @@ pub(crate) fn read_all(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> 
     let mut content = Vec::new();
     // One byte more than allowed tells a long file from a file at the limit.
     let read = input.take(bytes_max.saturating_add(1)).read_to_end(&mut content);
-    read.map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
+    read.map_err(|error| Failure::of_file(path, &error))?;
     if content.len() as u64 > bytes_max {
         let path = path.display();
         let message = format!("{path}: more than {bytes_max} bytes; --bytes-max allows more");

@@ -12,7 +12,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
 use crate::ui::text::{count_of, hex};
-use crate::verify::outcome::{failure, outcome};
+use crate::verify::outcome::{Reporting, failure, outcome};
 
 #[derive(Serialize, PartialEq)]
 struct Problem {
@@ -74,7 +74,7 @@ pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     repair: Option<Loss>,
-    (json, quiet): (bool, bool),
+    Reporting { command, json, quiet }: Reporting,
 ) -> Result<u8, Failure> {
     let started = Instant::now();
     let mut checked = if let Some(loss) = repair {
@@ -85,7 +85,7 @@ pub(crate) fn verify(
     checked.wall_s = started.elapsed().as_secs_f64();
     let failure = failure(dir, checked.left);
 
-    output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
+    output::checked(command, json, &checked, &checked.text(), failure.as_ref())
 }
 
 /// Runs `work`, which counts pages, with a progress bar.

@@ -14,7 +14,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
 use crate::ui::text::count_of;
-use crate::verify::outcome::{failure, outcome};
+use crate::verify::outcome::{Reporting, failure, outcome};
 
 #[derive(Serialize)]
 struct Problem {
@@ -80,7 +80,7 @@ pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     repair: Option<Loss>,
-    (json, quiet): (bool, bool),
+    Reporting { command, json, quiet }: Reporting,
 ) -> Result<u8, Failure> {
     let started = Instant::now();
     let index: Arc<dyn IndexEngine> = Arc::new(BtreeIndexes::default());
@@ -127,7 +127,7 @@ pub(crate) fn verify(
     let failure = failure(dir, checked.left)
         .or_else(|| lost.map(|lost| Failure::check(format!("{}: {}", dir.display(), lost.text()))));
 
-    output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
+    output::checked(command, json, &checked, &checked.text(), failure.as_ref())
 }
 
 impl Lost {

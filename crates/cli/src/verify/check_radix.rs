@@ -18,7 +18,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
 use crate::ui::text::{count_of, grouped};
-use crate::verify::outcome::{failure, outcome};
+use crate::verify::outcome::{Reporting, failure, outcome};
 
 #[derive(Serialize, PartialEq)]
 struct Problem {
@@ -72,7 +72,7 @@ pub(crate) fn verify(
     dir: &Path,
     redis: &RedisArgs,
     repair: Option<Loss>,
-    (json, quiet): (bool, bool),
+    Reporting { command, json, quiet }: Reporting,
 ) -> Result<u8, Failure> {
     let started = Instant::now();
     let mut checked = Checked::of(dir, redis, quiet)?;
@@ -108,7 +108,7 @@ pub(crate) fn verify(
     checked.wall_s = started.elapsed().as_secs_f64();
     let failure = failure(dir, checked.left);
 
-    output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
+    output::checked(command, json, &checked, &checked.text(), failure.as_ref())
 }
 
 /// Repairs the store in a directory, durably.

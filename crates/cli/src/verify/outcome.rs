@@ -5,6 +5,14 @@ use std::path::Path;
 use crate::ui::exit::Failure;
 use crate::ui::text::count_of;
 
+/// Name of the command in the report, and the form of its output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reporting {
+    pub(crate) command: &'static str,
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+}
+
 /// Returns the result of a check as the end of its last line.
 pub(super) fn outcome(repaired: u64, left: u64) -> String {
     match (repaired, left) {

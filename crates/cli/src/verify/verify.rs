@@ -80,6 +80,7 @@ use crate::ui::text::{self, count_of};
 use crate::verify::check_btree;
 use crate::verify::check_context;
 use crate::verify::check_radix;
+use crate::verify::outcome::Reporting;
 
 /// Examples at the end of the help.
 pub(crate) const EXAMPLES: &str = "\
@@ -137,7 +138,10 @@ lost+found of the store, and the exit code is 1. Copy the directory first.";
 pub(crate) struct Verify {
     /// Directory of the store, the B+tree or the context store; no other process may have it open
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
+    /// Directory of the store, if no path is given
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
     /// Repairs what can be repaired without loss
     #[arg(long)]
     repair: bool,
@@ -158,7 +162,7 @@ pub(crate) struct Verify {
 
 #[derive(Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "two questions, each before and after a repair")]
-struct Problem {
+pub(super) struct Problem {
     file: String,
     offset_bytes: u64,
     rule: String,
@@ -183,7 +187,7 @@ struct Gap {
 
 /// Loss of a repair.
 #[derive(Serialize)]
-struct Lost {
+pub(super) struct Lost {
     file: String,
     what: &'static str,
     keys: Option<Vec<Gap>>,
@@ -227,30 +231,34 @@ impl Verify {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        if !self.dir.try_exists().unwrap_or(true) {
-            return Err(Failure::usage(format!("{} does not exist", self.dir.display())));
+        let given = self.dir.as_ref().or(self.store.as_ref());
+        let dir = given.ok_or_else(|| Failure::no_store("DIR or --store DIR"))?;
+        if !dir.try_exists().unwrap_or(true) {
+            return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
+
+        let reporting = Reporting { command: "verify", json: self.json, quiet: self.quiet };
 
         // Each kind of store is recognised by its own marker; LSM stores come last, since their
         // check also reports a directory that is no store.
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        if IndexPath::of(&disk, &self.dir)? == Some(IndexPath::Dir) {
+        if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
             let repair = self.repair.then_some(loss);
-            return check_btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
+            return check_btree::verify(&disk, dir, repair, reporting);
         }
 
-        if state_dir::is_store(&self.dir)? {
+        if state_dir::is_store(dir)? {
             let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
             let repair = self.repair.then_some(loss);
-            return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));
+            return check_radix::verify(dir, &self.redis, repair, reporting);
         }
 
-        if is_context_store(disk.as_ref(), &self.dir)? {
+        if is_context_store(disk.as_ref(), dir)? {
             let loss =
                 if self.accept_loss { context::Loss::Accepted } else { context::Loss::Refused };
             let repair = self.repair.then_some(loss);
-            return check_context::verify(&disk, &self.dir, repair, (self.json, self.quiet));
+            return check_context::verify(&disk, dir, repair, reporting);
         }
 
         let started = Instant::now();
@@ -260,9 +268,9 @@ impl Verify {
         let report = if self.repair {
             let loss =
                 if self.accept_loss { verify::Loss::Accepted } else { verify::Loss::Refused };
-            verify::repair(&disk, &self.dir, loss, &mut progress)
+            verify::repair(&disk, dir, loss, &mut progress)
         } else {
-            verify::verify(&disk, &self.dir, &mut progress)
+            verify::verify(&disk, dir, &mut progress)
         };
 
         drop(bar);
@@ -276,7 +284,7 @@ impl Verify {
             repair.was_refused = was_refused;
         }
 
-        let failure = checked.failure(&self.dir);
+        let failure = checked.failure(dir);
 
         output::checked("verify", self.json, &checked, &checked.text(), failure.as_ref())
     }
@@ -284,7 +292,7 @@ impl Verify {
 
 /// Returns whether `path` is a context store, also if its control record is lost: it has chunks
 /// then.
-fn is_context_store(disk: &dyn Disk, path: &Path) -> Result<bool, Failure> {
+pub(super) fn is_context_store(disk: &dyn Disk, path: &Path) -> Result<bool, Failure> {
     if disk.kind(path).map_err(context::Error::from)? != Some(EntryKind::Directory) {
         return Ok(false);
     }
@@ -308,8 +316,42 @@ impl Gap {
     }
 }
 
+impl Problem {
+    pub(super) fn new(problem: verify::Problem) -> Self {
+        Self {
+            is_gap: problem.keys.is_some(),
+            keys: problem.keys.as_ref().map_or_else(Gap::default, Gap::new),
+            file: problem.path.display().to_string(),
+            offset_bytes: problem.offset,
+            rule: problem.rule,
+            snapshots: problem.snapshots,
+            tables: problem.tables,
+            repairable: problem.repairable,
+            repaired: problem.repaired,
+            droppable: problem.droppable,
+            dropped: problem.dropped,
+        }
+    }
+
+    /// Returns the line of the problem, for people.
+    pub(super) fn text(&self) -> String {
+        let fate = match self {
+            Self { repaired: true, .. } => "repaired",
+            Self { dropped: true, .. } => "dropped",
+            Self { repairable: true, .. } => "repairable",
+            Self { droppable: true, .. } => "not repairable without loss",
+            _ => "not repairable",
+        };
+        let needs = needed_by(&self.snapshots, &self.tables);
+        let Self { file, offset_bytes, rule, .. } = self;
+        let gap = self.is_gap.then(|| format!("; {}", self.keys.text()));
+        let keys = gap.unwrap_or_default();
+        format!("{file}: offset {offset_bytes}: {rule}{keys}{needs}; {fate}")
+    }
+}
+
 impl Lost {
-    fn new(lost: &verify::Lost) -> Self {
+    pub(super) fn new(lost: &verify::Lost) -> Self {
         let mut report = Self {
             file: lost.path.display().to_string(),
             what: "",
@@ -360,7 +402,7 @@ impl Lost {
         gaps.join(", ")
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let counted = |one: &str, many: &str| match self.entries {
             Some(count) => count_of(count, one, many),
             None => many.to_owned(),
@@ -423,23 +465,7 @@ impl Checked {
             repaired: repaired as u64,
             left: left as u64,
             repair: Some(Repair { was_refused: false, lost }),
-            problems: report
-                .problems
-                .into_iter()
-                .map(|problem| Problem {
-                    is_gap: problem.keys.is_some(),
-                    keys: problem.keys.as_ref().map_or_else(Gap::default, Gap::new),
-                    file: problem.path.display().to_string(),
-                    offset_bytes: problem.offset,
-                    rule: problem.rule,
-                    snapshots: problem.snapshots,
-                    tables: problem.tables,
-                    repairable: problem.repairable,
-                    repaired: problem.repaired,
-                    droppable: problem.droppable,
-                    dropped: problem.dropped,
-                })
-                .collect(),
+            problems: report.problems.into_iter().map(Problem::new).collect(),
             notes: report.notes,
             snapshots: report.snapshots,
             tables: report.tables,
@@ -452,22 +478,7 @@ impl Checked {
     }
 
     fn text(&self) -> String {
-        let mut lines = Vec::new();
-        for problem in &self.problems {
-            let fate = match problem {
-                Problem { repaired: true, .. } => "repaired",
-                Problem { dropped: true, .. } => "dropped",
-                Problem { repairable: true, .. } => "repairable",
-                Problem { droppable: true, .. } => "not repairable without loss",
-                _ => "not repairable",
-            };
-            let needs = needed_by(&problem.snapshots, &problem.tables);
-            let Problem { file, offset_bytes, rule, .. } = problem;
-            let gap = problem.is_gap.then(|| format!("; {}", problem.keys.text()));
-            let keys = gap.unwrap_or_default();
-            lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}{needs}; {fate}"));
-        }
-
+        let mut lines: Vec<String> = self.problems.iter().map(Problem::text).collect();
         lines.extend(self.repair.iter().flat_map(|repair| &repair.lost).map(Lost::text));
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         let dropped = self.problems.iter().filter(|problem| problem.dropped).count() as u64;

@@ -73,7 +73,7 @@ fn versions_are_read_and_gone_back_to() {
     let first = call(&store, &["version", "retain", "--name", "start"]).done();
     assert_eq!((&first["number"], &first["name"]), (&json!(1), &json!("start")));
     call(&store, &["put", "alice", "90"]).done();
-    call(&store, &["del", "bob"]).done();
+    call(&store, &["delete", "bob"]).done();
     let second = call(&store, &["version", "retain"]).done();
     assert_eq!((&second["number"], &second["name"]), (&json!(3), &Value::Null));
     let listed = call(&store, &["version", "list"]).done();
@@ -84,23 +84,23 @@ fn versions_are_read_and_gone_back_to() {
     assert_eq!(listed["versions"], expected);
 
     for at in ["1", "start"] {
-        let value = call(&store, &["get", "bob", "--at", at]).done();
+        let value = call(&store, &["get", "bob", "--version", at]).done();
         assert_eq!(value["entries"][0]["value"], "20");
-        assert_eq!(call(&store, &["count", "--at", at]).done()["count"], 2);
+        assert_eq!(call(&store, &["count", "--version", at]).done()["count"], 2);
     }
 
-    assert_eq!(call(&store, &["scan", "--at", "3"]).done()["count"], 1);
+    assert_eq!(call(&store, &["scan", "--version", "3"]).done()["count"], 1);
 
     assert_eq!(call(&store, &["version", "rollback", "start"]).done()["commit"], 4);
     assert_eq!(call(&store, &["count"]).done()["count"], 2);
     assert_eq!(call(&store, &["version", "rollback", "3"]).done()["commit"], 5);
     assert_eq!(call(&store, &["count"]).done()["count"], 1);
-    assert_eq!(call(&store, &["version", "release", "start"]).done()["number"], 1);
+    assert_eq!(call(&store, &["version", "delete", "start"]).done()["number"], 1);
 
     for words in [
         &["version", "rollback", "start"][..],
-        &["version", "release", "1"],
-        &["get", "bob", "--at", "2"],
+        &["version", "delete", "1"],
+        &["get", "bob", "--version", "2"],
     ] {
         let refused = call(&store, words).failed(2);
         assert!(refused.contains("not retained"), "{refused}");
@@ -120,7 +120,7 @@ fn compact_gives_back_what_deleted_entries_take() {
         call(&store, &["put", key, &value]).done();
     }
 
-    call(&store, &["del", "one", "two", "three"]).done();
+    call(&store, &["delete", "one", "two", "three"]).done();
 
     let made = call(&store, &["compact", "--quiet"]).done();
 

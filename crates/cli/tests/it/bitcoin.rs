@@ -67,7 +67,7 @@ fn regtest(blocks: &[u8]) -> (Place, crate::program::Answer) {
 
 #[test]
 fn five_thousand_blocks_give_the_published_answers_on_every_engine() {
-    for engine in ["lsm", "btree", "memory"] {
+    for engine in ["lsm", "btree", "memory", "lmdb", "sqlite"] {
         let place = Place::new();
         let json = place.replay("bitcoin", &[text(&mainnet()), "--engine", engine]).done();
         assert_whole(&json);
@@ -105,6 +105,46 @@ fn a_store_goes_back_and_forth() {
     let json = place.replay("bitcoin", &[blocks, "--rollback-to", "2840"]).done();
     assert_whole(&json);
     assert_eq!(place.replay("bitcoin", &[blocks]).done()["blocks"], 0);
+}
+
+/// A database has one state: it goes back by undo records, and on from its last durable point.
+#[test]
+fn a_database_resumes_and_goes_back_as_a_store_does() {
+    for engine in ["lmdb", "sqlite"] {
+        let place = Place::new();
+        let blocks = mainnet();
+        let blocks = text(&blocks);
+        let replay = |arguments: &[&str]| {
+            place.replay("bitcoin", &[arguments, &["--engine", engine]].concat())
+        };
+        assert_999(&replay(&[blocks, "--until", "999", "--checkpoint-every", "300"]).done());
+        let json = replay(&[blocks, "--until", "1500"]).done();
+        assert_eq!((&json["resumed_from"], &json["blocks"]), (&999.into(), &501.into()));
+        let json = replay(&["--rollback-to", "999"]).done();
+        assert_999(&json);
+        assert_eq!((&json["resumed_from"], &json["blocks"]), (&1500.into(), &0.into()));
+        assert_eq!(json["digest"], {
+            let memory = Place::new();
+            let until = [blocks, "--until", "999", "--engine", "memory"];
+            memory.replay("bitcoin", &until).done()["digest"].clone()
+        });
+        assert_eq!(json.get("snapshot"), None, "get, scan and count do not read databases");
+
+        let json = replay(&[blocks, "--until", "1200", "--keep-versions", "100"]).done();
+        assert_eq!(json["height"], 1200);
+        let message = replay(&["--rollback-to", "1100", "--keep-versions", "100"]).failed(2);
+        assert!(message.contains("the oldest block kept is 1101"), "{message}");
+
+        // Another engine finds a directory that is not its own, and leaves it alone.
+        let before = names(&place.store());
+        for other in ["lsm", "btree", "context"] {
+            let answer = place.replay("bitcoin", &[blocks, "--engine", other]);
+            assert!(matches!(answer.code, Some(2)), "{engine} as {other}: {answer:?}");
+        }
+        let mut after = names(&place.store());
+        after.retain(|path| !path.ends_with("lock"));
+        assert!(after.iter().all(|path| before.contains(path)), "{after:?}");
+    }
 }
 
 #[test]

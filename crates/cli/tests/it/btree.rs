@@ -351,12 +351,12 @@ fn entries_of_an_index_are_read_beside_a_writer() {
     assert_eq!(keys, ["00009996"]);
     assert_eq!((&json["count"], &json["entries"][0]["blob"]), (&1.into(), &Value::Null));
 
-    for arguments in [&["count", "--table", "other"][..], &["scan", "--at", "1"]] {
+    for arguments in [&["count", "--table", "other"][..], &["scan", "--version", "1"]] {
         let refused = entries(&dir, &[arguments, &["--json"]].concat()).failed(2);
         assert!(refused.contains("B+tree"), "{refused}");
     }
 
-    for arguments in [&["put", "text-key", "news"][..], &["del", "text-key"]] {
+    for arguments in [&["put", "text-key", "news"][..], &["delete", "text-key"]] {
         let refused = entries(&dir, &[arguments, &["--json"]].concat()).failed(3);
         assert!(refused.contains("is being written to by another"), "{refused}");
     }

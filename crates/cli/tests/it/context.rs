@@ -180,7 +180,7 @@ fn directories_are_listed_and_values_shown_of_any_commit() {
     let ls = |path: &str, options: &[&str]| {
         run(&["context", "ls", path], &place, options).done()["entries"].clone()
     };
-    let main = ls("data", &["--at", "main", "--long"]);
+    let main = ls("data", &["--commit", "main", "--long"]);
     let expected = json!([
         {"step": "dir", "kind": "directory", "children": 1},
         {"step": "version", "kind": "value", "bytes": 7},
@@ -190,11 +190,11 @@ fn directories_are_listed_and_values_shown_of_any_commit() {
     assert_eq!(ls("data", &[]).as_array().unwrap().len(), 2);
     assert_eq!(ls("", &["--limit", "1"]), json!([{"step": "data", "kind": "directory"}]));
     let show = |path: &str, options: &[&str]| run(&["context", "show", path], &place, options);
-    let shown = show("data/version", &["--at", &second[..20]]).done();
+    let shown = show("data/version", &["--commit", &second[..20]]).done();
     assert_eq!((&shown["value_hex"], &shown["bytes"]), (&json!("67656e65736973"), &json!(7)));
     assert_eq!(shown["commit"], second);
     assert_eq!(show("data/hex:ff", &[]).done()["commit"], third);
-    assert_eq!(show("/data/dir/deep/", &["--at", &second]).done()["value_hex"], "");
+    assert_eq!(show("/data/dir/deep/", &["--commit", &second]).done()["value_hex"], "");
 
     for (path, at, code, part) in [
         ("data/dir/deep", third.as_str(), 1, "nothing is at"),
@@ -204,7 +204,7 @@ fn directories_are_listed_and_values_shown_of_any_commit() {
         ("data", "nobody", 1, "no commit and no branch"),
         ("data", "CoVdWnWTqvYLikKj8koW6zpxCvK6FzZiD31YWEpD1UNAjWn7vhch", 1, "there is no commit"),
     ] {
-        let answer = show(path, &["--at", at]);
+        let answer = show(path, &["--commit", at]);
         assert_eq!(answer.code, Some(code), "{path}: {answer:?}");
         assert!(answer.stderr.contains(part), "{path}: {answer:?}");
     }
@@ -292,12 +292,15 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     assert_eq!(volume("list").done()["volumes"], listed(json!(marker)));
     let log = run(&["context", "log"], &place, &[]).done();
     assert_eq!(log["commits"].as_array().unwrap().len(), 3);
-    let shown = run(&["context", "show", "test_chain"], &place, &["--at", &genesis]).done();
+    let shown = run(&["context", "show", "test_chain"], &place, &["--commit", &genesis]).done();
     assert_eq!(shown["value_hex"], "00");
     std::fs::remove_dir_all(&second).unwrap();
     assert_eq!(volume("list").done()["volumes"], listed(Value::Null));
     // The commits are in the first one.
-    assert_eq!(run(&["context", "show", "test_chain"], &place, &["--at", &genesis]).code, Some(0));
+    assert_eq!(
+        run(&["context", "show", "test_chain"], &place, &["--commit", &genesis]).code,
+        Some(0)
+    );
     let people = |what: &[&str]| -> String {
         let mut program = command();
         let program = program.args(what).arg(place.store());
@@ -308,7 +311,7 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     let shown = people(&["inspect"]);
     assert!(shown.contains("in 2 volumes"), "{shown}");
     std::fs::rename(&first, place.path("unmounted")).unwrap();
-    let answer = run(&["context", "show", "test_chain"], &place, &["--at", &genesis]);
+    let answer = run(&["context", "show", "test_chain"], &place, &["--commit", &genesis]);
     let message = answer.failed(3);
     assert!(message.contains(&first) && message.contains("not mounted"), "{message}");
 }
@@ -333,7 +336,7 @@ fn an_archive_and_an_index_elsewhere_are_named_once() {
     let done = run(&["context", "gc"], &place, &["--newest", "1"]).done();
     let archived = done["archived_bytes"].as_u64().unwrap();
     assert!(archived > 0 && !place.store().join("archive").exists(), "{done}");
-    let shown = || run(&["context", "show", "test_chain"], &place, &["--at", &genesis]);
+    let shown = || run(&["context", "show", "test_chain"], &place, &["--commit", &genesis]);
     assert_eq!(shown().done()["value_hex"], "00");
     let on_store = |what: &str, options: &[&str]| -> Answer {
         let mut program = command();
@@ -397,7 +400,7 @@ fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it(
     }
 
     assert!(found["chunk_bytes"].as_u64() > Some(0) && found.get("tree").is_none(), "{found}");
-    let tree = inspect(&["--at", "main"]).done()["tree"].clone();
+    let tree = inspect(&["--commit", "main"]).done()["tree"].clone();
     let expected = json!({
         "commit": second, "directories": 3, "values": 5, "value_bytes": 7 + 32 + 1 + 100,
         "value_bytes_max": 100, "depth_max": 3, "children_max": 3,

@@ -88,12 +88,12 @@ fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
     let [genesis, second, third] = store(&place).map(|hash| hash.to_base58());
     let whole = place.path("whole");
     let increment = place.path("increment");
-    let report = context(&place, &["export", text(&whole), "--at", &genesis]).done();
+    let report = context(&place, &["export", text(&whole), "--commit", &genesis]).done();
     assert_eq!((&report["commit"], &report["from"]), (&json!(genesis), &Value::Null));
     assert_eq!(report["bytes"], std::fs::metadata(&whole).unwrap().len());
     // Two directories and the commit.
     assert_eq!(report["elements"], 3);
-    let arguments = ["export", text(&increment), "--from", &genesis[..9], "--at", "main"];
+    let arguments = ["export", text(&increment), "--from", &genesis[..9], "--commit", "main"];
     let report = context(&place, &arguments).done();
     assert_eq!((&report["commit"], &report["from"]), (&json!(second), &json!(genesis)));
 
@@ -108,7 +108,7 @@ fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
     is_whole(&other.store());
     // The branch is there, and what is exported anew is the same.
     let again = place.path("again");
-    context(&other, &["export", text(&again), "--at", "main", "--from", "CoV8SQ"]).done();
+    context(&other, &["export", text(&again), "--commit", "main", "--from", "CoV8SQ"]).done();
     assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&increment).unwrap());
     // Once more changes nothing, and another commit beside it is welcome.
     context(&other, &["import", text(&increment)]).done();
@@ -139,7 +139,8 @@ fn a_commit_goes_through_a_pipe_and_into_a_store_of_its_own() {
     let options = Options::new(Arc::new(BtreeIndexes::default()));
     let writer = Store::open(RealDisk::auto(), &place.store(), &options).unwrap();
     let copy = Place::new();
-    let report = context(&place, &["export", "--to", text(&copy.store()), "--at", "main"]).done();
+    let report =
+        context(&place, &["export", "--to", text(&copy.store()), "--commit", "main"]).done();
     assert_eq!((&report["commit"], hashes(&copy)), (&json!(second), vec![second.clone()]));
     drop(writer);
     is_whole(&copy.store());
@@ -154,7 +155,7 @@ fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
     let place = Place::new();
     let [_, second, _] = store(&place).map(|hash| hash.to_base58());
     let file = place.path("snapshot");
-    context(&place, &["export", text(&file), "--at", "main"]).done();
+    context(&place, &["export", text(&file), "--commit", "main"]).done();
     let bytes = std::fs::read(&file).unwrap();
     let other = Place::new();
     let mut damaged = bytes.clone();
@@ -205,7 +206,7 @@ fn files_are_replaced_only_by_force_and_what_is_not_there_is_not_exported() {
         place.write("file", b"mine");
         let absent = "CoVdWnWTqvYLikKj8koW6zpxCvK6FzZiD31YWEpD1UNAjWn7vhch";
         for at in ["nobody", absent] {
-            let answer = context(&place, &[&arguments[..], &["--force", "--at", at]].concat());
+            let answer = context(&place, &[&arguments[..], &["--force", "--commit", at]].concat());
             assert_eq!(answer.code, Some(1), "{answer:?}");
         }
         assert_eq!(std::fs::read(&file).unwrap(), b"mine");
@@ -355,14 +356,14 @@ fn the_hash_of_a_root_alone_is_no_proof() {
 
 /// Paths and values of a commit, from `ls` and `show`.
 fn values(place: &Place, commit: &str, dir: &str, found: &mut BTreeSet<(String, String)>) {
-    let listed = context(place, &["ls", dir, "--at", commit]).done();
+    let listed = context(place, &["ls", dir, "--commit", commit]).done();
     for entry in listed["entries"].as_array().unwrap() {
         let step = entry["step"].as_str().unwrap();
         let path = if dir.is_empty() { step.to_owned() } else { format!("{dir}/{step}") };
         if entry["kind"] == "directory" {
             values(place, commit, &path, found);
         } else {
-            let shown = context(place, &["show", &path, "--at", commit]).done();
+            let shown = context(place, &["show", &path, "--commit", commit]).done();
             found.insert((path, shown["value_hex"].as_str().unwrap().to_owned()));
         }
     }
@@ -401,7 +402,7 @@ fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
         assert_eq!(told, expected, "{from} {to}");
         let sum = ["added", "removed", "changed"].map(|name| report[name].as_u64().unwrap());
         assert_eq!(sum.iter().sum::<u64>(), expected.len() as u64);
-        let dump = context(&place, &["dump-paths", "--at", to, "--long"]).done();
+        let dump = context(&place, &["dump-paths", "--commit", to, "--long"]).done();
         let dumped: BTreeSet<String> = dump["values"]
             .as_array()
             .unwrap()
@@ -422,7 +423,7 @@ fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
     };
     assert_eq!(people(&["diff", &first, "main"]).stdout, "A data/dir/deep\nA data/hex:ff\n");
     assert_eq!(people(&["dump-paths", "data", "--limit", "1"]).stdout, "data/version\n");
-    let long = people(&["dump-paths", "data", "--long", "--at", "main"]).stdout;
+    let long = people(&["dump-paths", "data", "--long", "--commit", "main"]).stdout;
     assert_eq!(long.lines().count(), 3);
     assert!(long.lines().next().unwrap().ends_with("          0 data/dir/deep"), "{long}");
     assert!(context(&place, &["dump-paths", "protocol"]).failed(2).contains("a value is at"));

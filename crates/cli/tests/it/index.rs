@@ -49,20 +49,20 @@ fn entries_go_from_a_table_to_a_btree_and_back() {
     let index = place.path("a/index");
     let second = place.path("b");
     let copy = place.path("c/copy");
-    let from = ["index", "build", "--from", text(&store), "--from-table", "accounts"];
+    let from = ["btree", "build", "--from", text(&store), "--from-table", "accounts"];
     let built = call(&index, &from).done();
-    assert_eq!(built["command"], "index build");
+    assert_eq!(built["command"], "btree build");
     assert_eq!(built["entries"], 3_000);
     assert_eq!(built["file_bytes"], fs::metadata(index.join("tree")).unwrap().len());
     assert!(built["entries_per_s"].as_f64().unwrap() > 0.0 && built["wall_s"].is_number());
     assert_eq!(scan(&index, &[]), lines());
     // Beside what a directory may have: nothing at all, or an index that was emptied.
     fs::create_dir(&second).unwrap();
-    let again = ["index", "build", "--from", text(&index), "--fill", "100"];
+    let again = ["btree", "build", "--from", text(&index), "--fill", "100"];
     let second_built = call(&second, &again).done();
     assert_eq!((&second_built["digest"], scan(&second, &[])), (&built["digest"], lines()));
     assert!(second_built["file_bytes"].as_u64() < built["file_bytes"].as_u64());
-    assert_eq!(call(&second, &["del", "--prefix", ""]).done()["deleted"], 3_000);
+    assert_eq!(call(&second, &["delete", "--prefix", ""]).done()["deleted"], 3_000);
     assert_eq!(call(&second, &again).done()["digest"], built["digest"]);
 
     let back = call(&copy, &["table", "build", "main", "--create", "--from", text(&second)]).done();
@@ -98,7 +98,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     let place = Place::new();
     let store = filled(&place, "main");
     let index = place.path("index");
-    let build = ["index", "build", "--from", text(&store)];
+    let build = ["btree", "build", "--from", text(&store)];
 
     for (options, why) in [
         (&["--from-table", "other"][..], "does not exist"),
@@ -106,7 +106,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
         (&["--key-bytes", "13", "--value-bytes", "3"], "a value of 8 bytes"),
         (&["--fill", "49"], "49"),
         (&["--memory-budget", "1KiB"], "memory_bytes"),
-        (&["--at", "99"], "99"),
+        (&["--version", "99"], "99"),
     ] {
         let message = call(&index, &[&build[..], options].concat()).failed(2);
         assert!(message.contains(why), "{options:?}: {message}");
@@ -114,7 +114,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     }
 
     let nowhere = place.path("nowhere");
-    let message = call(&index, &["index", "build", "--from", text(&nowhere)]).failed(2);
+    let message = call(&index, &["btree", "build", "--from", text(&nowhere)]).failed(2);
     assert!(message.contains("does not exist") && !index.exists(), "{message}");
     let long = format!("long\t{}\n", "x".repeat(800));
     let long = place.write("long", long.as_bytes());
@@ -137,7 +137,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     assert!(call(&store, &build).failed(2).contains("is not empty"));
     assert_eq!(fs::read_dir(letters).unwrap().count(), 1);
     let table = ["table", "build", "main", "--from", text(&index)];
-    assert!(call(&store, &table).failed(2).contains("table main is there"));
+    assert!(call(&store, &table).failed(2).contains("terrane table delete main"));
     assert!(call(letters, &table).failed(2).contains("not a Terrane store"));
     assert!(call(&nowhere, &table).failed(2).contains("does not exist"));
     let tables = call(&store, &["table", "list"]).done();
@@ -149,7 +149,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
     let place = Place::new();
     let store = filled(&place, "main");
     let index = place.path("index");
-    call(&index, &["index", "build", "--from", text(&store)]).done();
+    call(&index, &["btree", "build", "--from", text(&store)]).done();
     let put = call(&index, &["put", "alice", "100", "hex:00ff", "", "account/00000", "new"]).done();
     assert_eq!(
         (&put["entries"], &put["table"], &put["commit"], &put["created"]),
@@ -160,14 +160,14 @@ fn entries_of_a_btree_are_put_and_deleted() {
         (&got["entries"][0]["value"], &got["entries"][1]["value"]),
         (&json!("100"), &json!("new"))
     );
-    let del = call(&index, &["del", "alice", "nobody", "alice"]).done();
+    let del = call(&index, &["delete", "alice", "nobody", "alice"]).done();
     assert_eq!(
         (&del["deleted"], &del["absent"], &del["commit"]),
         (&json!(1), &json!(1), &Value::Null)
     );
     assert_eq!(call(&index, &["get", "alice"]).code, Some(1));
-    assert_eq!(call(&index, &["del", "--prefix", "account/000"]).done()["deleted"], 100);
-    let del = call(&index, &["del", "--from", "account/00100", "--to", "account/00103"]).done();
+    assert_eq!(call(&index, &["delete", "--prefix", "account/000"]).done()["deleted"], 100);
+    let del = call(&index, &["delete", "--from", "account/00100", "--to", "account/00103"]).done();
     assert_eq!(del["deleted"], 3);
     assert_eq!(call(&index, &["count"]).done()["count"], 3_000 + 1 - 103);
     // More than one batch takes.
@@ -175,7 +175,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
         (0..5_000).fold(String::new(), |lines, number| lines + &format!("more/{number}\t\n"));
     let more = place.write("more", more.as_bytes());
     assert_eq!(call(&index, &["put", "--input", text(&more)]).done()["entries"], 5_000);
-    assert_eq!(call(&index, &["del", "--prefix", "more/"]).done()["deleted"], 5_000);
+    assert_eq!(call(&index, &["delete", "--prefix", "more/"]).done()["deleted"], 5_000);
     assert_eq!(call(&index, &["count"]).done()["count"], 3_000 + 1 - 103);
     let long = "k".repeat(600);
 
@@ -183,7 +183,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
         (&["put", "a", "1", "--upsert"][..], "no merge operator"),
         (&["put", "a", "1", "--reserve", "1MiB"], "no reserve"),
         (&["put", "a", "1", "--table", "other"], "no tables"),
-        (&["del", "a", "--table", "other"], "no tables"),
+        (&["delete", "a", "--table", "other"], "no tables"),
         (&["put", &long, "1"], "600 bytes"),
     ] {
         let message = call(&index, arguments).failed(2);

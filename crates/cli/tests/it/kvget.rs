@@ -29,14 +29,14 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let setup = kvget("setup", &[&store[..], &["--keys", "10k", "--json"]].concat()).done();
     assert_eq!((&setup["keys"], &setup["shape"]), (&10_000.into(), &"levelled-10".into()));
     assert!(setup["wall_s"].is_f64() && setup["host"]["kernel"].is_string(), "{setup}");
-    let run = ["--reads", "2k", "--memory-budget", "50%", "--goal", "hit", "--json"];
+    let run = ["--reads", "2k", "--memory-budget", "50%", "--optimize-for", "hits", "--json"];
     let run = [&store[..], &run].concat();
     let answer = kvget("run", &run);
     let report = answer.done();
     check_schema(&report);
     assert_eq!(report["command"], "bench kvget run");
     assert_eq!((&report["status"], &report["source"]), (&"complete".into(), &"run".into()));
-    assert!(report["command_line"].as_str().unwrap().ends_with("--goal hit --json"));
+    assert!(report["command_line"].as_str().unwrap().ends_with("--optimize-for hits --json"));
     assert!(report["started_at"].as_str().unwrap().ends_with('Z') && report["wall_s"].is_f64());
 
     for (group, names) in [
@@ -222,7 +222,7 @@ fn the_model_predicts_without_a_store() {
     let options = ["--shape", "lazy-4", "--index-bytes", "8.25", "--memory", "0.5%", "--json"];
     let json = model(&options).done();
     assert_eq!(hit(&json["predictions"][0]), "1.105");
-    let people = model(&["--filter", "bloom", "--goal", "hit"]);
+    let people = model(&["--filter", "bloom", "--optimize-for", "hits"]);
     assert!(people.code == Some(0) && people.stdout.contains("0.100 %"), "{people:?}");
 }
 
@@ -239,7 +239,7 @@ fn bad_options_and_reports_are_refused() {
         &["--memory-budget", "-1%"],
         &["--memory-budget", "1.5MiB"],
         &["--warm", "fixed"],
-        &["--goal", "speed"],
+        &["--optimize-for", "speed"],
         // Said of the table in the store, which was set up as it was.
         &["--keys", "10k"],
         &["--in-memory"],

@@ -105,6 +105,12 @@ impl Problem {
         }
     }
 
+    /// Whether nothing is left of the problem.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.repaired || self.dropped
+    }
+
     fn droppable(self) -> Self {
         Self { droppable: true, ..self }
     }
@@ -180,7 +186,7 @@ impl Report {
     /// Whether nothing is wrong (any more).
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.problems.iter().all(|problem| problem.repaired || problem.dropped)
+        self.problems.iter().all(Problem::is_ended)
     }
 
     fn add(&mut self, path: &Path, offset: u64, rule: impl AsRef<str>) {

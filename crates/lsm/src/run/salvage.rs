@@ -64,7 +64,7 @@ pub(crate) struct Salvaged {
 
 /// Ranges of keys, as they are met on the way through a run.
 #[derive(Debug, Default)]
-struct Gaps {
+pub(crate) struct Gaps {
     /// The last one has no end yet if it `is_open`.
     found: Vec<KeyGap>,
     is_open: bool,
@@ -72,8 +72,13 @@ struct Gaps {
 }
 
 impl Gaps {
+    /// Returns the ranges that were noted.
+    pub(crate) fn finish(self) -> Vec<KeyGap> {
+        self.found
+    }
+
     /// Notes damage, behind the last key that was noted.
-    fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         if !self.is_open {
             self.found.push(KeyGap { after: self.last_key.clone(), before: None });
             self.is_open = true;
@@ -81,7 +86,7 @@ impl Gaps {
     }
 
     /// Notes a whole entry.
-    fn pass(&mut self, key: &[u8]) {
+    pub(crate) fn pass(&mut self, key: &[u8]) {
         if std::mem::take(&mut self.is_open)
             && let Some(gap) = self.found.last_mut()
         {
@@ -107,14 +112,21 @@ fn pages_of(file: &dyn DiskFile, limit: u64) -> Result<u32> {
 }
 
 /// The blobs of a damaged run.
-struct Blobs<'a> {
+pub(crate) struct Blobs<'a> {
     pages: Pages<'a>,
     end: u32,
 }
 
-impl Blobs<'_> {
+impl<'a> Blobs<'a> {
+    /// The blobs of the run with this identity.
+    pub(crate) fn new(file: &'a dyn DiskFile, identity: u64) -> Result<Self> {
+        let end = pages_of(file, u64::from(u32::MAX))?;
+        let pages = Pages::new(file, identity, end).going_on();
+        Ok(Self { pages, end })
+    }
+
     /// A blob, if all of its pages are whole.
-    fn read(&mut self, BlobSpan { offset, len }: BlobSpan) -> Result<Option<Arc<[u8]>>> {
+    pub(crate) fn read(&mut self, BlobSpan { offset, len }: BlobSpan) -> Result<Option<Arc<[u8]>>> {
         let payload = PAYLOAD_SIZE as u64;
         let end = offset.saturating_add(u64::from(len));
         if end > u64::from(self.end) * payload {
@@ -214,14 +226,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let mut lost_blobs = 0;
 
     let blobs_file = open_file(files, &files.blobs_path(run.number))?;
-    let mut blobs = match &blobs_file {
-        Some(file) => {
-            let end = pages_of(file.as_ref(), u64::from(u32::MAX))?;
-            let pages = Pages::new(file.as_ref(), run.identity, end).going_on();
-            Some(Blobs { pages, end })
-        }
-        None => None,
-    };
+    let mut blobs = blobs_file.as_deref().map(|file| Blobs::new(file, run.identity)).transpose()?;
 
     let mut builder = RunBuilder::new(files, &plan)?;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {

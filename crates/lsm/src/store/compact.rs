@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::run::check::Progress;
 use crate::store::inner::LogRoom;
+use crate::store::options::TableName;
 use crate::store::store::{NamedTable, Store};
 use crate::table::table::Table;
 use crate::trace::event;
@@ -132,18 +133,34 @@ impl Store {
     /// Those of [`Table::compact`] and of [`checkpoint`](Self::checkpoint). What was compacted
     /// before stays so.
     pub fn compact(&self, progress: Progress<'_>) -> Result<()> {
+        let names: Vec<TableName> = self.tables()?.into_iter().map(|info| info.name).collect();
+        self.compact_tables(&names, progress)
+    }
+
+    /// Compacts one named table as [`compact`](Self::compact) compacts all.
+    ///
+    /// Cost: that of [`compact`](Self::compact) for this table.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], and those of [`compact`](Self::compact).
+    pub fn compact_table(&self, name: &TableName, progress: Progress<'_>) -> Result<()> {
+        self.table(name)?;
+        self.compact_tables(std::slice::from_ref(name), progress)
+    }
+
+    fn compact_tables(&self, names: &[TableName], progress: Progress<'_>) -> Result<()> {
         let shared = &self.shared;
 
         let mut before = 0;
         let mut made = 0;
-        for info in self.tables()? {
-            let named = match self.table(&info.name) {
-                // It was dropped meanwhile.
+        for name in names {
+            let named = match self.table(name) {
+                // Another thread dropped the table meanwhile.
                 Err(Error::TableDoesNotExist { .. }) => continue,
                 named => named?,
             };
 
-            event!(DEBUG, "store.compact", shared.inner.dir(), name = %info.name);
+            event!(DEBUG, "store.compact", shared.inner.dir(), name = %name);
             let compacted = compact(&named, &mut |done, total| {
                 made = total;
                 progress(before + done, before + total);

@@ -27,19 +27,19 @@ use terrane_testkit::sweep::Sweep;
 use crate::SALT;
 use crate::hostile::Damage;
 
-const DIR: &str = "/store";
+pub(crate) const DIR: &str = "/store";
 /// Commits of the history, of [`BATCH`] keys each.
-const COMMITS: u64 = 40;
+pub(crate) const COMMITS: u64 = 40;
 const BATCH: u64 = 30;
 const KEYS: u64 = 701;
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn as_disk(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
+pub(crate) fn as_disk(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
     Arc::clone(disk) as Arc<dyn Disk>
 }
 
-fn options() -> StoreOptions {
+pub(crate) fn options() -> StoreOptions {
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).durability(Durability::Each);
     options.log_bytes_max(160 << 10).checkpoint_thread(CheckpointThread::Caller)
@@ -57,11 +57,11 @@ fn mend(disk: &Arc<SimDisk>) -> Result<Report> {
     repair(&as_disk(disk), Path::new(DIR), Loss::Accepted, &mut |_, _| {})
 }
 
-fn name(text: &str) -> SnapshotName {
+pub(crate) fn name(text: &str) -> SnapshotName {
     SnapshotName::new(text).unwrap()
 }
 
-fn content(session: &Session, table: &Table) -> Result<Content> {
+pub(crate) fn content(session: &Session, table: &Table) -> Result<Content> {
     let mut content = Content::new();
     let mut cursor = table.cursor()?;
     while let Some(record) = cursor.next().transpose()? {
@@ -75,14 +75,14 @@ fn content(session: &Session, table: &Table) -> Result<Content> {
 }
 
 /// A store, and what is known of it.
-struct Specimen {
-    disk: Arc<SimDisk>,
+pub(crate) struct Specimen {
+    pub(crate) disk: Arc<SimDisk>,
     /// Content of the table before the first commit and after each commit.
-    states: Vec<Content>,
+    pub(crate) states: Vec<Content>,
     /// All values that each key ever had.
-    history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
+    pub(crate) history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
     /// Commits of the snapshot and of the versions.
-    snapshot: u64,
+    pub(crate) snapshot: u64,
     versions: Vec<u64>,
 }
 
@@ -94,7 +94,7 @@ struct StoreContent {
     versions: BTreeMap<u64, Content>,
 }
 
-fn specimen() -> Specimen {
+pub(crate) fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     let config = TableConfig::default().write_buffer(WriteBuffer::Entries(60));
@@ -198,7 +198,7 @@ fn held(disk: &Arc<SimDisk>) -> Result<StoreContent> {
     Ok(StoreContent { table: found, snapshot, versions })
 }
 
-fn is_in(gap: &KeyGap, key: &[u8]) -> bool {
+pub(crate) fn is_in(gap: &KeyGap, key: &[u8]) -> bool {
     gap.after.as_ref().is_none_or(|after| after.as_slice() < key)
         && gap.before.as_ref().is_none_or(|before| key < before.as_slice())
 }
@@ -284,7 +284,7 @@ impl Specimen {
     }
 
     /// The runs, with how many pages of entries they have.
-    fn runs(&self) -> Vec<(PathBuf, u64)> {
+    pub(crate) fn runs(&self) -> Vec<(PathBuf, u64)> {
         let runs = self.disk.files().into_iter();
         let runs = runs.filter(|path| path.extension().is_some_and(|e| e == "run"));
         let runs = runs.filter_map(|path| match inspect(&as_disk(&self.disk), &path) {

@@ -35,6 +35,7 @@ mod range_deletes;
 mod ranges;
 mod reader;
 mod recovery;
+mod salvage;
 mod scans;
 mod side_by_side;
 mod sim;

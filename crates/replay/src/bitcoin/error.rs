@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bitcoin::{BlockHash, Network};
+use terrane::io::ErrorKind;
 
 use super::block::Fault;
 use crate::engines::engine::EngineError;
@@ -109,6 +110,18 @@ impl Error {
             Self::ProofOfWork { .. } | Self::Block { .. } | Self::Corrupt(_) => Class::Check,
             Self::History(error) => error.class(),
             Self::Interrupted { .. } => Class::Interrupted,
+        }
+    }
+}
+
+impl Error {
+    /// Returns the kind of the error, if it says more than the class.
+    #[must_use]
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::History(error) => error.kind(),
+            Self::Corrupt(_) => Some(ErrorKind::Corrupt),
+            _ => None,
         }
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 
 use super::input::LinePlace;
 use super::record::Malformed;
+use terrane::io::ErrorKind;
+
 use crate::engines::engine::EngineError;
 use crate::error::Class;
 use crate::ledger::history;
@@ -108,6 +110,18 @@ impl Error {
             Self::Check { .. } | Self::Corrupt(_) => Class::Check,
             Self::Rollback { source, .. } | Self::History(source) => source.class(),
             Self::Interrupted { .. } => Class::Interrupted,
+        }
+    }
+}
+
+impl Error {
+    /// Returns the kind of the error, if it says more than the class.
+    #[must_use]
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Rollback { source, .. } | Self::History(source) => source.kind(),
+            Self::Corrupt(_) => Some(ErrorKind::Corrupt),
+            _ => None,
         }
     }
 }

@@ -14,31 +14,22 @@
 //!
 //! Invariant: a table has one snapshot, its last. Tables are numbered from 1 on.
 
-use std::collections::BTreeMap;
-use std::iter::Peekable;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::IntoIter;
+use std::sync::{Arc, Mutex};
 
 use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
 
-use crate::engines::engine::{
-    Cause, Change, Cursor, Engine, EngineError, Entry, Result, State, Table,
+use crate::engines::engine::{Cause, Change, Cursor, Engine, EngineError, Result, State, Table};
+use crate::engines::pending::{
+    self, CHANGES_BYTES_MAX, Changed, Changes, Merged, Stored, bytes_of, locked,
 };
 use crate::error::Class;
 
 /// Memory of the index, in bytes.
 const MEMORY_BYTES: usize = 256 << 20;
-
-/// Changes in memory beyond which a durable point is asked for, in bytes.
-const CHANGES_BYTES_MAX: usize = 64 << 20;
-
-/// Approximate bytes of a change in memory, beside its key and value.
-const CHANGE_OVERHEAD_BYTES: usize = 128;
 
 /// Bytes of a piece of a long value, and of the longest value that is stored whole.
 const PIECE_BYTES: usize = 700;
@@ -52,16 +43,13 @@ const VALUE_BYTES_LIMIT: usize = 1 << 30;
 /// Keys looked up or removed at once.
 const CHUNK: usize = 4096;
 
+/// Bytes of a key of the index before the key of the table: table and kind.
+const KEY_START: usize = 5;
+
 /// Kind of the keys of heads.
 const VALUES: u8 = 0;
 /// Kind of the keys of pieces.
 const PIECES: u8 = 1;
-
-/// Changes of a table since its snapshot.
-type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-/// Changed key with its value, or a removed key.
-type Changed = (Vec<u8>, Option<Vec<u8>>);
 
 /// Engine over an index in a directory.
 #[derive(Debug)]
@@ -91,10 +79,6 @@ struct BtreeTable {
     shared: Arc<Shared>,
     number: u32,
     changes: Arc<Mutex<Changes>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn corrupt(what: impl Into<Cause>) -> EngineError {
@@ -406,7 +390,7 @@ impl Engine for Btree {
         // Only durable changes leave memory.
         for Saved { changes, .. } in saved {
             let mut changes = locked(&changes);
-            let bytes = changes.iter().map(change_bytes).sum();
+            let bytes = bytes_of(&changes);
             self.0.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
             changes.clear();
         }
@@ -417,10 +401,6 @@ impl Engine for Btree {
     fn wants_commit(&self) -> bool {
         self.0.changes_bytes.load(Ordering::Relaxed) > CHANGES_BYTES_MAX
     }
-}
-
-fn change_bytes((key, value): (&Vec<u8>, &Option<Vec<u8>>)) -> usize {
-    key.len() + value.as_ref().map_or(0, Vec::len) + CHANGE_OVERHEAD_BYTES
 }
 
 impl State for BtreeTable {
@@ -443,17 +423,11 @@ impl State for BtreeTable {
     }
 
     fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
-        let range = (Bound::Included(from), Bound::Unbounded);
-        let changes: Vec<_> = locked(&self.changes)
-            .range::<[u8], _>(range)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        let from = value_key(self.number, from);
-        let to = prefix(self.number, PIECES);
-        let mut stored = self.shared.index.range(from..to)?;
-        let next = next_stored(&mut stored)?;
-        let changes = changes.into_iter().peekable();
-        Ok(Box::new(BtreeCursor { table: self, stored, next, changes }))
+        let first = value_key(self.number, from);
+        let end = prefix(self.number, PIECES);
+        let cursor = self.shared.index.range(first..end)?;
+        let stored = StoredHeads { table: self, cursor };
+        Ok(Box::new(Merged::new(stored, &locked(&self.changes), from)?))
     }
 }
 
@@ -461,11 +435,7 @@ impl Table for BtreeTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
         let mut held = locked(&self.changes);
         for change in changes {
-            let key = change.key.to_vec();
-            let value = change.value.map(<[u8]>::to_vec);
-            let old = held.get_key_value(&key).map_or(0, change_bytes);
-            let new = change_bytes((&key, &value));
-            held.insert(key, value);
+            let (new, old) = pending::add(&mut held, change);
             self.shared.changes_bytes.fetch_add(new, Ordering::Relaxed);
             self.shared.changes_bytes.fetch_sub(old, Ordering::Relaxed);
         }
@@ -491,49 +461,25 @@ impl Table for BtreeTable {
 /// Uncommitted changes are dropped with the table.
 impl Drop for BtreeTable {
     fn drop(&mut self) {
-        let bytes = locked(&self.changes).iter().map(change_bytes).sum();
+        let bytes = bytes_of(&locked(&self.changes));
         self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// Entries of the index with the changes above them.
-struct BtreeCursor<'a> {
+/// Keys of a table in the index, with the heads of their values.
+struct StoredHeads<'a> {
     table: &'a BtreeTable,
-    stored: terrane::btree::Cursor,
-    /// The next entry of the index: key and head.
-    next: Option<(Vec<u8>, Vec<u8>)>,
-    changes: Peekable<IntoIter<Changed>>,
+    cursor: terrane::btree::Cursor,
 }
 
-/// Key without its table, and head.
-fn next_stored(stored: &mut terrane::btree::Cursor) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-    let next = stored.next_ref()?;
-    Ok(next.map(|(key, head)| (key[5..].to_vec(), head.to_vec())))
-}
+impl Stored for StoredHeads<'_> {
+    fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let next = self.cursor.next_ref()?;
+        Ok(next.map(|(key, head)| (key[KEY_START..].to_vec(), head.to_vec())))
+    }
 
-impl Cursor for BtreeCursor<'_> {
-    fn next(&mut self) -> Result<Option<Entry>> {
-        loop {
-            let changed = self.changes.peek().map(|(key, _)| key);
-
-            let stored = self.next.as_ref().map(|(key, _)| key);
-            let is_changed = changed.is_some_and(|key| stored.is_none_or(|stored| key <= stored));
-            if is_changed && changed == stored {
-                self.next = next_stored(&mut self.stored)?;
-            }
-
-            if is_changed {
-                match self.changes.next() {
-                    Some((key, Some(value))) => return Ok(Some(Entry { key, value })),
-                    _ => continue,
-                }
-            }
-
-            let Some((key, head)) = self.next.take() else { return Ok(None) };
-            self.next = next_stored(&mut self.stored)?;
-            let value = self.table.shared.value(self.table.number, &key, &head)?;
-            return Ok(Some(Entry { key, value }));
-        }
+    fn value(&self, key: &[u8], head: Vec<u8>) -> Result<Vec<u8>> {
+        self.table.shared.value(self.table.number, key, &head)
     }
 }
 

@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use crate::error::Class;
+use terrane::io::ErrorKind;
+
+use crate::error::{Class, kind_of};
 
 /// The cause of an [`EngineError`].
 pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -35,6 +37,18 @@ impl EngineError {
             Self::Corrupt(_) => Class::Check,
             Self::Refused(_) => Class::Input,
             Self::Environment(_) => Class::Environment,
+        }
+    }
+}
+
+impl EngineError {
+    /// Returns the kind of the engine's own error, if it has one.
+    #[must_use]
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Corrupt(cause) | Self::Refused(cause) | Self::Environment(cause) => {
+                kind_of(&**cause)
+            }
         }
     }
 }

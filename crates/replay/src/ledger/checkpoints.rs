@@ -126,6 +126,11 @@ impl Names {
         engine.commit()
     }
 
+    /// Returns the name of the snapshot that holds the state of a point.
+    pub(crate) fn state_name(&self, mark: Mark) -> String {
+        name(self.state, mark)
+    }
+
     /// Deletes all points but `kept`, which include the newest, and halves of points.
     ///
     /// # Errors

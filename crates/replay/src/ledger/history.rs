@@ -29,6 +29,8 @@
 
 use std::collections::VecDeque;
 
+use terrane::io::ErrorKind;
+
 use super::checkpoints::{Mark, Names, StoredPoints, thin};
 use crate::engines::engine::{Change, Engine, EngineError, Entry, State, Table};
 use crate::error::Class;
@@ -100,6 +102,19 @@ impl Error {
             | Self::NotKept { .. }
             | Self::Ahead { .. }
             | Self::Unknown { .. } => Class::Input,
+        }
+    }
+}
+
+impl Error {
+    /// Returns the kind of the error, if it says more than the class.
+    #[must_use]
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Engine(error) => error.kind(),
+            Self::Corrupt(_) => Some(ErrorKind::Corrupt),
+            Self::Version { .. } => Some(ErrorKind::Unsupported),
+            Self::NotKept { .. } | Self::Ahead { .. } | Self::Unknown { .. } => None,
         }
     }
 }
@@ -264,6 +279,13 @@ impl History {
     #[must_use]
     pub fn value_bytes_max(&self) -> usize {
         self.engine.value_bytes_max()
+    }
+
+    /// Returns the name of the snapshot that holds the present state; `None` if it is not durable.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<String> {
+        let newest = self.points.last().filter(|_| !self.unsaved)?;
+        Some(self.names.state_name(*newest))
     }
 
     /// Returns whether the state survives the end of the process once it is saved.

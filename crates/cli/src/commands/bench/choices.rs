@@ -24,23 +24,26 @@ impl From<ShapeArg> for Shape {
     }
 }
 
-/// Name of a goal.
+/// Lookups that memory is spent for.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum GoalArg {
+pub(super) enum OptimizeForArg {
     /// Few reads for a present key
-    Hit,
+    #[value(alias = "hit")]
+    Hits,
     /// Few reads for an absent key
-    Miss,
+    #[value(alias = "miss")]
+    Misses,
     /// Both alike
-    Balanced,
+    #[value(alias = "balanced")]
+    Both,
 }
 
-impl From<GoalArg> for Goal {
-    fn from(goal: GoalArg) -> Self {
-        match goal {
-            GoalArg::Hit => Self::Hit,
-            GoalArg::Miss => Self::Miss,
-            GoalArg::Balanced => Self::Balanced,
+impl From<OptimizeForArg> for Goal {
+    fn from(lookups: OptimizeForArg) -> Self {
+        match lookups {
+            OptimizeForArg::Hits => Self::Hit,
+            OptimizeForArg::Misses => Self::Miss,
+            OptimizeForArg::Both => Self::Balanced,
         }
     }
 }

@@ -44,7 +44,7 @@ covers the measurement until then.";
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct ContextArgs {
     /// Directory to work in; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Operations of a block
     #[arg(long, value_enum, default_value_t = ProfileArg::Lima)]

@@ -133,7 +133,7 @@ impl From<DialectArg> for Dialect {
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory to work in; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Engines, measured one after the other
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', default_value = "btree")]
@@ -212,18 +212,6 @@ pub(crate) struct ReplayArgs {
 }
 
 impl Index {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::HighInsert(args) => &args.common,
-            Self::Bootstrap(args) => &args.common,
-            Self::Replay(args) => &args.common,
-        }
-    }
-
-    pub(crate) fn json(&self) -> bool {
-        self.common().json
-    }
-
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::HighInsert(_) => "bench index high-insert",

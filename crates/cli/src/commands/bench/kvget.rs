@@ -12,7 +12,7 @@ use terrane_bench::workloads::kvget::report::Report;
 use terrane_bench::workloads::kvget::run::{self, Budget, Options, WarmUp};
 use terrane_bench::workloads::kvget::setup;
 
-use super::choices::{GoalArg, ShapeArg};
+use super::choices::{OptimizeForArg, ShapeArg};
 use super::files::FileArgs;
 use super::head::{Head, Started, yardstick_of};
 use crate::ui::args;
@@ -35,8 +35,8 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
   terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2% \\
-    --goal hit
-  terrane bench model --memory 0.2% --goal hit";
+    --optimize-for hits
+  terrane bench model --memory 0.2% --optimize-for hits";
 
 const SETUP_EXAMPLES: &str = "\
 Examples:
@@ -49,7 +49,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   Hits with memory for 0.2 % of the data:
     terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2% \\
-      --goal hit
+      --optimize-for hits
   Keys that are absent, beside the rate of the device:
     terrane bench kvget run --store DIR --memory-budget 1% --absent 100 \\
       --calibrate
@@ -104,7 +104,7 @@ fn warm_up(text: &str) -> Result<WarmUp, String> {
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
     /// Directory of the store; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Keys
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
@@ -132,7 +132,7 @@ struct OutputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Directory of the store in which the table was set up
-    #[arg(long, value_name = "DIR", required_unless_present = "in_memory")]
+    #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Sets a table up in memory instead, to measure the engine without a device
     #[arg(long, conflicts_with_all = ["store", "calibrate", "buffered", "memory_limit"])]
@@ -151,8 +151,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = budget)]
     memory_budget: Option<Budget>,
     /// Kind of lookup that the memory is spent for
-    #[arg(long, value_name = "GOAL", default_value = "balanced")]
-    goal: GoalArg,
+    #[arg(long, alias = "goal", value_name = "LOOKUPS", default_value = "both")]
+    optimize_for: OptimizeForArg,
     /// Keys to read
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "500k")]
     reads: u64,
@@ -190,13 +190,6 @@ pub(crate) struct RunArgs {
 }
 
 impl Kvget {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Setup(setup) => setup.output.json,
-            Self::Run(run) => run.output.json,
-        }
-    }
-
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Setup(_) => "bench kvget setup",
@@ -254,7 +247,7 @@ impl RunArgs {
     fn options(&self) -> Options {
         Options {
             memory_budget: self.memory_budget,
-            goal: self.goal.into(),
+            goal: self.optimize_for.into(),
             reads: self.reads,
             absent_percent: self.absent,
             distribution: self.dist.into(),
@@ -274,7 +267,17 @@ impl RunArgs {
         }
     }
 
+    /// Returns the store to measure; `None` if the table is in memory, also where the environment
+    /// names a store.
+    fn stored(&self) -> Option<&PathBuf> {
+        self.store.as_ref().filter(|_| !self.in_memory)
+    }
+
     fn run(&self, command: &str) -> Result<u8, Failure> {
+        if self.stored().is_none() && !self.in_memory {
+            return Err(Failure::no_store("--store DIR or --in-memory"));
+        }
+
         let started = Started::now();
         let files = self.files.make()?;
         let mut progress = Progress::new(self.output.quiet);
@@ -282,7 +285,7 @@ impl RunArgs {
 
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let options = self.options();
-        let mut report = match &self.store {
+        let mut report = match self.stored() {
             Some(store) => run::run(store, limit.as_ref(), &options, &mut progress)?,
             None => run::run_in_memory(&self.table(), &options, &mut progress)?,
         };
@@ -299,7 +302,7 @@ impl RunArgs {
 
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
         let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
-        let dir = self.store.clone().unwrap_or_else(std::env::temp_dir);
+        let dir = self.stored().cloned().unwrap_or_else(std::env::temp_dir);
         let measured = Measurement { head, report: &report, host: Host::of(&dir) };
         let failure = interrupted.as_ref();
         files.write(output::object(command, &measured, failure)?, &report.windows)?;
@@ -309,7 +312,7 @@ impl RunArgs {
     }
 
     fn yardstick(&self, progress: &mut Progress) -> Result<Option<Yardstick>, Failure> {
-        yardstick_of(self.store.as_ref().filter(|_| self.calibrate), progress)
+        yardstick_of(self.stored().filter(|_| self.calibrate), progress)
     }
 }
 

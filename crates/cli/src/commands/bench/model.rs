@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use terrane_bench::model::{FilterKind, Goal, Prediction, Shape};
 
-use super::choices::GoalArg;
+use super::choices::OptimizeForArg;
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -16,7 +16,7 @@ Examples:
   Levels apart by ten, ribbon filters, 1.5 bytes of index a page, 0.05 to 3 %:
     terrane bench model
   The same with Bloom filters, for hits, at 0.1 and 0.2 %:
-    terrane bench model --filter bloom --goal hit --memory 0.1%,0.2%
+    terrane bench model --filter bloom --optimize-for hits --memory 0.1%,0.2%
   Beside what was measured:
     terrane bench kvget run --store DIR --memory-budget 0.2% --json > run.json
     terrane bench model --beside run.json
@@ -63,8 +63,8 @@ pub(crate) struct ModelArgs {
         default_value = "0.05%,0.1%,0.2%,0.5%,0.9%,1%,3%")]
     memory: Vec<f64>,
     /// Kind of lookup that the memory is spent for
-    #[arg(long, value_name = "GOAL", default_value = "balanced")]
-    goal: GoalArg,
+    #[arg(long, alias = "goal", value_name = "LOOKUPS", default_value = "both")]
+    optimize_for: OptimizeForArg,
     /// Division of the entries among runs
     #[arg(long, value_name = "SHAPE", default_value = "levelled-10")]
     shape: ShapeArg,
@@ -169,7 +169,7 @@ impl ModelArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let predictions = match &self.beside {
             Some(file) => beside(file)?,
-            None => predictions(&self.table(), self.goal.into(), &self.memory),
+            None => predictions(&self.table(), self.optimize_for.into(), &self.memory),
         };
 
         let mut lines = vec![(

@@ -17,7 +17,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
 
-use super::choices::{GoalArg, ShapeArg};
+use super::choices::{OptimizeForArg, ShapeArg};
 use super::head::{Head, Started, beside_writes_of, yardstick_of};
 
 /// Sub-commands of the benchmark.
@@ -98,7 +98,7 @@ enum LoadArg {
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
     /// Directory of the store; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     #[command(flatten)]
     table: TableArgs,
@@ -133,8 +133,8 @@ struct OutputArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
     /// Kind of lookup that memory is spent on first: present keys, absent keys, or both alike
-    #[arg(long, value_name = "GOAL", default_value = "hit")]
-    goal: GoalArg,
+    #[arg(long, alias = "goal", value_name = "LOOKUPS", default_value = "hits")]
+    optimize_for: OptimizeForArg,
     /// Threads; with 2, merges run on a thread of their own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: Option<u64>,
@@ -149,7 +149,7 @@ struct OutputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Directory of the store in which the table was set up
-    #[arg(long, value_name = "DIR", required_unless_present = "in_memory")]
+    #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Sets a table up in memory instead, to measure the engine without a device
     #[arg(long, conflicts_with_all = ["store", "calibrate"])]
@@ -209,14 +209,6 @@ pub(crate) struct DryRunArgs {
 }
 
 impl Utxo {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Setup(setup) => setup.output.json,
-            Self::Run(run) => run.output.json,
-            Self::DryRun(dry_run) => dry_run.json,
-        }
-    }
-
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Setup(_) => "bench utxo setup",
@@ -246,7 +238,7 @@ impl TableArgs {
             seed: self.seed,
             shape: self.shape.into(),
             memory_budget: output.memory_budget,
-            memory_goal: output.goal.into(),
+            memory_goal: output.optimize_for.into(),
             background_merges: output.threads != Some(1),
         }
     }
@@ -364,18 +356,28 @@ impl RunArgs {
             queue_depth: self.queue_depth,
             check: self.check,
             memory_budget: self.output.memory_budget,
-            memory_goal: self.output.goal.into(),
+            memory_goal: self.output.optimize_for.into(),
         }
     }
 
+    /// Returns the store to measure; `None` if the table is in memory, also where the environment
+    /// names a store.
+    fn stored(&self) -> Option<&PathBuf> {
+        self.store.as_ref().filter(|_| !self.in_memory)
+    }
+
     fn run(&self, command: &str) -> Result<(), Failure> {
+        if self.stored().is_none() && !self.in_memory {
+            return Err(Failure::no_store("--store DIR or --in-memory"));
+        }
+
         let started = Started::now();
         let mut progress = Progress::new(self.output.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
-        let dir = self.store.clone().unwrap_or_else(|| PathBuf::from("."));
+        let dir = self.stored().cloned().unwrap_or_else(|| PathBuf::from("."));
         let before = self.yardstick(&mut progress)?;
 
-        let report = match &self.store {
+        let report = match self.stored() {
             Some(store) => run::run(store, &self.options(), &mut progress)?,
             None => {
                 let setup = self.table.options(&self.output);
@@ -416,7 +418,7 @@ impl RunArgs {
     }
 
     fn yardstick(&self, progress: &mut Progress) -> Result<Option<Yardstick>, Failure> {
-        yardstick_of(self.store.as_ref().filter(|_| self.calibrate), progress)
+        yardstick_of(self.stored().filter(|_| self.calibrate), progress)
     }
 
     fn beside_writes(
@@ -425,7 +427,7 @@ impl RunArgs {
         progress: &mut Progress,
     ) -> Result<Option<DeviceRates>, Failure> {
         let Some(wanted) = beside(report) else { return Ok(None) };
-        let store = self.store.as_ref().filter(|_| self.calibrate);
+        let store = self.stored().filter(|_| self.calibrate);
         let measured = beside_writes_of(store, wanted, progress)?.zip(report.lookups_per_s);
         Ok(measured.map(|(beside, lookups)| DeviceRates::new(wanted.0, &beside, lookups)))
     }

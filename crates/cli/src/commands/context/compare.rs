@@ -29,7 +29,7 @@ pub(super) const DUMP_EXAMPLES: &str = "\
 Examples:
   terrane context dump-paths --store /data/context
   terrane context dump-paths data/contracts --long --store /data/context \\
-    --at main > main.txt
+    --commit main > main.txt
 
 Paths are in ascending order, step by step.";
 
@@ -57,8 +57,8 @@ pub(crate) struct DumpArgs {
     #[arg(value_name = "PATH", default_value = "")]
     path: String,
     /// Commit or branch; the newest commit if it is left out
-    #[arg(long, value_name = "COMMIT")]
-    at: Option<String>,
+    #[arg(long, alias = "at", value_name = "COMMIT")]
+    commit: Option<String>,
     /// Adds the hash and the bytes of each value, which reads each of them
     #[arg(long)]
     long: bool,
@@ -216,7 +216,7 @@ impl DiffArgs {
 impl DumpArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let store = open(&self.common.store)?;
-        let (commit, context) = checkout(&store, self.at.as_deref())?;
+        let (commit, context) = checkout(&store, self.commit.as_deref())?;
         let at = steps(&self.path)?;
         let found = context.find_tree(&at)?;
 

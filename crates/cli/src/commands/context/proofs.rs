@@ -26,7 +26,7 @@ pub(super) const PROVE_EXAMPLES: &str = "\
 Examples:
   A value:
     terrane context prove version.proof --find data/version \\
-      --store /data/context --at main
+      --store /data/context --commit main
   An absent path, the number of children of a directory, and ten of them:
     terrane context prove p.proof --mem data/a --length data/b --list data/b \\
       --limit 10 --store /data/context
@@ -54,8 +54,8 @@ pub(crate) struct ProveArgs {
     #[command(flatten)]
     questions: Questions,
     /// Commit or branch; the newest commit if it is left out
-    #[arg(long, value_name = "COMMIT")]
-    at: Option<String>,
+    #[arg(long, alias = "at", value_name = "COMMIT")]
+    commit: Option<String>,
     /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
@@ -308,7 +308,7 @@ impl ProveArgs {
 
         let output = Output::new(&self.file, self.force, self.common.json)?;
         let store = open(&self.common.store)?;
-        let (commit, context) = checkout(&store, self.at.as_deref())?;
+        let (commit, context) = checkout(&store, self.commit.as_deref())?;
 
         let (proof, answers) = produce_tree_proof(context.tree(), |tree| {
             let answers = self.questions.ask(&tree, &asked)?;

@@ -27,7 +27,7 @@ Examples:
   The newest commit as a file:
     terrane context export tip.snapshot --store /data/context
   The difference from an older commit, for a store that has that commit:
-    terrane context export day-2.snapshot --at main --from CoV8SQ \\
+    terrane context export day-2.snapshot --commit main --from CoV8SQ \\
       --store /data/context
   To another machine, without a file:
     terrane context export - --store /data/context |
@@ -62,8 +62,8 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     locations: LocationArgs,
     /// Commit or branch; the newest commit if it is left out
-    #[arg(long, value_name = "COMMIT")]
-    at: Option<String>,
+    #[arg(long, alias = "at", value_name = "COMMIT")]
+    commit: Option<String>,
     /// Older commit whose objects at the same paths are left out; an import then needs that commit
     #[arg(long, value_name = "COMMIT")]
     from: Option<String>,
@@ -193,7 +193,7 @@ impl ExportArgs {
     fn make_store(&self, dir: &Path, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
         let reader = open(&self.common.store)?;
-        let (commit, _) = checkout(&reader, self.at.as_deref())?;
+        let (commit, _) = checkout(&reader, self.commit.as_deref())?;
 
         let disk = self.mode.disk()?;
         if existing(&disk, dir)?.is_some() {
@@ -226,7 +226,7 @@ impl ExportArgs {
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open(&self.common.store)?;
-        let (commit, _) = checkout(&reader, self.at.as_deref())?;
+        let (commit, _) = checkout(&reader, self.commit.as_deref())?;
         let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
         let from = from.transpose()?.map(|(from, _)| from);
         let bar = ByteBar::new("exporting", self.quiet);

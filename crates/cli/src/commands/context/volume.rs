@@ -72,12 +72,6 @@ struct Volume {
 }
 
 impl VolumeCommand {
-    pub(super) fn json(&self) -> bool {
-        match self {
-            Self::Add(args) | Self::List(args) => args.common.json,
-        }
-    }
-
     /// Returns the name of the sub-command.
     pub(super) fn command(&self) -> &'static str {
         match self {

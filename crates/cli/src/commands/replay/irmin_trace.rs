@@ -65,7 +65,7 @@ pub(crate) struct IrminTraceArgs {
     #[arg(value_name = "FILE")]
     trace: PathBuf,
     /// Directory of the context store; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     /// Maximum number of commits; for traces of Octez, of blocks
     #[arg(long, value_name = "N", value_parser = args::count)]
@@ -123,14 +123,10 @@ struct ReplayReport {
 }
 
 impl IrminTraceArgs {
-    pub(super) fn json(&self) -> bool {
-        self.output.json
-    }
-
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         check_inputs(std::slice::from_ref(&self.trace))?;
         let shown = self.trace.display();
-        let failed = |error| Failure::environment(format!("{shown}: {error}"));
+        let failed = |error| Failure::of_file(&self.trace, &error);
         let mut file = BufReader::new(File::open(&self.trace).map_err(failed)?);
         let mut start = Vec::new();
         (&mut file).take(MAGIC_BYTES).read_to_end(&mut start).map_err(failed)?;
@@ -192,7 +188,7 @@ impl IrminTraceArgs {
         usage: Option<Usage>,
     ) -> Result<ReplayReport, Failure> {
         let store_bytes = meter::store_bytes(&self.store)
-            .map_err(|error| Failure::environment(format!("{}: {error}", self.store.display())))?;
+            .map_err(|error| Failure::of_file(&self.store, &error))?;
         let each_s = |count: u64| count as f64 / report.wall_s.max(f64::MIN_POSITIVE);
         let commits = report.counts.commits;
         let ops = report.counts.total();

@@ -8,6 +8,7 @@ use terrane::io::FaultPlan;
 use terrane::io::{SimDisk, Survival};
 
 use super::*;
+use crate::engines::engine::Entry;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -1,5 +1,5 @@
-//! `terrane index`: builds B+trees from other tables; and changes of entries for `terrane put` and
-//! `del`.
+//! `terrane btree`: builds B+trees from other tables; and changes of entries for `terrane put` and
+//! `delete`.
 //!
 //! # JSON
 //!
@@ -28,9 +28,9 @@ use crate::ui::output::bytes;
 /// batch.
 const BATCH_KEYS_MAX: usize = 4_000;
 
-/// Sub-commands of `terrane index`.
+/// Sub-commands of `terrane btree`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Indexes {
+pub(crate) enum BtreeCommand {
     /// Builds a B+tree from all entries of a table, or of another B+tree
     #[command(after_help = EXAMPLES)]
     Build(BuildArgs),
@@ -38,9 +38,9 @@ pub(crate) enum Indexes {
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  terrane index build --store /data/index --from /data/ledger
+  terrane btree build --store /data/index --from /data/ledger
   One of its tables, compactly, with keys of 32 bytes and values of 13:
-    terrane index build --store /data/index --from /data/ledger \\
+    terrane btree build --store /data/index --from /data/ledger \\
       --from-table commits --key-bytes 32 --value-bytes 13
   And back again:
     terrane table build commits --store /data/copy --from /data/index --create
@@ -48,7 +48,7 @@ Examples:
 The directory of the B+tree must be missing or empty, or contain a B+tree without entries. If the \
 command ends with exit code 0, all entries are durable; otherwise the B+tree has none. Keys of \
 more than 512 bytes, values of more than 768 bytes, and blobs are refused with exit code 2. \
-`terrane get`, `put`, `del`, `scan` and `count` accept the directory of a B+tree as --store.";
+`terrane get`, `put`, `delete`, `scan` and `count` accept the directory of a B+tree as --store.";
 
 /// Opens the B+tree in a directory for writing; returns `None` if there is no B+tree.
 ///
@@ -98,7 +98,7 @@ pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failur
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
     /// Directory of the B+tree
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     #[command(flatten)]
     from: FromArgs,
@@ -126,15 +126,10 @@ struct Built<'a> {
     copied: &'a Copied,
 }
 
-impl Indexes {
-    pub(crate) fn json(&self) -> bool {
-        let Self::Build(args) = self;
-        args.json
-    }
-
+impl BtreeCommand {
     pub(crate) fn command(&self) -> &'static str {
         match self {
-            Self::Build(_) => "index build",
+            Self::Build(_) => "btree build",
         }
     }
 
@@ -158,6 +153,6 @@ impl BuildArgs {
         let file_bytes = file.map_or(0, |file| file.len());
         let built = Built { file_bytes, copied: &copied };
         let made = format!("B+tree {}, {}", self.store.display(), bytes(file_bytes));
-        copy::report("index build", self.json, &built, &copied, made)
+        copy::report("btree build", self.json, &built, &copied, made)
     }
 }
