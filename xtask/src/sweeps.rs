@@ -1,7 +1,7 @@
 //! Whole sweeps, of which `cargo test` runs a sample (`terrane_testkit::effort`).
 //!
-//! No list names the sweeps: a test module that imports the effort is a sweep. CI therefore runs a
-//! new sweep whole from its first commit on.
+//! No list names the sweeps: a test module that imports the effort or makes a sampled sweep is one.
+//! CI therefore runs a new sweep whole from its first commit on.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -10,6 +10,9 @@ use crate::workspace::{File, Workspace, package_name};
 
 /// Import that makes a test module a sweep.
 const IMPORT: &str = "use terrane_testkit::effort::";
+
+/// Call that makes a test module a sweep.
+const CALL: &str = concat!("Sweep::", "sampled(");
 
 /// The build of sweeps: optimised, with all assertions of the engines.
 const PROFILE: &str = "sim";
@@ -28,7 +31,7 @@ impl Sweeps {
         let mut sweeps = Self::default();
         for file in files {
             let text = file.rust().unwrap_or_default();
-            if !text.lines().any(|line| line.starts_with(IMPORT)) {
+            if !text.lines().any(|line| line.starts_with(IMPORT) || line.contains(CALL)) {
                 continue;
             }
 
@@ -104,11 +107,15 @@ mod tests {
             File::made_up("crates/a/Cargo.toml", MANIFEST),
             sweep("crates/a/tests/it/crash.rs"),
             sweep("crates/a/tests/it/radix/faults.rs"),
+            File::made_up(
+                "crates/a/tests/it/cuts.rs",
+                &format!("    let sweep = {CALL}seed, 8);\n"),
+            ),
             File::made_up("crates/a/tests/it/other.rs", "use terrane_testkit::seeds;\n"),
         ];
         let sweeps = Sweeps::of(&files).unwrap();
         assert!(sweeps.packages.iter().eq(["terrane-a"]));
-        assert!(sweeps.modules.iter().eq(["crash::", "radix::faults::"]));
+        assert!(sweeps.modules.iter().eq(["crash::", "cuts::", "radix::faults::"]));
     }
 
     #[test]

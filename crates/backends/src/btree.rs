@@ -6,8 +6,8 @@
 //! snapshot of the index.
 //!
 //! Begin with [`database`]; [`changes`] turns a transaction into updates, [`snapshot`] reads,
-//! [`read_only`] opens the index of another process. The folder imports `terrane_btree` and the
-//! folder [`overlay`](crate::overlay).
+//! [`read_only`] opens the index of another process. The folder imports `terrane_btree` and
+//! [`terrane_kv::overlay`].
 //!
 //! Invariant: the number of the next value in pieces is above the number of each piece that the
 //! index has.

@@ -9,7 +9,6 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod object_index;
-mod overlay;
 #[cfg(any(feature = "lmdb", feature = "sqlite"))]
 mod own_file;
 mod lsm;

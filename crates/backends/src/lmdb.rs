@@ -3,7 +3,7 @@
 //! Tables are named databases of LMDB: `main`, and `index_NAME` for each index. A snapshot is a
 //! read transaction, which waits for nobody. Begin with `database`; `writer` has transactions,
 //! `compact` the replacement of the file. The folder imports the crate `terrane_lmdb`, which has
-//! the one line of unsafe code, `overlay` and `own_file`.
+//! the one line of unsafe code, `terrane_kv` and `own_file`.
 //!
 //! **Growth.** The map grows by itself up to a limit. If a transaction finds the map full, the
 //! writer aborts it, grows the map, and repeats the transaction from its log; a writer takes memory

@@ -5,7 +5,7 @@
 //! they are. A snapshot is a view of each table, all of one commit.
 //!
 //! Begin with [`database`]; [`snapshot`] reads, [`read_only`] opens the store of another process.
-//! The folder imports `terrane_lsm` and the folder [`overlay`](crate::overlay).
+//! The folder imports `terrane_lsm` and [`terrane_kv::overlay`].
 //!
 //! Pages have 4 KiB and values are not compressed. The options for both exist so that another
 //! setting is refused by name and never ignored.

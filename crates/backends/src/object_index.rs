@@ -34,7 +34,7 @@ impl BtreeIndexes {
     }
 
     fn config(self) -> Config {
-        Config::fixed(INDEX_KEY_BYTES, INDEX_VALUE_BYTES).with_memory(self.memory_bytes)
+        Config::fixed(INDEX_KEY_BYTES, INDEX_VALUE_BYTES).memory_bytes(self.memory_bytes)
     }
 }
 
@@ -191,7 +191,7 @@ impl ObjectIndex for BtreeIndex {
         visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
     ) -> IndexResult<()> {
         let mut entries = self.range_from(first)?;
-        while let Some((key, value)) = entries.next()? {
+        while let Some((key, value)) = entries.next_ref()? {
             if !visit(key.try_into()?, value.try_into()?) {
                 break;
             }

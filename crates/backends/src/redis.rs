@@ -54,7 +54,6 @@ mod options;
 mod script;
 mod connection;
 mod server_info;
-mod undo;
 mod batches;
 mod inner;
 mod cursor;

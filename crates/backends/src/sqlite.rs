@@ -3,17 +3,17 @@
 //! Tables are `PREFIX_main` and `PREFIX_index_NAME`, of columns `key BLOB PRIMARY KEY` and `value
 //! BLOB`, strict and without row numbers. The file may have other tables.
 //!
-//! Begin with `database`. The folder imports `rusqlite`, `overlay` and
+//! Begin with `database`. The folder imports `rusqlite`, `terrane_kv` and
 //! `own_file`. The journal decides between two ways of keeping snapshots:
 //!
 //! * **WAL** (`wal`). A snapshot has a connection of its own, in a read transaction. Snapshots and
 //!   the writer wait for nobody.
 //! * **Rollback journals and memory** (`single`, `single_handles`). Here SQLite lets nobody commit
-//!   while a connection reads. So there is one connection, which calls take turns with, and `undo`
-//!   keeps the values that commits replace while snapshots need them. The writer never waits for
-//!   its snapshots. A call of a snapshot waits for a running call of the writer, a commit and its
-//!   syncs included. While a snapshot lives, the file has SQLite's shared lock, so other programs
-//!   cannot commit. If one slips in between two transactions, earlier snapshots fail with
+//!   while a connection reads. So there is one connection, which calls take turns with, and
+//!   [`Undo`] keeps the values that commits replace while snapshots need them. The writer never
+//!   waits for its snapshots. A call of a snapshot waits for a running call of the writer, a commit
+//!   and its syncs included. While a snapshot lives, the file has SQLite's shared lock, so other
+//!   programs cannot commit. If one slips in between two transactions, earlier snapshots fail with
 //!   [`Error::Busy`] rather than return its data.
 //!
 //! [`Error::Busy`] of a writer, or of a commit in the second way, means that another process held a
@@ -37,9 +37,10 @@
 //! have more.
 //!
 //! [`Error::Busy`]: terrane_kv::Error::Busy
+//! [`Undo`]: terrane_kv::overlay::undo::Undo
 
 // Bottom-up: a module imports only from modules above it.
-mod undo;
+mod merge;
 mod error;
 mod options;
 mod inner;

@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let place = tempfile::tempdir()?;
 //! # let dir = place.path().join("index");
-//! let config = Config::variable().with_memory(64 << 20);
+//! let config = Config::variable().memory_bytes(64 << 20);
 //! let index = Index::create(RealDisk::auto(), &dir, &config)?;
 //! index.replace(b"alice", b"100")?;
 //! index.replace_many(&[(b"bob", b"7"), (b"carol", b"20")])?; // all or none
@@ -24,8 +24,8 @@
 //! let reader = IndexReader::open(RealDisk::auto(), &dir, &config)?; // in this process or another
 //! index.remove(b"bob")?;
 //! let mut cursor = index.range("b"..)?;
-//! assert_eq!(cursor.next()?, Some((b"carol".as_slice(), b"20".as_slice())));
-//! assert_eq!(cursor.next()?, None);
+//! assert_eq!(cursor.next_ref()?, Some((b"carol".as_slice(), b"20".as_slice())));
+//! assert_eq!(cursor.next_ref()?, None);
 //! assert!(reader.mem(b"bob")?, "nothing was flushed since");
 //!
 //! index.flush(false)?;

@@ -50,12 +50,13 @@ pub use store::check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, che
 pub use store::context::Context;
 pub use store::gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use store::history::{History, Reach};
-pub use store::options::{Durability, Options};
+pub use store::options::Options;
 pub use store::reader::StoreReader;
 pub use store::repair::{Loss, Lost, RepairReport, repair};
 pub use store::store::{Meta, Recovery, Store, is_store};
 pub use store::tezos::{ChainId, TestChain, TezosContext};
 pub use store::watch::{HeadChange, WatchId};
+pub use terrane_io::{Durability, ErrorKind};
 pub use tree::concrete::Concrete;
 pub use tree::diff::Change;
 pub use tree::fold::{Children, Depth, Fold, Order, PARTS_MAX, TreeStats};

@@ -91,9 +91,9 @@ fn session() -> Outcome<Session> {
     Ok(Session::open(disk, Path::new("/counts"), &options)?)
 }
 
-fn config(merge_schedule: CompactionSchedule) -> TableConfig {
+fn config(compaction_schedule: CompactionSchedule) -> TableConfig {
     let write_buffer = WriteBuffer::Entries(WRITE_BUFFER_ENTRIES);
-    TableConfig { write_buffer, merge_schedule, ..TableConfig::default() }
+    TableConfig::default().write_buffer(write_buffer).compaction_schedule(compaction_schedule)
 }
 
 /// Region: lookups; it is entered twice.
@@ -187,7 +187,7 @@ fn main() -> Outcome<()> {
     updates(&mut table)?;
     merges()?;
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(COLUMNS)]);
-    let table = loaded(&session, &TableConfig { filter, ..config })?;
+    let table = loaded(&session, &config.filter(filter))?;
     println!("ribbon-probes {}", lookups(&table)?);
 
     Ok(())

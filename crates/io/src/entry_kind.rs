@@ -2,6 +2,8 @@
 
 /// Kind of an entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum EntryKind {
     /// A regular file.
     File,

@@ -104,7 +104,7 @@ impl Error {
 
     /// The kind of the system's error, if this is one.
     #[must_use]
-    pub fn kind(&self) -> Option<io::ErrorKind> {
+    pub fn system_kind(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Io { source, .. } => Some(source.kind()),
             _ => None,
@@ -113,33 +113,22 @@ impl Error {
 
     /// Reaction of a caller to the error.
     #[must_use]
-    pub fn error_kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Locked { .. } => ErrorKind::Locked,
             Self::ShortRead { .. } | Self::WrongKind { .. } | Self::SeveralNames { .. } => {
                 ErrorKind::Corrupt
             }
-            Self::Io { .. } if self.is_no_space() => ErrorKind::NoSpace,
             Self::Io { .. } if self.is_read_only() => ErrorKind::ReadOnly,
             Self::Io { .. } if self.is_permission() => ErrorKind::Permission,
-            Self::Io { .. } if self.is_not_found() => ErrorKind::NotFound,
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
-                ErrorKind::Unsupported
-            }
-            Self::Io { .. } => ErrorKind::Environment,
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+                io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+                _ => ErrorKind::Io,
+            },
         }
-    }
-
-    /// Whether the file or directory does not exist.
-    #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        self.kind() == Some(io::ErrorKind::NotFound)
-    }
-
-    /// Whether a name that must be new is taken.
-    #[must_use]
-    pub fn is_already_there(&self) -> bool {
-        self.kind() == Some(io::ErrorKind::AlreadyExists)
     }
 
     /// Whether a part of the path is not a directory.
@@ -181,10 +170,6 @@ impl Error {
             || self.is_permission()
             || self.errno() == Some(Errno::IO)
     }
-
-    /// Whether the device, the quota or the reserve is used up.
-    #[must_use]
-    pub fn is_no_space(&self) -> bool {
-        matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
-    }
 }
+
+crate::error_kind_questions!(Error);

@@ -16,6 +16,9 @@
 // Bottom-up: a module imports only from modules above it.
 mod entry_kind;
 mod error_kind;
+#[cfg(feature = "serde")]
+mod text_form;
+mod durability;
 pub mod error;
 pub mod bytes;
 pub mod aligned;
@@ -39,6 +42,7 @@ pub use disk::disk::{
 pub use disk::files;
 pub use disk::posix::FileModes;
 pub use disk::real::{QueueChoice, RealDisk, RealOptions};
+pub use durability::Durability;
 pub use durable::checksum;
 pub use durable::reserve::Reserve;
 pub use error::{Error, Result};

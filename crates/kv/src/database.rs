@@ -2,8 +2,10 @@
 //! errors and guarantees.
 
 use std::fmt::{self, Debug};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use terrane_io::ErrorKind;
+use terrane_io::{Durability, ErrorKind};
 
 /// Most bytes of a key on every back-end; a key has at least one.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -169,20 +171,22 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::DuplicateEntry { .. } | Self::Size { .. } | Self::UnknownIndex { .. } => {
-                ErrorKind::BadInput
-            }
+            Self::DuplicateEntry { .. } => ErrorKind::AlreadyExists,
+            Self::Size { .. } | Self::UnknownIndex { .. } => ErrorKind::InvalidInput,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::StoreFull { .. } => ErrorKind::NoSpace,
             Self::Busy { .. } | Self::Locked { .. } => ErrorKind::Locked,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Corruption { .. } => ErrorKind::Corrupt,
-            Self::Poisoned { .. } | Self::Unknown { .. } => ErrorKind::Environment,
+            Self::Poisoned { .. } => ErrorKind::Poisoned,
+            Self::Unknown { .. } => ErrorKind::Io,
             Self::BackEnd { source, .. } => kind_of_cause(&**source),
         }
     }
 }
+
+terrane_io::error_kind_questions!(Error);
 
 /// The kind of an error of the disk among the causes of an error.
 fn kind_of_cause(error: &(dyn std::error::Error + 'static)) -> ErrorKind {
@@ -190,11 +194,16 @@ fn kind_of_cause(error: &(dyn std::error::Error + 'static)) -> ErrorKind {
     while let Some(error) = cause {
         // The error of the disk tells more than those of the calls around it.
         if let Some(disk) = error.downcast_ref::<terrane_io::Error>() {
-            return disk.error_kind();
+            return disk.kind();
+        }
+        // Engines that pass an error of the disk on as their own have the system's as its cause.
+        if let Some(system) = error.downcast_ref::<Arc<std::io::Error>>() {
+            let source = Arc::clone(system);
+            return terrane_io::Error::Io { call: "call", path: PathBuf::new(), source }.kind();
         }
         cause = error.source();
     }
-    ErrorKind::Environment
+    ErrorKind::Io
 }
 
 /// The result of a call of a database.
@@ -204,36 +213,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Durability of commits that the caller asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Durability {
-    /// The back-end never syncs.
-    None,
-    /// The back-end syncs in the background; a commit does not wait for it.
-    Async,
-    /// Each commit syncs before it returns, and survives a loss of power.
-    #[default]
-    Each,
-    /// A sync before a commit returns, as with `Each`, but one sync for commits that wait side by
-    /// side (group commit).
-    Group,
-}
-
-impl Durability {
-    /// The name that benchmarks and commands use.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Async => "async",
-            Self::Each => "each",
-            Self::Group => "group",
-        }
-    }
-}
-
 /// State after a loss of power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PowerLoss {
     /// No promise: perhaps nothing can be read.
     NoPromise,
@@ -245,6 +228,7 @@ pub enum PowerLoss {
 
 /// Promise of a database under its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Guarantee {
     /// Durability that the settings amount to.
     pub durability: Durability,
@@ -258,6 +242,7 @@ pub struct Guarantee {
 
 /// Counters of a database since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
     /// Transactions that were committed.
     pub transactions: u64,
@@ -271,6 +256,7 @@ pub struct Counts {
 
 /// Number of a commit; later commits have greater numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Receipt(pub u64);
 
 /// An entry: key and value.

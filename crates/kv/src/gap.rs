@@ -7,6 +7,8 @@
 use std::borrow::Borrow;
 use std::ops::Bound;
 
+use crate::database::{Cursor, Entry, Result};
+
 /// Bounds of a range of keys.
 pub type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
@@ -61,6 +63,46 @@ impl<K: Borrow<[u8]>> Gap<K> {
             Way::Forward => (bound, Bound::Unbounded),
             Way::Backward => (Bound::Unbounded, bound),
         })
+    }
+}
+
+/// Cursor that is a gap, and steps from it: a [`Cursor`] by the methods that all of them share.
+pub trait GapCursor {
+    /// Key as the cursor keeps it.
+    type Key: for<'k> From<&'k [u8]>;
+
+    /// Goes to a gap: [`Gap::First`], [`Gap::Last`] or [`Gap::Before`].
+    ///
+    /// # Errors
+    /// Those of the back-end.
+    fn go_to(&mut self, gap: Gap<Self::Key>) -> Result<()>;
+
+    /// The next entry in a direction, which the cursor steps over.
+    ///
+    /// # Errors
+    /// Those of the back-end.
+    fn step(&mut self, way: Way) -> Result<Option<Entry>>;
+}
+
+impl<C: GapCursor> Cursor for C {
+    fn seek_first(&mut self) -> Result<()> {
+        self.go_to(Gap::First)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.go_to(Gap::Last)
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.go_to(Gap::Before(key.into()))
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>> {
+        self.step(Way::Forward)
+    }
+
+    fn prev(&mut self) -> Result<Option<Entry>> {
+        self.step(Way::Backward)
     }
 }
 

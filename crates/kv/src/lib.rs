@@ -3,7 +3,8 @@
 //! A [`Database`] has one main table and up to [`INDEXES_MAX`] named indexes, further tables that
 //! are named when it is opened. Keys are ordered by their bytes, the shorter first. Begin with
 //! [`Database`]; [`Memory`] is the reference implementation, [`conformance`] the suite that every
-//! back-end passes. [`gap`], [`removals`] and [`turn`] are parts that back-ends share.
+//! back-end passes. [`gap`], [`removals`] and [`turn`] are parts that back-ends share. [`overlay`]
+//! makes a database of an engine.
 //!
 //! Contract:
 //!
@@ -24,15 +25,19 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod database;
+mod entries;
 pub mod gap;
 pub mod removals;
 pub mod turn;
+pub mod overlay;
 mod memory;
 pub mod conformance;
 
 pub use database::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, INDEX_NAME_CHARS_MAX,
-    INDEXES_MAX, KEY_BYTES_MAX, PowerLoss, Reader, Receipt, Result, Source, Table, VALUE_BYTES_MAX,
-    Writer, check_entry, check_indexes, is_index_name,
+    Counts, Cursor, Database, Entry, Error, Guarantee, INDEX_NAME_CHARS_MAX, INDEXES_MAX,
+    KEY_BYTES_MAX, PowerLoss, Reader, Receipt, Result, Source, Table, VALUE_BYTES_MAX, Writer,
+    check_entry, check_indexes, is_index_name,
 };
+pub use entries::Entries;
 pub use memory::Memory;
+pub use terrane_io::{Durability, ErrorKind};

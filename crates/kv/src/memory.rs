@@ -20,11 +20,13 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use terrane_io::Durability;
+
 use crate::database::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
-    Result, Table, Writer, check_entry, check_indexes,
+    Counts, Cursor, Database, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
+    Writer, check_entry, check_indexes,
 };
-use crate::gap::{Gap, Way};
+use crate::gap::{Gap, GapCursor, Way};
 use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
@@ -707,7 +709,14 @@ struct MemoryCursor<'a> {
     gap: Gap<Key>,
 }
 
-impl MemoryCursor<'_> {
+impl GapCursor for MemoryCursor<'_> {
+    type Key = Key;
+
+    fn go_to(&mut self, gap: Gap<Key>) -> Result<()> {
+        self.gap = gap;
+        Ok(())
+    }
+
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
         let Some((key, value)) = self.view.step(self.table, &self.gap, way)? else {
             return Ok(None);
@@ -715,31 +724,6 @@ impl MemoryCursor<'_> {
         let entry = (key.to_vec(), value.to_vec());
         self.gap = way.past(key);
         Ok(Some(entry))
-    }
-}
-
-impl Cursor for MemoryCursor<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.gap = Gap::First;
-        Ok(())
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        self.gap = Gap::Last;
-        Ok(())
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.gap = Gap::Before(Key::from(key));
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Forward)
-    }
-
-    fn prev(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Backward)
     }
 }
 

@@ -16,6 +16,8 @@ use crate::filter::ribbon::COLUMNS_MAX;
 
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "CompactionStyle")]
 pub enum CompactionPolicy {
@@ -31,6 +33,8 @@ pub enum CompactionPolicy {
 
 /// Schedule of the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CompactionSchedule {
     /// In equal shares with the updates that make the work necessary, so that no update waits long.
@@ -42,6 +46,8 @@ pub enum CompactionSchedule {
 
 /// Thread that does the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "max_background_jobs")]
 pub enum CompactionThread {
@@ -54,6 +60,8 @@ pub enum CompactionThread {
 
 /// Size at which the memtable is full and is flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias("memtable", "write_buffer_size"))]
 pub enum WriteBuffer {
@@ -65,6 +73,8 @@ pub enum WriteBuffer {
 
 /// Memory of the filters of a table.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias("filter_policy", "BloomFilterPolicy"))]
 pub enum FilterPolicy {
@@ -82,6 +92,8 @@ pub enum FilterPolicy {
 
 /// The filters of the runs on one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "bits_per_key")]
 pub enum LevelFilter {
@@ -102,6 +114,8 @@ pub enum LevelFilter {
 /// Lookups read a run in the access mode of its level. A run that moves down without being merged
 /// is opened again in the mode of its new level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias("use_direct_reads", "O_DIRECT"))]
 pub enum DiskCache {
@@ -129,6 +143,8 @@ impl DiskCache {
 /// Kind of lookup that a memory budget favours, once the indexes and the filters of newer runs have
 /// their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[doc(alias = "optimize_filters_for_hits")]
 pub enum MemoryGoal {
@@ -174,20 +190,35 @@ pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
 }
 
 /// Configuration of a table; stored in its snapshots.
+///
+/// ```
+/// use terrane_lsm::{MergeOperator, TableConfig};
+///
+/// let config = TableConfig::default()
+///     .merge_operator(MergeOperator::add_u64_wrapping())
+///     .memory_budget(64 << 20);
+/// assert_eq!(config.memory_budget, Some(64 << 20));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[doc(alias = "ColumnFamilyOptions")]
+#[non_exhaustive]
 pub struct TableConfig {
     /// Function that combines the value of an upsert with the older one.
-    #[doc(alias = "merge_operator")]
-    pub resolve: MergeOperator,
+    #[doc(alias = "resolve")]
+    pub merge_operator: MergeOperator,
     /// Shape of the levels.
-    pub merge_policy: CompactionPolicy,
+    #[doc(alias = "merge_policy")]
+    pub compaction_policy: CompactionPolicy,
     /// Ratio of the size of a level to the level above; 2 to 16.
     pub size_ratio: u32,
     /// Schedule of the compactions.
-    pub merge_schedule: CompactionSchedule,
+    #[doc(alias = "merge_schedule")]
+    pub compaction_schedule: CompactionSchedule,
     /// Thread that does the compactions.
-    pub merge_thread: CompactionThread,
+    #[doc(alias = "merge_thread")]
+    pub compaction_thread: CompactionThread,
     /// Size of the memtable: 1 to 2³⁰ bytes or entries.
     pub write_buffer: WriteBuffer,
     /// Memory of the filters of a table.
@@ -233,7 +264,8 @@ pub struct TableConfig {
     pub disk_cache: DiskCache,
     /// Pages of compaction work that add up before an update does them, 1 to 4096. Small values
     /// spread the work most evenly; large values save a little time.
-    pub merge_batch_pages: u32,
+    #[doc(alias = "merge_batch_pages")]
+    pub compaction_batch_pages: u32,
     /// Reads that a batch of lookups keeps in flight, 1 to 1024.
     pub queue_depth: u32,
 }
@@ -241,18 +273,18 @@ pub struct TableConfig {
 impl Default for TableConfig {
     fn default() -> Self {
         Self {
-            resolve: MergeOperator::default(),
-            merge_policy: CompactionPolicy::default(),
+            merge_operator: MergeOperator::default(),
+            compaction_policy: CompactionPolicy::default(),
             size_ratio: 4,
-            merge_schedule: CompactionSchedule::default(),
-            merge_thread: CompactionThread::default(),
+            compaction_schedule: CompactionSchedule::default(),
+            compaction_thread: CompactionThread::default(),
             write_buffer: WriteBuffer::Bytes(4 << 20),
             filter: FilterPolicy::TotalFpr(0.01),
             memory_budget: None,
             memory_goal: MemoryGoal::default(),
             index: IndexKind::Auto,
             disk_cache: DiskCache::default(),
-            merge_batch_pages: 16,
+            compaction_batch_pages: 16,
             queue_depth: 128,
         }
     }
@@ -318,6 +350,84 @@ impl FilterPolicy {
 }
 
 impl TableConfig {
+    /// Sets [`merge_operator`](Self::merge_operator).
+    #[must_use]
+    pub fn merge_operator(self, merge_operator: MergeOperator) -> Self {
+        Self { merge_operator, ..self }
+    }
+
+    /// Sets [`compaction_policy`](Self::compaction_policy).
+    #[must_use]
+    pub fn compaction_policy(self, compaction_policy: CompactionPolicy) -> Self {
+        Self { compaction_policy, ..self }
+    }
+
+    /// Sets [`size_ratio`](Self::size_ratio).
+    #[must_use]
+    pub fn size_ratio(self, size_ratio: u32) -> Self {
+        Self { size_ratio, ..self }
+    }
+
+    /// Sets [`compaction_schedule`](Self::compaction_schedule).
+    #[must_use]
+    pub fn compaction_schedule(self, compaction_schedule: CompactionSchedule) -> Self {
+        Self { compaction_schedule, ..self }
+    }
+
+    /// Sets [`compaction_thread`](Self::compaction_thread).
+    #[must_use]
+    pub fn compaction_thread(self, compaction_thread: CompactionThread) -> Self {
+        Self { compaction_thread, ..self }
+    }
+
+    /// Sets [`write_buffer`](Self::write_buffer).
+    #[must_use]
+    pub fn write_buffer(self, write_buffer: WriteBuffer) -> Self {
+        Self { write_buffer, ..self }
+    }
+
+    /// Sets [`filter`](Self::filter).
+    #[must_use]
+    pub fn filter(self, filter: FilterPolicy) -> Self {
+        Self { filter, ..self }
+    }
+
+    /// Sets [`memory_budget`](Self::memory_budget).
+    #[must_use]
+    pub fn memory_budget(self, memory_budget: impl Into<Option<u64>>) -> Self {
+        Self { memory_budget: memory_budget.into(), ..self }
+    }
+
+    /// Sets [`memory_goal`](Self::memory_goal).
+    #[must_use]
+    pub fn memory_goal(self, memory_goal: MemoryGoal) -> Self {
+        Self { memory_goal, ..self }
+    }
+
+    /// Sets [`index`](Self::index).
+    #[must_use]
+    pub fn index(self, index: IndexKind) -> Self {
+        Self { index, ..self }
+    }
+
+    /// Sets [`disk_cache`](Self::disk_cache).
+    #[must_use]
+    pub fn disk_cache(self, disk_cache: DiskCache) -> Self {
+        Self { disk_cache, ..self }
+    }
+
+    /// Sets [`compaction_batch_pages`](Self::compaction_batch_pages).
+    #[must_use]
+    pub fn compaction_batch_pages(self, compaction_batch_pages: u32) -> Self {
+        Self { compaction_batch_pages, ..self }
+    }
+
+    /// Sets [`queue_depth`](Self::queue_depth).
+    #[must_use]
+    pub fn queue_depth(self, queue_depth: u32) -> Self {
+        Self { queue_depth, ..self }
+    }
+
     /// Checks every option.
     ///
     /// # Errors
@@ -339,7 +449,7 @@ impl TableConfig {
             check("disk_cache", "levels up to ", level, 1, LEVELS_MAX as u32)?;
         }
 
-        check("merge_batch_pages", "", self.merge_batch_pages, 1, 4096)?;
+        check("compaction_batch_pages", "", self.compaction_batch_pages, 1, 4096)?;
         check("queue_depth", "", self.queue_depth, 1, 1024)
     }
 
@@ -392,7 +502,7 @@ impl TableConfig {
                 let ratio = f64::from(self.size_ratio);
                 let above = last.saturating_sub(level);
                 let share = if above == 0 {
-                    match self.merge_policy {
+                    match self.compaction_policy {
                         CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => 0.6,
                         CompactionPolicy::Tiering => 0.5 / ratio,
                     }
@@ -580,23 +690,23 @@ impl DiskCache {
 impl TableConfig {
     /// Writes all but the merge operator.
     pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u8(self.merge_policy.tag()).u32(self.size_ratio);
-        out.u8(self.merge_schedule.tag()).u8(self.merge_thread.tag());
+        out.u8(self.compaction_policy.tag()).u32(self.size_ratio);
+        out.u8(self.compaction_schedule.tag()).u8(self.compaction_thread.tag());
         self.write_buffer.encode(out);
         self.filter.encode(out);
         out.u64(self.memory_budget.unwrap_or(0)).u8(self.memory_goal.tag());
         out.u8(self.index.tag());
         self.disk_cache.encode(out);
-        out.u32(self.merge_batch_pages).u32(self.queue_depth);
+        out.u32(self.compaction_batch_pages).u32(self.queue_depth);
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for an unknown tag or an option out of
     /// range.
     pub(crate) fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
-        let merge_policy = CompactionPolicy::from_tag(input.u8()?);
+        let compaction_policy = CompactionPolicy::from_tag(input.u8()?);
         let size_ratio = input.u32()?;
-        let merge_schedule = CompactionSchedule::from_tag(input.u8()?);
-        let merge_thread = CompactionThread::from_tag(input.u8()?);
+        let compaction_schedule = CompactionSchedule::from_tag(input.u8()?);
+        let compaction_thread = CompactionThread::from_tag(input.u8()?);
         let write_buffer = WriteBuffer::decode(input)?;
 
         // Bytes behind a filter of an unknown kind cannot be located.
@@ -606,22 +716,22 @@ impl TableConfig {
         let index = IndexKind::from_tag(input.u8()?);
         let disk_cache = DiskCache::decode(input)?;
 
-        let merge_batch_pages = input.u32()?;
+        let compaction_batch_pages = input.u32()?;
         let queue_depth = input.u32()?;
         let config = || {
             Some(Self {
-                resolve: MergeOperator::default(),
-                merge_policy: merge_policy?,
+                merge_operator: MergeOperator::default(),
+                compaction_policy: compaction_policy?,
                 size_ratio,
-                merge_schedule: merge_schedule?,
-                merge_thread: merge_thread?,
+                compaction_schedule: compaction_schedule?,
+                compaction_thread: compaction_thread?,
                 write_buffer: write_buffer?,
                 filter,
                 memory_budget,
                 memory_goal: memory_goal?,
                 index: index?,
                 disk_cache: disk_cache?,
-                merge_batch_pages,
+                compaction_batch_pages,
                 queue_depth,
             })
         };
@@ -640,21 +750,21 @@ mod tests {
         vec![
             default.clone(),
             TableConfig {
-                merge_policy: CompactionPolicy::Levelling,
+                compaction_policy: CompactionPolicy::Levelling,
                 size_ratio: 7,
-                merge_schedule: CompactionSchedule::OneShot,
-                merge_thread: CompactionThread::Background,
+                compaction_schedule: CompactionSchedule::OneShot,
+                compaction_thread: CompactionThread::Background,
                 write_buffer: WriteBuffer::Entries(5),
                 filter: FilterPolicy::PerLevel(levels),
                 memory_goal: MemoryGoal::Miss,
                 index: IndexKind::Compact,
                 disk_cache: DiskCache::LevelsUpTo(2),
-                merge_batch_pages: 3,
+                compaction_batch_pages: 3,
                 queue_depth: 9,
                 ..default.clone()
             },
             TableConfig {
-                merge_policy: CompactionPolicy::Tiering,
+                compaction_policy: CompactionPolicy::Tiering,
                 filter: FilterPolicy::Fpr(0.002),
                 index: IndexKind::Ordinary,
                 disk_cache: DiskCache::None,

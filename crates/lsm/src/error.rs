@@ -15,9 +15,9 @@
 //! | `TableTooLarge` | the same |
 //! | `TableUnionNotCompatible` | the same, also for another merge operator; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
 //! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
-//! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
+//! | `SnapshotNotCompatible` | the same for labels, [`Error::MergeOperatorMismatch`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
-//! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
+//! | `InvalidSnapshotName` | the same; [`Error::InvalidMergeOperatorName`] |
 //! | `BlobRefInvalid` | the same |
 //! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::UpsertTooLarge`], [`Error::LabelTooLarge`] |
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
@@ -34,10 +34,8 @@ use std::sync::Arc;
 
 use terrane_io::ErrorKind;
 
+use crate::conflict::{Conflict, key_text};
 use crate::corrupt::Corrupt;
-
-/// Bytes of a key that a message shows.
-const KEY_BYTES_SHOWN: usize = 32;
 
 /// The result of a call on the table engine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -236,7 +234,7 @@ pub enum Error {
     },
     /// A text is not the name of a merge operator of one's own.
     #[error("`{text}` cannot name a merge operator: 1 to 64 bytes, not beginning with `terrane.`")]
-    InvalidResolveName {
+    InvalidMergeOperatorName {
         /// The text.
         text: String,
     },
@@ -246,7 +244,7 @@ pub enum Error {
         Some(given) => format!("not `{given}`"),
         None => "which is not ready-made and must be given".to_owned(),
     })]
-    ResolveNotCompatible {
+    MergeOperatorMismatch {
         /// The name of the snapshot or table.
         name: String,
         /// Name of the function stored.
@@ -426,6 +424,18 @@ pub enum Error {
         /// Rule that is broken.
         reason: String,
     },
+    /// A commit came in between that changed what a transaction had read, or any commit did where
+    /// [`Store::write_if`](crate::Store::write_if) expected none. Nothing was committed. Read again
+    /// and repeat; [`Store::transact`](crate::Store::transact) does.
+    #[error("conflict: {0}; read again and repeat")]
+    Conflict(Box<Conflict>),
+    /// A table to be installed belongs to another session than the store's, or to a reader. Save a
+    /// snapshot of it, import that into the store's session, and install what is opened from it.
+    #[error("the table to install as `{name}` is of another session; import its snapshot first")]
+    TableOfOtherSession {
+        /// The name that it was to get.
+        name: String,
+    },
     /// Too many lookup batches are in flight. Take the results of some before submitting more.
     #[error("more than {limit} lookup batches are in flight; take the results of some first")]
     TooManyLookups {
@@ -477,16 +487,8 @@ impl From<terrane_io::Error> for Error {
 /// it, something else in its place. A second copy of what it holds may be readable then.
 pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     use io::ErrorKind as Kind;
-    let is_odd = matches!(error.kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
+    let is_odd = matches!(error.system_kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
     (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
-}
-
-/// The beginning of a key, in hexadecimal digits.
-fn key_text(key: &[u8]) -> String {
-    let shown = &key[..key.len().min(KEY_BYTES_SHOWN)];
-    let digits: Vec<String> = shown.iter().map(|byte| format!("{byte:02x}")).collect();
-    let more = if shown.len() < key.len() { "…" } else { "" };
-    format!("hex:{}{more}", digits.concat())
 }
 
 fn hex(digest: &[u8; 32]) -> String {
@@ -494,22 +496,11 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
-    /// Whether the disk is full. What makes room goes on as far as there is room for it: deletions,
-    /// dropping tables, deleting snapshots, [`Store::compact`](crate::Store::compact).
-    #[must_use]
-    pub fn is_no_space(&self) -> bool {
-        match self {
-            Self::Disk(error) => error.is_no_space(),
-            Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => true,
-            _ => false,
-        }
-    }
-
     /// Reaction that the error calls for.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Disk(error) => error.error_kind(),
+            Self::Disk(error) => error.kind(),
             Self::Corrupt { .. }
             | Self::FileMissing { .. }
             | Self::SessionDirCorrupted { .. }
@@ -521,16 +512,18 @@ impl Error {
             | Self::SnapshotImportDirDoesNotExist { .. }
             | Self::TableDoesNotExist { .. }
             | Self::VersionDoesNotExist { .. } => ErrorKind::NotFound,
-            Self::SessionDirLocked { .. } => ErrorKind::Locked,
+            Self::SnapshotExists { .. }
+            | Self::SnapshotExportDirExists { .. }
+            | Self::TableExists { .. }
+            | Self::VersionExists { .. } => ErrorKind::AlreadyExists,
+            Self::SessionDirLocked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
             Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => ErrorKind::NoSpace,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
-            Self::Poisoned { .. }
-            | Self::Panicked { .. }
-            | Self::SessionClosed
-            | Self::TooManyReaders { .. }
-            | Self::TooManyLookups { .. }
-            | Self::Stream { .. } => ErrorKind::Environment,
+            Self::Poisoned { .. } | Self::Panicked { .. } => ErrorKind::Poisoned,
+            Self::SessionClosed => ErrorKind::Closed,
+            Self::Stream { .. } => ErrorKind::Io,
+            Self::Conflict(_) => ErrorKind::Conflict,
             Self::NotTerrane { .. }
             | Self::NotABackup { .. }
             | Self::KeyTooLarge { .. }
@@ -538,26 +531,24 @@ impl Error {
             | Self::UpsertTooLarge { .. }
             | Self::BlobTooLarge { .. }
             | Self::BlobRefInvalid { .. }
-            | Self::InvalidResolveName { .. }
-            | Self::ResolveNotCompatible { .. }
+            | Self::InvalidMergeOperatorName { .. }
+            | Self::MergeOperatorMismatch { .. }
             | Self::TableUnionNotCompatible { .. }
             | Self::UnionTooDeep { .. }
             | Self::UnionTooLarge { .. }
             | Self::UnionOfNothing
             | Self::TablesOfDifferentSessions
+            | Self::TableOfOtherSession { .. }
             | Self::SnapshotTooLarge { .. }
             | Self::LabelTooLarge { .. }
             | Self::TableTooLarge { .. }
             | Self::InvalidConfig { .. }
             | Self::InvalidSnapshotName { .. }
-            | Self::SnapshotExists { .. }
             | Self::SnapshotNotCompatible { .. }
-            | Self::SnapshotExportDirExists { .. }
             | Self::InvalidTableName { .. }
-            | Self::TableExists { .. }
-            | Self::VersionExists { .. }
             | Self::CommitTooLarge { .. }
-            | Self::CanonicalMalformed { .. } => ErrorKind::BadInput,
+            | Self::TooManyLookups { .. }
+            | Self::CanonicalMalformed { .. } => ErrorKind::InvalidInput,
         }
     }
 
@@ -588,3 +579,5 @@ impl Error {
         Self::Corrupt { path: path.to_owned(), what }
     }
 }
+
+terrane_io::error_kind_questions!(Error);

@@ -64,9 +64,12 @@ impl LatencyRecorder {
 
 /// Latency histogram of one kind of call, by the clock of the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[doc(alias = "Histogram")]
 pub struct Latencies {
     /// Number of calls in each bucket; empty before the first call.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "read_counts"))]
     counts: Vec<u64>,
     sum_ns: u64,
 }
@@ -103,6 +106,17 @@ impl Latencies {
     pub fn max(&self) -> Duration {
         self.quantile(1.0)
     }
+}
+
+/// Reads the counts of a histogram, and refuses what no recorder can have made.
+#[cfg(feature = "serde")]
+fn read_counts<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Vec<u64>, D::Error> {
+    let counts = <Vec<u64> as serde::Deserialize>::deserialize(input)?;
+    let total = counts.iter().try_fold(0_u64, |total, &count| total.checked_add(count));
+    if counts.len() > BUCKETS || total.is_none() {
+        return Err(serde::de::Error::custom("not a latency histogram"));
+    }
+    Ok(counts)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 // Bottom-up: a module imports only from modules above it.
+mod conflict;
 mod corrupt;
 mod latency;
 mod trace;
@@ -52,6 +53,7 @@ pub use config::{
     CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, FilterPolicy, LevelFilter,
     MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, TableConfig, WriteBuffer,
 };
+pub use conflict::{Conflict, ConflictCause};
 pub use corrupt::Corrupt;
 pub use entry::digest::StateDigest;
 pub use entry::entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
@@ -69,15 +71,19 @@ pub use session::snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, Snapshot
 pub use session::transfer::{ExportReport, ImportReport, SnapshotPlace};
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use store::backup::{BackupPlace, BackupReport};
+pub use store::install::StoreLoader;
 pub use store::options::{
-    CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
+    CheckpointThread, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName, WRITE_SET_BYTES,
 };
 pub use store::reader::{ReaderOptions, StoreReader};
 pub use store::store::{NamedTable, Store, TableInfo, Ticket};
+pub use store::transaction::{TRANSACT_ATTEMPTS, Transaction, TransactionRange};
 pub use store::versions::{Version, VersionInfo};
+pub use store::write_batch::WriteBatch;
 pub use table::bulk_load::BulkLoader;
 pub use table::canonical::CanonicalSummary;
 pub use table::cursor::{Cursor, RecordRef};
 pub use table::diff::{Change, Diff};
 pub use table::session::{Session, SessionOptions};
 pub use table::table::Table;
+pub use terrane_io::{Durability, ErrorKind};

@@ -10,6 +10,8 @@ use crate::latency::{Latencies, LatencyRecorder};
 
 /// Counts of lookups in the runs of one level, and of the answers of their filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct FilterStats {
     /// Questions that a filter answered with no.
@@ -150,6 +152,8 @@ pub(crate) struct RunSums {
 
 /// A level of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct LevelStats {
     /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count,
@@ -175,6 +179,8 @@ pub struct LevelStats {
 
 /// The shape of a table at one moment, and what its handle has counted since it was made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 #[doc(alias = "Statistics")]
 pub struct TableStats {
@@ -268,6 +274,8 @@ impl TableStats {
 
 /// State of a session at one moment, and the counts of all of its handles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct SessionStats {
     /// Tables that are open.

@@ -12,7 +12,11 @@
 //! - Recovery applies the WAL in memory. The process never appends behind a WAL it found: it
 //!   rewrites, syncs and seals the found end first, because bytes of a dead process may be visible
 //!   and not durable.
-//! - Locks are taken in the order `published`, `state`, `slot`, `durable`.
+//! - Locks are taken in the order `published`, `state`, `slot`, `durable`; the lock of the write
+//!   sets is taken below all of them.
+//! - Transactions are validated when they commit, against the write sets of the commits since their
+//!   view. Write sets exist only while transactions live.
+//! - An install, a replacement and a rollback are commits without a record: a manifest has them.
 //! - A version is a place in the WAL: a base that a checkpoint left, and a commit. Retaining writes
 //!   some forty bytes.
 //!
@@ -26,10 +30,16 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod options;
+pub(crate) mod reads;
+pub(crate) mod write_sets;
 pub(crate) mod inner;
+pub(crate) mod manifest_commit;
 pub(crate) mod recovery;
 pub(crate) mod backup;
 pub(crate) mod store;
+pub(crate) mod write_batch;
+pub(crate) mod transaction;
+pub(crate) mod install;
 pub(crate) mod compact;
 pub(crate) mod versions;
 pub(crate) mod reader;

@@ -16,7 +16,9 @@
 //! | `session.retrieve_blobs` | TRACE | `count` |
 //! | `store.recovered` | DEBUG | `from`, `to`: the commits of the manifest and of the log; `log_bytes` |
 //! | `store.create_table`, `.rename_table`, `.drop_table` | DEBUG | `name`, `to` |
+//! | `store.install`, `.installed` | DEBUG | `name` |
 //! | `store.checkpoint`, `.checkpointed` | DEBUG | `commit` |
+//! | `transaction.conflict` | DEBUG | `conflict`: why an attempt is repeated |
 //! | `checkpoint.failed` | WARN | `error` |
 //! | `table.new`, `.newed` | DEBUG | `duplicate_of`, `union_of` or `snapshot` |
 //! | `table.close`, `.closed`; `.set_config`, `.config_set` | DEBUG | |

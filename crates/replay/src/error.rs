@@ -29,8 +29,11 @@ impl Class {
     fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
         match kind {
             ErrorKind::Corrupt => Self::Check,
-            ErrorKind::BadInput
+            ErrorKind::Interrupted => Self::Interrupted,
+            ErrorKind::InvalidInput
             | ErrorKind::NotFound
+            | ErrorKind::AlreadyExists
+            | ErrorKind::Conflict
             | ErrorKind::ReadOnly
             | ErrorKind::Unsupported
                 if !is_of_disk =>
@@ -57,13 +60,7 @@ impl From<&btree::Error> for Class {
 impl From<&context::Error> for Class {
     fn from(error: &context::Error) -> Self {
         use context::Error;
-        match error {
-            Error::GcCancelled => Self::Interrupted,
-            error => {
-                let is_of_disk = matches!(error, Error::Disk(_) | Error::Index { .. });
-                Self::of(error.kind(), is_of_disk)
-            }
-        }
+        Self::of(error.kind(), matches!(error, Error::Disk(_) | Error::Index { .. }))
     }
 }
 

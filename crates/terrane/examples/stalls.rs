@@ -78,14 +78,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     if updates == 0 {
         return Err("at least one update".into());
     }
-    let shares = TableConfig {
-        write_buffer: WriteBuffer::Entries(20_000),
-        disk_cache: DiskCache::All,
-        ..TableConfig::default()
-    };
+    let shares = TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(20_000))
+        .disk_cache(DiskCache::All);
 
-    let background = TableConfig { merge_thread: CompactionThread::Background, ..shares.clone() };
-    let at_once = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..shares.clone() };
+    let background = shares.clone().compaction_thread(CompactionThread::Background);
+    let at_once = shares.clone().compaction_schedule(CompactionSchedule::OneShot);
     println!("{updates} updates of one entry, latencies in microseconds");
     println!(
         "{:12} {:>11} {:>6} {:>7} {:>7} {:>7} {:>8} {:>9}",
@@ -99,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let rank = (outcome.latencies.len() - 1) as f64 * share;
             outcome.latencies[rank.round() as usize] as f64 / 1_000.0
         };
-        let pages = match config.merge_thread {
+        let pages = match config.compaction_thread {
             CompactionThread::Background => "-".to_owned(),
             _ => outcome.worst_pages.to_string(),
         };

@@ -220,11 +220,11 @@ impl Location<'_> {
                 Ok(Arc::new(Memory::new(indexes)?))
             }
             BackEnd::Lsm => {
-                let options = LsmOptions::default().with_durability(durability);
+                let options = LsmOptions::default().durability(durability);
                 Ok(Arc::new(LsmDatabase::open(self.disk.clone(), path, indexes, &options)?))
             }
             BackEnd::Btree => {
-                let options = BtreeOptions::default().with_durability(durability);
+                let options = BtreeOptions::default().durability(durability);
                 Ok(Arc::new(BtreeDatabase::open(self.disk.clone(), path, indexes, &options)?))
             }
             #[cfg(feature = "lmdb")]
@@ -234,7 +234,7 @@ impl Location<'_> {
             #[cfg(feature = "redis")]
             BackEnd::Redis => {
                 use terrane_backends::redis::Redis;
-                let options = redis_options(self.redis, indexes)?.with_durability(durability);
+                let options = redis_options(self.redis, indexes)?.durability(durability);
                 Ok(Arc::new(Redis::open(options)?))
             }
             #[cfg(not(all(feature = "lmdb", feature = "sqlite", feature = "redis")))]
@@ -286,8 +286,8 @@ impl Location<'_> {
     fn open_lmdb(&self, durability: Durability) -> Result<Arc<dyn Database>> {
         use terrane_backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
         let options = match durability {
-            Durability::None => LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() },
-            Durability::Async => LmdbOptions::transact(),
+            Durability::None => LmdbOptions::default().sync(SyncMode::None),
+            Durability::Buffered => LmdbOptions::transact(),
             Durability::Each => LmdbOptions::default(),
             Durability::Group => return Err(unsupported(self.back_end, durability, NO_GROUP)),
         };
@@ -300,11 +300,11 @@ impl Location<'_> {
         use terrane_backends::sqlite::{SqliteDatabase, SqliteOptions, Synchronous};
         let synchronous = match durability {
             Durability::None => Synchronous::Off,
-            Durability::Async => Synchronous::Normal,
+            Durability::Buffered => Synchronous::Normal,
             Durability::Each => Synchronous::Full,
             Durability::Group => return Err(unsupported(self.back_end, durability, NO_GROUP)),
         };
-        let options = SqliteOptions { synchronous, ..SqliteOptions::file(self.path) };
+        let options = SqliteOptions::file(self.path).synchronous(synchronous);
         Ok(Arc::new(SqliteDatabase::open(self.indexes, &options)?))
     }
 }
@@ -337,8 +337,7 @@ pub(crate) fn redis_options(
 
     let prefix = address.map(|address| address.prefix.clone()).unwrap_or_default();
     let password = address.map(|address| address.password.read()).transpose()?.flatten();
-    let options =
-        options.with_prefix(prefix).with_indexes(indexes.iter().copied()).with_password(password);
+    let options = options.prefix(prefix).indexes(indexes.iter().copied()).password(password);
     options.check()?;
 
     Ok(options)

@@ -109,16 +109,18 @@ impl OpenError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::UnknownScheme { .. } | Self::Address { .. } => ErrorKind::BadInput,
+            Self::UnknownScheme { .. } | Self::Address { .. } => ErrorKind::InvalidInput,
             Self::NotBuilt { .. } => ErrorKind::Unsupported,
             Self::PasswordFile { path, source } => {
                 let source = std::io::Error::from(source.kind());
-                terrane_io::Error::io("open", path, source).error_kind()
+                terrane_io::Error::io("open", path, source).kind()
             }
             Self::Database(error) => error.kind(),
         }
     }
 }
+
+terrane_io::error_kind_questions!(OpenError);
 
 /// Opens the database of a URL with these indexes, or creates it if there is none.
 ///
@@ -138,7 +140,7 @@ pub fn open(url: &str, indexes: &[&str]) -> std::result::Result<Arc<dyn Database
 /// ```no_run
 /// use terrane::kv::{Durability, OpenOptions};
 ///
-/// let options = OpenOptions::default().with_durability(Durability::Group);
+/// let options = OpenOptions::default().durability(Durability::Group);
 /// let database = options.open("lsm:/var/lib/node/ledger", &[])?;
 /// println!("{}", database.guarantee().text);
 /// # Ok::<(), terrane::kv::OpenError>(())
@@ -157,7 +159,7 @@ impl OpenOptions {
     ///
     /// Default: [`Durability::Each`] for databases in files. In memory, and in Redis, where the
     /// settings of the server decide, it is [`Durability::None`].
-    pub fn with_durability(self, durability: Durability) -> Self {
+    pub fn durability(self, durability: Durability) -> Self {
         Self { durability: Some(durability), ..self }
     }
 
@@ -168,13 +170,13 @@ impl OpenOptions {
 
     /// Sets the prefix of the keys in Redis, `terrane` by default. Databases of different prefixes
     /// in one server are independent.
-    pub fn with_redis_prefix(self, prefix: impl Into<String>) -> Self {
+    pub fn redis_prefix(self, prefix: impl Into<String>) -> Self {
         Self { redis_prefix: Some(prefix.into()), ..self }
     }
 
     /// Sets the source of the password of a Redis server. It takes precedence over a password in
     /// the URL, which other users of the machine may see among the arguments of the process.
-    pub fn with_redis_password(self, password: Password) -> Self {
+    pub fn redis_password(self, password: Password) -> Self {
         Self { redis_password: password, ..self }
     }
 
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!(database.guarantee().durability, Durability::None);
 
         let options = OpenOptions::default();
-        let durable = options.clone().with_durability(Durability::Each).open("memory:", &[]);
+        let durable = options.clone().durability(Durability::Each).open("memory:", &[]);
         assert!(matches!(durable.unwrap_err(), OpenError::Database(Error::Unsupported { .. })));
         let read = options.read_only().open("memory:", &[]);
         assert!(matches!(read.unwrap_err(), OpenError::Database(Error::Unsupported { .. })));
@@ -409,7 +411,7 @@ mod tests {
         assert_eq!(known.contains(&"lmdb"), cfg!(feature = "lmdb"));
         assert_eq!(known.contains(&"rediss"), cfg!(feature = "redis-tls"));
         assert!(error.to_string().contains("memory, lsm, btree"), "{error}");
-        assert_eq!(error.kind(), ErrorKind::BadInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Embedded, on-disk storage for the state of blockchain nodes and other ledgers.
 //!
 //! ```
-//! use terrane::lsm::{Store, StoreOptions, TableConfig, TableName, Update};
+//! use terrane::lsm::{Store, StoreOptions, TableConfig, WriteBatch};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let place = tempfile::tempdir()?;
 //! # let dir = place.path().join("demo");
 //! let store = Store::open_dir(&dir, &StoreOptions::default().create_dir())?;
-//! let accounts = store.create_table(&TableName::new("accounts")?, &TableConfig::default())?;
+//! let accounts = store.table_or_create("accounts", &TableConfig::default())?;
 //!
-//! let block = [("alice", Update::Insert(b"100")), ("bob", Update::Insert(b"7"))];
-//! accounts.write_batch(&block)?.wait()?; // atomic; durable when `wait` returns
+//! let mut block = WriteBatch::new();
+//! block.insert(&accounts, "alice", "100");
+//! block.insert(&accounts, "bob", "7");
+//! store.write(&block)?.wait()?; // atomic; durable when `wait` returns
 //! let version = store.retain(None)?; // all tables as of this commit
 //!
 //! accounts.delete(b"alice")?.wait()?;
@@ -25,7 +27,7 @@
 //!
 //! | you keep | begin with |
 //! |---|---|
-//! | named tables with atomic commits, ranges, versions, roll-back | [`lsm::Store`] |
+//! | named tables with atomic commits, transactions, ranges, versions, roll-back | [`lsm::Store`] |
 //! | places of objects by hash, read by other processes | [`btree::Index`] |
 //! | versioned trees with the hashes of Tezos | [`context::Store`] |
 //! | address maps with the roots of Hyperledger Transact | [`radix::Store`] |
@@ -59,6 +61,10 @@
 mod back_end;
 pub mod kv;
 pub mod state_dir;
+pub mod radix;
+mod error;
+#[cfg(test)]
+mod serde_forms;
 
 #[doc(inline)]
 pub use terrane_backends as backends;
@@ -70,12 +76,13 @@ pub use terrane_context as context;
 pub use terrane_io as io;
 #[doc(inline)]
 pub use terrane_lsm as lsm;
-#[doc(inline)]
-pub use terrane_radix as radix;
+
+pub use error::{Error, Result};
 
 /// Names that a program with named tables uses first.
 pub mod prelude {
     pub use terrane_lsm::{
-        Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update, Version,
+        Durability, ErrorKind, NamedTable, Record, SnapshotName, Store, StoreOptions, TableConfig,
+        TableName, Ticket, Transaction, Update, Version, WriteBatch,
     };
 }

@@ -32,6 +32,7 @@
 //! # }
 //! ```
 //!
+//! [`radix::open_dir`](crate::radix::open_dir) is the short form for a state over LSM tables.
 //! [`OpenOptions`] has the rest: durability, servers of Redis, cache sizes, repair.
 //!
 //! | name               | content                                                          |

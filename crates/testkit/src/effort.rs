@@ -75,7 +75,7 @@ pub fn places(range: Range<u64>, every: u64, seed: u64) -> impl Iterator<Item = 
     sample(range, by_effort(every, 1), seed)
 }
 
-fn sample(range: Range<u64>, every: u64, seed: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn sample(range: Range<u64>, every: u64, seed: u64) -> impl Iterator<Item = u64> {
     assert!(every > 0, "a stretch of no places has none to visit");
     let end = range.end;
 

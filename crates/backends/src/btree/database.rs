@@ -1,21 +1,21 @@
 //! Database over one index: opening, commits, and the rest of the contract.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use terrane_btree::{Index, PAGE_SIZE};
 use terrane_io::Disk;
-use terrane_kv::{Counts, Database, Durability, Error, Guarantee, Reader, Receipt, Result, Writer};
+use terrane_kv::overlay::changes::{Changes, Known};
+use terrane_kv::overlay::engine::{Common, Engine};
+use terrane_kv::overlay::failure::check_dir;
+use terrane_kv::{Durability, Error, Receipt, Result};
 
 use super::changes::{Before, Rows};
 use super::options::{BtreeOptions, NAME, broken, error};
 use super::row::{self, PIECES};
 use super::snapshot::{BtreeSnapshot, Source};
 use super::tables::{entries_of, open_tables};
-use crate::overlay::changes::{Changes, Known};
-use crate::overlay::engine::{Common, Engine};
-use crate::overlay::failure::check_dir;
 
 /// Database in one B+tree; `docs/format/tables.md` has the bytes.
 ///
@@ -26,18 +26,11 @@ use crate::overlay::failure::check_dir;
 #[derive(Debug)]
 pub struct BtreeDatabase {
     common: Common,
-    engine: Btree,
     options: BtreeOptions,
-    dir: PathBuf,
-}
-
-#[derive(Debug)]
-struct Btree {
     /// Shared with the snapshots: the index keeps their pages.
     index: Arc<Index>,
     /// The main table and the indexes: the key of each table's row, and its number.
     tables: Arc<[(Vec<u8>, u8)]>,
-    is_synced_each: bool,
     /// Number of the next value in pieces.
     next_value: AtomicU64,
 }
@@ -59,7 +52,7 @@ impl BtreeDatabase {
         options: &BtreeOptions,
     ) -> Result<Self> {
         let config = options.config()?;
-        let (common, disk) = Common::new(NAME, indexes, options.durability, disk)?;
+        let (common, disk) = Common::new(NAME, disk, dir, indexes, options.durability)?;
         let call = check_dir(NAME, disk.as_ref(), dir)?;
         let failed = |failure| error(call, failure);
         let index = Index::open_or_create(disk, dir, &config).map_err(failed)?;
@@ -67,7 +60,7 @@ impl BtreeDatabase {
 
         // Pieces ascend by the number of their value, so the last key has the greatest number.
         let mut last = index.range_back([PIECES]..).map_err(failed)?;
-        let next_value = match last.next().map_err(failed)? {
+        let next_value = match last.next_ref().map_err(failed)? {
             None => 0,
             Some((key, _)) => {
                 let id = row::piece_id(key).and_then(|id| id.checked_add(1));
@@ -75,20 +68,15 @@ impl BtreeDatabase {
             }
         };
 
-        let engine = Btree {
+        Ok(Self {
+            common,
+            options: options.clone(),
             index: Arc::new(index),
             tables: tables.into(),
-            is_synced_each: options.durability == Durability::Each,
             next_value: AtomicU64::new(next_value),
-        };
-
-        let options = options.clone();
-        let dir = dir.to_owned();
-        Ok(Self { common, engine, options, dir })
+        })
     }
-}
 
-impl Btree {
     /// An error of a write: [`Error::Poisoned`] if a sync failed.
     fn error(&self, call: &'static str, failure: terrane_btree::Error) -> Error {
         match failure {
@@ -100,10 +88,20 @@ impl Btree {
     }
 }
 
-impl Engine for Btree {
+impl Engine for BtreeDatabase {
+    const NAME: &'static str = NAME;
+
     type Snapshot = BtreeSnapshot;
 
     const WANTS_KNOWN: bool = true;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.index.is_poisoned()
+    }
 
     fn snapshot(&self) -> Result<BtreeSnapshot> {
         let snapshot = self.index.snapshot().map_err(|failure| error("reader", failure))?;
@@ -154,61 +152,25 @@ impl Engine for Btree {
         let (updates, was_there) = rows.updates(&put, &gone);
 
         let position = self.index.commit_known(&updates, was_there).map_err(failed)?;
-        if self.is_synced_each {
+        if self.options.durability == Durability::Each {
             self.index.sync_to(position).map_err(failed)?;
         }
 
         Ok(Receipt(position))
     }
-}
 
-impl Database for BtreeDatabase {
-    fn name(&self) -> &'static str {
-        NAME
+    fn sync_to(&self, receipt: Receipt) -> Result<()> {
+        self.index.sync_to(receipt.0).map_err(|failure| self.error("settle", failure))
     }
 
-    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
-        self.common.reader(&self.engine)
+    fn sync_all(&self) -> Result<()> {
+        self.index.flush(true).map_err(|failure| self.error("sync", failure))
     }
 
-    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        if self.engine.index.is_poisoned() {
-            return Err(Error::Poisoned { back_end: NAME });
-        }
-        self.common.writer(&self.engine)
-    }
-
-    fn last_commit(&self) -> Option<u64> {
-        Some(self.common.last_commit())
-    }
-
-    fn settle(&self, receipt: Receipt) -> Result<()> {
-        self.common.check_open("settle")?;
-        match self.common.durability() {
-            Durability::None | Durability::Async => Ok(()),
-            Durability::Each | Durability::Group => {
-                let settled = self.engine.index.sync_to(receipt.0);
-                settled.map_err(|failure| self.engine.error("settle", failure))
-            }
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.common.check_open("sync")?;
-        self.common.check_syncs()?;
-        self.engine.index.flush(true).map_err(|failure| self.engine.error("sync", failure))
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        self.common.guarantee()
-    }
-
-    fn settings(&self) -> Vec<(&'static str, String)> {
+    fn own_settings(&self) -> Vec<(&'static str, String)> {
         let options = &self.options;
         let buffer_bytes = options.buffer_bytes.unwrap_or(options.memory_bytes / 3);
         vec![
-            ("path", self.dir.display().to_string()),
-            ("durability", options.durability.name().to_owned()),
             ("memory_bytes", options.memory_bytes.to_string()),
             ("buffer_bytes", buffer_bytes.to_string()),
             ("page_bytes", PAGE_SIZE.to_string()),
@@ -216,26 +178,13 @@ impl Database for BtreeDatabase {
         ]
     }
 
-    fn counts(&self) -> Counts {
-        self.common.counts()
-    }
-
-    fn disk_bytes(&self) -> Result<u64> {
-        self.common.disk_bytes(&self.dir)
-    }
-
     /// Packs half-empty leaves, moves pages from the end of the file into free ones, and cuts the
     /// file. Pages that snapshots need stay.
-    fn compact(&self) -> Result<()> {
-        self.common.check_open("compact")?;
-        let compacted = self.engine.index.compact();
-        compacted.map(drop).map_err(|failure| self.engine.error("compact", failure))
+    fn compact_files(&self) -> Result<()> {
+        self.index.compact().map(drop).map_err(|failure| self.error("compact", failure))
     }
 
-    fn close(&self) -> Result<()> {
-        if !self.common.close() {
-            return Ok(());
-        }
-        self.engine.index.close().map_err(|failure| error("close", failure))
+    fn close_files(&self) -> Result<()> {
+        self.index.close().map_err(|failure| error("close", failure))
     }
 }

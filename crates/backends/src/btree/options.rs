@@ -1,9 +1,8 @@
 //! Options of a [`BtreeDatabase`](crate::BtreeDatabase), and errors of the engine.
 
 use terrane_btree::{Config, PAGE_SIZE};
+use terrane_kv::overlay::failure::{disk_error, locked};
 use terrane_kv::{Durability, Error, Result};
-
-use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "btree";
 
@@ -17,7 +16,7 @@ const COMMIT_BYTES_MAX: usize = 1 << 30;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BtreeOptions {
-    /// Durability of commits. `None` never syncs, `Async` syncs at checkpoints only.
+    /// Durability of commits. `None` never syncs, `Buffered` syncs at checkpoints only.
     pub durability: Durability,
     /// Bytes of memory for cached pages and pending updates; default 256 MiB, at least 1 MiB. A
     /// commit takes its own size in addition.
@@ -33,7 +32,7 @@ pub struct BtreeOptions {
 impl Default for BtreeOptions {
     fn default() -> Self {
         Self {
-            durability: Durability::default(),
+            durability: Durability::Each,
             memory_bytes: MEMORY_BYTES_DEFAULT,
             buffer_bytes: None,
             page_bytes: PAGE_SIZE,
@@ -43,10 +42,34 @@ impl Default for BtreeOptions {
 }
 
 impl BtreeOptions {
-    /// Sets the durability.
+    /// Sets [`durability`](Self::durability).
     #[must_use]
-    pub fn with_durability(self, durability: Durability) -> Self {
+    pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
+    }
+
+    /// Sets [`memory_bytes`](Self::memory_bytes).
+    #[must_use]
+    pub fn memory_bytes(self, memory_bytes: usize) -> Self {
+        Self { memory_bytes, ..self }
+    }
+
+    /// Sets [`buffer_bytes`](Self::buffer_bytes).
+    #[must_use]
+    pub fn buffer_bytes(self, buffer_bytes: impl Into<Option<usize>>) -> Self {
+        Self { buffer_bytes: buffer_bytes.into(), ..self }
+    }
+
+    /// Sets [`page_bytes`](Self::page_bytes).
+    #[must_use]
+    pub fn page_bytes(self, page_bytes: usize) -> Self {
+        Self { page_bytes, ..self }
+    }
+
+    /// Sets [`log_bytes_max`](Self::log_bytes_max).
+    #[must_use]
+    pub fn log_bytes_max(self, log_bytes_max: u64) -> Self {
+        Self { log_bytes_max, ..self }
     }
 
     pub(super) fn config(&self) -> Result<Config> {
@@ -55,9 +78,9 @@ impl BtreeOptions {
             let why = "pages have 4096 bytes; leave it as it is".to_owned();
             return Err(Error::Unsupported { back_end: NAME, option, why });
         }
-        let mut config = Config::variable().with_memory(self.memory_bytes);
+        let mut config = Config::variable().memory_bytes(self.memory_bytes);
         config.buffer_bytes = self.buffer_bytes;
-        Ok(config.with_log(self.log_bytes_max).with_batch(COMMIT_BYTES_MAX))
+        Ok(config.log_bytes_max(self.log_bytes_max).batch_bytes_max(COMMIT_BYTES_MAX))
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use terrane_btree::IndexReader;
 use terrane_io::Disk;
+use terrane_kv::overlay::engine::Common;
+use terrane_kv::overlay::read_only::{Follow, ReadOnly};
 use terrane_kv::{Database, Durability, Result};
 
 use super::database::BtreeDatabase;
 use super::options::{BtreeOptions, NAME, error};
 use super::snapshot::BtreeSnapshot;
-use crate::overlay::engine::Common;
-use crate::overlay::read_only::{Follow, ReadOnly};
 
 /// Opens a reader of the index in a directory.
 fn open(disk: &Arc<dyn Disk>, dir: &Path, options: &BtreeOptions) -> Result<Arc<IndexReader>> {
@@ -75,7 +75,7 @@ impl BtreeDatabase {
         indexes: &[&str],
         options: &BtreeOptions,
     ) -> Result<Arc<dyn Database>> {
-        let (common, disk) = Common::new(NAME, indexes, Durability::Each, disk)?;
+        let (common, disk) = Common::new(NAME, disk, dir, indexes, Durability::Each)?;
         let reader = open(&disk, dir, options)?;
 
         // Fails here, and not at the first reader, if a table is missing.
@@ -89,6 +89,6 @@ impl BtreeDatabase {
             reader,
         };
 
-        Ok(Arc::new(ReadOnly::new(common, follower, dir)))
+        Ok(Arc::new(ReadOnly::new(common, follower)))
     }
 }

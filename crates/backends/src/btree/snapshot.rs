@@ -4,19 +4,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use terrane_btree::{Index, IndexReader};
-use terrane_kv::gap::{Gap, Way};
+use terrane_kv::gap::{Gap, GapCursor, Way};
+use terrane_kv::overlay::engine::Snapshot;
 use terrane_kv::{Cursor, Entry, Error, Result};
 
 use super::options::{NAME, broken, error};
 use super::row::{self, MAIN, NAMES, PIECE_BYTES, Row, Split, read_row};
 use super::tables::{entries_of, names_of, stored_tables};
-use crate::overlay::engine::Snapshot;
 
 /// Pieces that one lookup reads.
 const PIECES_AT_ONCE: usize = 4096;
 
 /// Snapshot of the index, by tables.
-pub(super) struct BtreeSnapshot {
+pub struct BtreeSnapshot {
     pub(super) source: Source,
     pub(super) tables: Arc<[(Vec<u8>, u8)]>,
 }
@@ -211,6 +211,16 @@ impl TableCursor<'_> {
             Way::Backward => source.range_back(low..at),
         }
     }
+}
+
+impl GapCursor for TableCursor<'_> {
+    type Key = Vec<u8>;
+
+    fn go_to(&mut self, gap: Gap<Vec<u8>>) -> Result<()> {
+        self.gap = gap;
+        self.going = None;
+        Ok(())
+    }
 
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
         let failed = |failure| error("cursor", failure);
@@ -221,7 +231,7 @@ impl TableCursor<'_> {
             None => self.begin(way).map_err(failed)?,
         };
 
-        let found = going.next().map_err(failed)?;
+        let found = going.next_ref().map_err(failed)?;
         let found = found.map(|(key, row)| (key.to_vec(), row.to_vec()));
         self.going = Some((way, going));
         let Some((mut key, row)) = found else { return Ok(None) };
@@ -230,35 +240,5 @@ impl TableCursor<'_> {
         self.gap = way.past(key.clone());
 
         Ok(Some((key, value)))
-    }
-
-    fn go_to(&mut self, gap: Gap<Vec<u8>>) {
-        self.gap = gap;
-        self.going = None;
-    }
-}
-
-impl Cursor for TableCursor<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.go_to(Gap::First);
-        Ok(())
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        self.go_to(Gap::Last);
-        Ok(())
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.go_to(Gap::Before(key.to_vec()));
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Forward)
-    }
-
-    fn prev(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Backward)
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn names_of(indexes: &[&str]) -> impl Iterator<Item = String> {
 /// Reads the keys and numbers of all tables; `None` if the index holds no tables.
 pub(super) fn stored_tables(mut rows: terrane_btree::Cursor) -> Result<Option<Tables>> {
     let failed = |failure| error("open", failure);
-    match rows.next().map_err(failed)? {
+    match rows.next_ref().map_err(failed)? {
         Some((key, value)) if key == row::name_key("") => {
             if value != [ROWS_VERSION] {
                 let what = format!("rows of version {value:02x?}; this program reads 1");
@@ -28,7 +28,7 @@ pub(super) fn stored_tables(mut rows: terrane_btree::Cursor) -> Result<Option<Ta
     }
 
     let mut known = Tables::new();
-    while let Some((key, value)) = rows.next().map_err(failed)? {
+    while let Some((key, value)) = rows.next_ref().map_err(failed)? {
         let Some((number, _)) = row::read_name(value) else {
             return Err(broken(format!("row {key:02x?} of a table")));
         };

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::turn::Turn;
 use terrane_kv::{
     Counts, Database, Durability, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Writer,
@@ -21,7 +22,6 @@ use super::options::{LmdbGrowth, LmdbOptions};
 use super::readers::Readers;
 use super::snapshot::LmdbReader;
 use super::writer::LmdbWriter;
-use crate::overlay::names::IndexNames;
 use crate::own_file::{OwnFiles, with_suffix};
 
 const FILES: OwnFiles = OwnFiles(NAME);
@@ -255,7 +255,7 @@ impl Database for LmdbDatabase {
                 "LMDB, data and head synced at each commit: every commit survives a loss of power",
             ),
             SyncMode::NoMeta => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "LMDB with NOMETASYNC: consistent after a loss of power; the last commit may be undone",
             ),

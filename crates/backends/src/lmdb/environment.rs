@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::{Error, INDEXES_MAX, Result};
 use terrane_lmdb::{
     EnvFlags, Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind,
@@ -11,7 +12,6 @@ use terrane_lmdb::{
 
 use super::failure::{NAME, error_of, full};
 use super::options::{LmdbGrowth, LmdbOptions, round_down, round_up};
-use crate::overlay::names::IndexNames;
 
 /// Name of the main table.
 pub(super) const MAIN: &str = "main";

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::{Counts, Error, Receipt, Result};
 use terrane_lmdb::SyncMode;
 
 use super::failure::NAME;
 use super::options::LmdbOptions;
 use super::readers::Readers;
-use crate::overlay::names::IndexNames;
 
 #[derive(Debug)]
 pub(super) struct Inner {

@@ -2,11 +2,11 @@
 
 use std::ops::Bound;
 
+use terrane_kv::overlay::paging::{PAGE_BYTES, Pages};
 use terrane_kv::{Entry, KEY_BYTES_MAX, Result};
 use terrane_lmdb::{EnvironmentTable, PageLimit, Snapshot, Transaction};
 
 use super::failure::error_of;
-use crate::overlay::paging::{PAGE_BYTES, Pages};
 
 /// Whether a database can have a key.
 pub(super) fn is_key(key: &[u8]) -> bool {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use terrane_kv::overlay::names::IndexNames;
+use terrane_kv::overlay::paging::PagedCursor;
 use terrane_kv::{Cursor, Reader, Result, Table};
 use terrane_lmdb::{EnvironmentTable, Snapshot};
 
 use super::failure::error_of;
 use super::pages::{SnapshotPages, is_key};
 use super::readers::ReaderLease;
-use crate::overlay::names::IndexNames;
-use crate::overlay::paging::PagedCursor;
 
 pub(super) struct LmdbReader {
     /// Declared before the lease, so that it is dropped first: without a lease there is no

@@ -1,5 +1,6 @@
 //! Writer: a transaction of LMDB, and the log to repeat it from when the map has grown.
 
+use terrane_kv::overlay::paging::PagedCursor;
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{
     Cursor, Error, KEY_BYTES_MAX, Reader, Receipt, Result, Table, Writer, check_entry,
@@ -11,7 +12,6 @@ use super::failure::{back_end_error, busy, error_of, full};
 use super::inner::Inner;
 use super::options::round_down;
 use super::pages::{TransactionPages, is_key};
-use crate::overlay::paging::PagedCursor;
 
 /// Logged change of a transaction, to be repeated when the map has grown.
 struct Change {

@@ -1,35 +1,31 @@
 //! Database over a store: opening, commits, and the rest of the contract.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::Disk;
-use terrane_kv::{Counts, Database, Durability, Error, Guarantee, Reader, Receipt, Result, Writer};
+use terrane_kv::overlay::changes::{Changes, Known};
+use terrane_kv::overlay::engine::{Common, Engine};
+use terrane_kv::overlay::failure::check_dir;
+use terrane_kv::{Error, Receipt, Result};
 use terrane_lsm::{NamedTable, PAGE_SIZE, Store, Update};
 
 use super::options::{LsmOptions, NAME, error, table_names};
 use super::snapshot::LsmSnapshot;
-use crate::overlay::changes::{Changes, Known};
-use crate::overlay::engine::{Common, Engine};
-use crate::overlay::failure::check_dir;
 
 /// Database in an LSM store: each table is a named table, and a commit is one record of the WAL.
 ///
 /// Cost: `overwrite` and `remove` read nothing; `put`, `delete` and `get` look one key up; `count`
 /// scans the table. A commit writes its keys and values once to the WAL, and does its share of
 /// compaction and checkpoints; with [`Durability::Each`] it syncs the WAL.
+///
+/// [`Durability::Each`]: terrane_kv::Durability::Each
 #[derive(Debug)]
 pub struct LsmDatabase {
     common: Common,
-    engine: Lsm,
-    options: LsmOptions,
-    dir: PathBuf,
-}
-
-#[derive(Debug)]
-struct Lsm {
     store: Store,
     tables: Vec<NamedTable>,
+    options: LsmOptions,
 }
 
 impl LsmDatabase {
@@ -49,7 +45,7 @@ impl LsmDatabase {
         options: &LsmOptions,
     ) -> Result<Self> {
         options.check()?;
-        let (common, disk) = Common::new(NAME, indexes, options.durability, disk)?;
+        let (common, disk) = Common::new(NAME, disk, dir, indexes, options.durability)?;
         let call = check_dir(NAME, disk.as_ref(), dir)?;
         let count = indexes.len() + 1;
         let failed = |failure| error(call, failure);
@@ -81,13 +77,9 @@ impl LsmDatabase {
             tables.push(table);
         }
 
-        let options = options.clone();
-        let dir = dir.to_owned();
-        Ok(Self { common, engine: Lsm { store, tables }, options, dir })
+        Ok(Self { common, store, tables, options: options.clone() })
     }
-}
 
-impl Lsm {
     /// An error of a write: [`Error::Poisoned`] if a sync failed.
     fn error(&self, call: &'static str, failure: terrane_lsm::Error) -> Error {
         match failure {
@@ -99,10 +91,20 @@ impl Lsm {
     }
 }
 
-impl Engine for Lsm {
+impl Engine for LsmDatabase {
+    const NAME: &'static str = NAME;
+
     type Snapshot = LsmSnapshot;
 
     const WANTS_KNOWN: bool = false;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.store.is_poisoned()
+    }
 
     fn snapshot(&self) -> Result<LsmSnapshot> {
         let tables: Vec<&NamedTable> = self.tables.iter().collect();
@@ -122,60 +124,24 @@ impl Engine for Lsm {
         let ticket = self.store.commit(&batches);
         Ok(Receipt(ticket.map_err(|failure| self.error("commit", failure))?.commit()))
     }
-}
 
-impl Database for LsmDatabase {
-    fn name(&self) -> &'static str {
-        NAME
+    fn sync_to(&self, receipt: Receipt) -> Result<()> {
+        self.store.sync_to(receipt.0).map_err(|failure| self.error("settle", failure))
     }
 
-    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
-        self.common.reader(&self.engine)
+    fn sync_all(&self) -> Result<()> {
+        self.store.sync().map_err(|failure| self.error("sync", failure))
     }
 
-    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        if self.engine.store.is_poisoned() {
-            return Err(Error::Poisoned { back_end: NAME });
-        }
-        self.common.writer(&self.engine)
-    }
-
-    fn last_commit(&self) -> Option<u64> {
-        Some(self.common.last_commit())
-    }
-
-    fn settle(&self, receipt: Receipt) -> Result<()> {
-        self.common.check_open("settle")?;
-        match self.common.durability() {
-            Durability::None | Durability::Async => Ok(()),
-            Durability::Each | Durability::Group => {
-                let settled = self.engine.store.sync_to(receipt.0);
-                settled.map_err(|failure| self.engine.error("settle", failure))
-            }
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.common.check_open("sync")?;
-        self.common.check_syncs()?;
-        self.engine.store.sync().map_err(|failure| self.engine.error("sync", failure))
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        self.common.guarantee()
-    }
-
-    fn settings(&self) -> Vec<(&'static str, String)> {
+    fn own_settings(&self) -> Vec<(&'static str, String)> {
         let options = &self.options;
-        let config = options.table(self.engine.tables.len(), true);
+        let config = options.table(self.tables.len(), true);
         let mut settings = vec![
-            ("path", self.dir.display().to_string()),
-            ("durability", options.durability.name().to_owned()),
             ("write_buffer", format!("{:?}", config.effective_write_buffer())),
             ("page_bytes", PAGE_SIZE.to_string()),
             ("compression", "none".to_owned()),
             ("filter", format!("{:?}", options.filter)),
-            ("merge_policy", format!("{:?}", options.merge_policy)),
+            ("merge_policy", format!("{:?}", options.compaction_policy)),
             ("size_ratio", options.size_ratio.to_string()),
             ("background", options.background.to_string()),
         ];
@@ -186,25 +152,12 @@ impl Database for LsmDatabase {
         settings
     }
 
-    fn counts(&self) -> Counts {
-        self.common.counts()
-    }
-
-    fn disk_bytes(&self) -> Result<u64> {
-        self.common.disk_bytes(&self.dir)
-    }
-
     /// Merges each table into one run, and removes all but the smallest segment of the WAL.
-    fn compact(&self) -> Result<()> {
-        self.common.check_open("compact")?;
-        let compacted = self.engine.store.compact(&mut |_, _| {});
-        compacted.map_err(|failure| self.engine.error("compact", failure))
+    fn compact_files(&self) -> Result<()> {
+        self.store.compact(&mut |_, _| {}).map_err(|failure| self.error("compact", failure))
     }
 
-    fn close(&self) -> Result<()> {
-        if !self.common.close() {
-            return Ok(());
-        }
-        self.engine.store.close().map_err(|failure| self.engine.error("close", failure))
+    fn close_files(&self) -> Result<()> {
+        self.store.close().map_err(|failure| self.error("close", failure))
     }
 }

@@ -1,12 +1,11 @@
 //! Options of an [`LsmDatabase`](crate::LsmDatabase), names of its tables, errors of the engine.
 
+use terrane_kv::overlay::failure::{disk_error, locked};
 use terrane_kv::{Durability, Error, Result};
 use terrane_lsm::{
     CheckpointThread, CompactionPolicy, CompactionThread, FilterPolicy, PAGE_SIZE, SessionOptions,
     StoreOptions, TableConfig, TableName, WriteBuffer,
 };
-
-use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "lsm";
 
@@ -18,7 +17,7 @@ const WRITE_BUFFER_BYTES_DEFAULT: u64 = 32 << 20;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LsmOptions {
-    /// Durability of commits. `None` never syncs, `Async` syncs at checkpoints only.
+    /// Durability of commits. `None` never syncs, `Buffered` syncs at checkpoints only.
     pub durability: Durability,
     /// Memory of all tables for memtables, filters, indexes and cached pages; the main table gets
     /// half. `None` (the default): a memtable of its own for each table, and as much as filters and
@@ -34,7 +33,7 @@ pub struct LsmOptions {
     /// Memory of filters. Not beside `memory_bytes`.
     pub filter: FilterPolicy,
     /// Shape of the levels.
-    pub merge_policy: CompactionPolicy,
+    pub compaction_policy: CompactionPolicy,
     /// Size of each level over the level above; 2 to 16.
     pub size_ratio: u32,
     /// Bytes of the WAL; default 64 MiB.
@@ -47,13 +46,13 @@ impl Default for LsmOptions {
     fn default() -> Self {
         let table = TableConfig::default();
         Self {
-            durability: Durability::default(),
+            durability: Durability::Each,
             memory_bytes: None,
             write_buffer_bytes: None,
             page_bytes: PAGE_SIZE,
             compression: None,
             filter: table.filter,
-            merge_policy: table.merge_policy,
+            compaction_policy: table.compaction_policy,
             size_ratio: table.size_ratio,
             log_bytes_max: None,
             background: false,
@@ -62,10 +61,64 @@ impl Default for LsmOptions {
 }
 
 impl LsmOptions {
-    /// Sets the durability.
+    /// Sets [`durability`](Self::durability).
     #[must_use]
-    pub fn with_durability(self, durability: Durability) -> Self {
+    pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
+    }
+
+    /// Sets [`memory_bytes`](Self::memory_bytes).
+    #[must_use]
+    pub fn memory_bytes(self, memory_bytes: impl Into<Option<u64>>) -> Self {
+        Self { memory_bytes: memory_bytes.into(), ..self }
+    }
+
+    /// Sets [`write_buffer_bytes`](Self::write_buffer_bytes).
+    #[must_use]
+    pub fn write_buffer_bytes(self, write_buffer_bytes: impl Into<Option<u64>>) -> Self {
+        Self { write_buffer_bytes: write_buffer_bytes.into(), ..self }
+    }
+
+    /// Sets [`page_bytes`](Self::page_bytes).
+    #[must_use]
+    pub fn page_bytes(self, page_bytes: usize) -> Self {
+        Self { page_bytes, ..self }
+    }
+
+    /// Sets [`compression`](Self::compression).
+    #[must_use]
+    pub fn compression(self, compression: impl Into<Option<String>>) -> Self {
+        Self { compression: compression.into(), ..self }
+    }
+
+    /// Sets [`filter`](Self::filter).
+    #[must_use]
+    pub fn filter(self, filter: FilterPolicy) -> Self {
+        Self { filter, ..self }
+    }
+
+    /// Sets [`compaction_policy`](Self::compaction_policy).
+    #[must_use]
+    pub fn compaction_policy(self, compaction_policy: CompactionPolicy) -> Self {
+        Self { compaction_policy, ..self }
+    }
+
+    /// Sets [`size_ratio`](Self::size_ratio).
+    #[must_use]
+    pub fn size_ratio(self, size_ratio: u32) -> Self {
+        Self { size_ratio, ..self }
+    }
+
+    /// Sets [`log_bytes_max`](Self::log_bytes_max).
+    #[must_use]
+    pub fn log_bytes_max(self, log_bytes_max: impl Into<Option<u64>>) -> Self {
+        Self { log_bytes_max: log_bytes_max.into(), ..self }
+    }
+
+    /// Sets [`background`](Self::background).
+    #[must_use]
+    pub fn background(self, background: bool) -> Self {
+        Self { background, ..self }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -90,17 +143,15 @@ impl LsmOptions {
     pub(super) fn table(&self, tables: usize, is_main: bool) -> TableConfig {
         debug_assert!(tables > 0, "the main table is one of them");
         let others = tables as u64 - 1;
-        let mut config = TableConfig {
-            filter: self.filter.clone(),
-            merge_policy: self.merge_policy,
-            size_ratio: self.size_ratio,
-            memory_budget: self.memory_bytes.map(|bytes| match (is_main, others) {
+        let mut config = TableConfig::default()
+            .filter(self.filter.clone())
+            .compaction_policy(self.compaction_policy)
+            .size_ratio(self.size_ratio)
+            .memory_budget(self.memory_bytes.map(|bytes| match (is_main, others) {
                 (true, 0) => bytes,
                 (true, _) => bytes / 2,
                 (false, others) => bytes / 2 / others,
-            }),
-            ..TableConfig::default()
-        };
+            }));
 
         let default = self.memory_bytes.is_none().then_some(WRITE_BUFFER_BYTES_DEFAULT);
         if let Some(bytes) = self.write_buffer_bytes.or(default) {
@@ -108,7 +159,7 @@ impl LsmOptions {
         }
 
         if self.background {
-            config.merge_thread = CompactionThread::Background;
+            config.compaction_thread = CompactionThread::Background;
         }
 
         config
@@ -116,7 +167,7 @@ impl LsmOptions {
 
     pub(super) fn store(&self) -> StoreOptions {
         let durability = match self.durability {
-            Durability::None | Durability::Async => terrane_lsm::Durability::Buffered,
+            Durability::None | Durability::Buffered => terrane_lsm::Durability::Buffered,
             Durability::Each => terrane_lsm::Durability::Each,
             Durability::Group => terrane_lsm::Durability::Group,
         };

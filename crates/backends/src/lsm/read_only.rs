@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::Disk;
+use terrane_kv::overlay::engine::Common;
+use terrane_kv::overlay::read_only::{Follow, ReadOnly};
 use terrane_kv::{Database, Durability, Result};
 use terrane_lsm::{ReaderOptions, StoreReader, TableName};
 
 use super::database::LsmDatabase;
 use super::options::{NAME, error, table_names};
 use super::snapshot::LsmSnapshot;
-use crate::overlay::engine::Common;
-use crate::overlay::read_only::{Follow, ReadOnly};
 
 /// Reader of the store, which [`Follow::snapshot`] brings up to date.
 #[derive(Debug)]
@@ -52,13 +52,13 @@ impl LsmDatabase {
         dir: &Path,
         indexes: &[&str],
     ) -> Result<Arc<dyn Database>> {
-        let (common, disk) = Common::new(NAME, indexes, Durability::Each, disk)?;
+        let (common, disk) = Common::new(NAME, disk, dir, indexes, Durability::Each)?;
         let reader = StoreReader::open(disk, dir, &ReaderOptions::default());
         let reader = reader.map_err(|failure| error("open", failure))?;
 
         // The first snapshot finds out whether all tables are there.
         let mut follower = LsmFollower { reader, names: table_names(indexes)? };
         follower.snapshot()?;
-        Ok(Arc::new(ReadOnly::new(common, follower, dir)))
+        Ok(Arc::new(ReadOnly::new(common, follower)))
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use terrane_kv::overlay::engine::Snapshot;
 use terrane_kv::{Cursor, Entry, Result};
 
 use super::options::error;
-use crate::overlay::engine::Snapshot;
 
 /// Views of all tables as of one commit.
-pub(super) struct LsmSnapshot(pub(super) Vec<Arc<terrane_lsm::Table>>);
+pub struct LsmSnapshot(pub(super) Vec<Arc<terrane_lsm::Table>>);
 
 impl Snapshot for LsmSnapshot {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -66,12 +66,12 @@ impl Cursor for TableCursor {
     }
 
     fn next(&mut self) -> Result<Option<Entry>> {
-        let record = self.0.next().map_err(|failure| error("next", failure))?;
+        let record = self.0.next().transpose().map_err(|failure| error("next", failure))?;
         Ok(record.map(|record| (record.key, record.value.into_vec())))
     }
 
     fn prev(&mut self) -> Result<Option<Entry>> {
-        let record = self.0.prev().map_err(|failure| error("prev", failure))?;
+        let record = self.0.prev().transpose().map_err(|failure| error("prev", failure))?;
         Ok(record.map(|record| (record.key, record.value.into_vec())))
     }
 }

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use terrane_kv::overlay::undo::Old;
 use terrane_kv::{Cursor, Entry, Result};
 
 use super::inner::{Page, PageRange};
-use super::undo::Old;
 
 /// Entries of the first page after a seek; each further page has twice as many.
 const ENTRIES_FIRST: usize = 16;
@@ -58,7 +58,7 @@ impl Above {
 }
 
 /// A table on the server and the entries above it. The cursor reads the page first and the entries
-/// above afterwards: see [`Undo`](super::undo::Undo).
+/// above afterwards: see [`Undo`](terrane_kv::overlay::undo::Undo).
 pub(crate) trait View {
     /// A page of the table as the server has it.
     fn page(&self, range: &PageRange) -> Result<Page>;

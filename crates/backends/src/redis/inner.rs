@@ -28,6 +28,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::redis::Value;
+use terrane_kv::overlay::undo::{Old, Undo};
 use terrane_kv::turn::{Turn, TurnGuard};
 use terrane_kv::{Counts, Durability, Error, Receipt, Result};
 
@@ -40,7 +41,6 @@ use super::script::{
     STATE, UNSTAGE, array_of, bytes_of, count_of,
 };
 use super::server_info::ServerInfo;
-use super::undo::{Old, Replaced, Undo};
 
 /// Most keys whose values one request asks for.
 pub(crate) const READ_KEYS_MAX: usize = 1_000;
@@ -118,6 +118,13 @@ struct State {
     /// When the lease began for the last time.
     renewed: Instant,
     end: Option<End>,
+}
+
+/// Entries of a table, and the values of keys that a commit changes, before the commit.
+struct Replaced<'c> {
+    table: usize,
+    count: u64,
+    values: Vec<(&'c [u8], Old)>,
 }
 
 /// Outcome of a commit.
@@ -520,8 +527,11 @@ impl Inner {
 
             // Until the answer arrives, the commit before counts as a snapshot.
             state.undo.begin(version);
-            for (table, replaced) in replaced.into_iter().flatten() {
-                state.undo.note(version + 1, table, replaced);
+            for Replaced { table, count, values } in replaced.into_iter().flatten() {
+                state.undo.note_count(version + 1, table, count);
+                for (key, old) in values {
+                    state.undo.note(version + 1, table, key, old);
+                }
             }
 
             state.in_flight = Some(InFlight { id: id.clone(), is_noted, is_lost: false });
@@ -529,7 +539,7 @@ impl Inner {
         }
     }
 
-    fn replaced(&self, version: u64, changes: &Changes) -> Result<Vec<(usize, Replaced)>> {
+    fn replaced<'c>(&self, version: u64, changes: &'c Changes) -> Result<Vec<Replaced<'c>>> {
         let point = ReadPoint::Own(version);
         let mut all = Vec::new();
         for (table, changes) in
@@ -538,8 +548,7 @@ impl Inner {
             let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
             let values = self.read(&point, table, &keys)?;
             let (count, _) = self.count(&point, table, &[])?;
-            let values = changes.keys().cloned().zip(values).collect();
-            all.push((table, Replaced { count, values }));
+            all.push(Replaced { table, count, values: keys.into_iter().zip(values).collect() });
         }
 
         Ok(all)

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::redis::IntoConnectionInfo as _;
+use terrane_kv::overlay::names::number;
 use terrane_kv::{Durability, Result, Table, check_indexes};
 
 use super::error::{NAME, error_of, unsupported};
 use super::tls;
-use crate::overlay::names::number;
 
 /// Most characters of a prefix.
 pub const PREFIX_CHARS_MAX: usize = 64;
@@ -78,14 +78,14 @@ impl Options {
     /// The prefix of the keys, `terrane` unless told: 1 to [`PREFIX_CHARS_MAX`] characters, without
     /// braces. Stores of different prefixes in one server have nothing to do with each other.
     #[must_use]
-    pub fn with_prefix(self, prefix: impl Into<String>) -> Self {
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
     /// The password, which goes before those that the URLs have: a URL may be seen by others, as in
     /// the arguments of a process.
     #[must_use]
-    pub fn with_password(self, password: Option<String>) -> Self {
+    pub fn password(self, password: Option<String>) -> Self {
         Self { password, ..self }
     }
 
@@ -94,42 +94,42 @@ impl Options {
     /// the file that the variable `SSL_CERT_FILE` of the environment names. The file is read when
     /// the store is opened.
     #[must_use]
-    pub fn with_ca_file(self, path: Option<PathBuf>) -> Self {
+    pub fn ca_file(self, path: Option<PathBuf>) -> Self {
         Self { ca_file: path, ..self }
     }
 
     /// The number of the database, which goes before the one that the URL names. A cluster has
     /// number 0 only.
     #[must_use]
-    pub fn with_database(self, number: i64) -> Self {
+    pub fn database(self, number: i64) -> Self {
         Self { database: Some(number), ..self }
     }
 
     /// How many connections there are at most, 8 unless told. A call that finds all in use waits
     /// for the read timeout.
     #[must_use]
-    pub fn with_pool(self, connections: usize) -> Self {
+    pub fn pool(self, connections: usize) -> Self {
         Self { pool: connections, ..self }
     }
 
     /// How long connecting, an answer, and sending may take: 5, 30 and 30 seconds unless told. An
     /// answer includes what the server does for it, also writing a large commit.
     #[must_use]
-    pub fn with_timeouts(self, connect: Duration, read: Duration, write: Duration) -> Self {
+    pub fn timeouts(self, connect: Duration, read: Duration, write: Duration) -> Self {
         Self { connect_timeout: connect, read_timeout: read, write_timeout: write, ..self }
     }
 
     /// How long the lock of a writing process outlives its last use, 30 seconds unless told. See
     /// [`Redis::renew`](super::Redis::renew).
     #[must_use]
-    pub fn with_lease(self, lease: Duration) -> Self {
+    pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
 
     /// Durability that commits must have; default none. The server's settings decide the
     /// durability; opening fails if they give less.
     #[must_use]
-    pub fn with_durability(self, durability: Durability) -> Self {
+    pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
 
@@ -142,7 +142,7 @@ impl Options {
 
     /// The names of the indexes.
     #[must_use]
-    pub fn with_indexes(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn indexes(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { indexes: names.into_iter().map(Into::into).collect(), ..self }
     }
 

@@ -3,11 +3,11 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use terrane_kv::overlay::undo::Old;
 use terrane_kv::{Cursor, Reader, Result, Table};
 
 use super::cursor::{Above, MergedCursor, View};
 use super::inner::{Inner, Page, PageRange, ReadPoint};
-use super::undo::Old;
 
 /// See the [module](self).
 #[derive(Debug)]

@@ -185,7 +185,7 @@ impl ServerInfo {
         let guarantee = self.guarantee();
         let is_enough = match asked {
             Durability::None => true,
-            Durability::Async => guarantee.durability != Durability::None,
+            Durability::Buffered => guarantee.durability != Durability::None,
             Durability::Each | Durability::Group => guarantee.power_loss == PowerLoss::EveryCommit,
         };
 
@@ -218,7 +218,7 @@ impl ServerInfo {
     fn promise(&self) -> (Durability, bool, PowerLoss, &'static str) {
         let none = Durability::None;
         let promised = PowerLoss::NoPromise;
-        let asynchronous = |kill, text| (Durability::Async, kill, PowerLoss::Consistent, text);
+        let asynchronous = |kill, text| (Durability::Buffered, kill, PowerLoss::Consistent, text);
         if self.config.is_none() {
             let text = "its settings not readable (CONFIG GET is forbidden): no promise";
             return (none, false, promised, text);
@@ -338,7 +338,7 @@ mod tests {
         };
 
         let none = Durability::None;
-        let lossy = Durability::Async;
+        let lossy = Durability::Buffered;
         let lost = PowerLoss::NoPromise;
         let consistent = PowerLoss::Consistent;
         let each = (Durability::Each, true, PowerLoss::EveryCommit);
@@ -365,7 +365,7 @@ mod tests {
             let mut server_info = logged("always", "no");
             server_info.info.insert(field.0.to_owned(), field.1.to_owned());
             let guarantee = server_info.guarantee();
-            assert_eq!(guarantee.durability, Durability::Async, "{field:?}");
+            assert_eq!(guarantee.durability, Durability::Buffered, "{field:?}");
             assert!(!guarantee.survives_kill && guarantee.power_loss == PowerLoss::Consistent);
         }
     }
@@ -373,9 +373,9 @@ mod tests {
     #[test]
     fn more_than_the_server_promises_is_refused() {
         let takes = |server_info: &ServerInfo, durability| {
-            server_info.check(&Options::server("redis://h").with_durability(durability)).is_ok()
+            server_info.check(&Options::server("redis://h").durability(durability)).is_ok()
         };
-        let all = [Durability::None, Durability::Async, Durability::Each, Durability::Group];
+        let all = [Durability::None, Durability::Buffered, Durability::Each, Durability::Group];
         let taken = |server_info: ServerInfo| all.map(|durability| takes(&server_info, durability));
         assert_eq!(taken(logged("always", "no")), [true; 4]);
         assert_eq!(taken(logged("everysec", "no")), [true, true, false, false]);

@@ -167,7 +167,7 @@ mod tests {
     fn authorities_are_refused_where_nothing_is_encrypted() {
         let file = Some("ca.pem".into());
         for urls in [vec!["redis://:secret-word@h"], vec!["redis+unix:///s?pass=secret-word"]] {
-            refusal(&Options::cluster(urls).with_ca_file(file.clone()));
+            refusal(&Options::cluster(urls).ca_file(file.clone()));
         }
     }
 }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
+use terrane_kv::overlay::names::IndexNames;
+use terrane_kv::overlay::paging::PAGE_BYTES;
 use terrane_kv::{Entry, Error, KEY_BYTES_MAX, Result};
 
 use super::error::{NAME, error_of};
 use super::options::{AutoVacuum, JournalMode, Reading, SqliteOptions, SqlitePlace, Synchronous};
-use crate::overlay::names::IndexNames;
-use crate::overlay::paging::PAGE_BYTES;
 
 /// Prepared statements that are kept: all of all tables.
 const STATEMENTS_MAX: usize = 256;
@@ -298,6 +298,10 @@ impl Connected {
     /// Those of SQLite.
     pub(super) fn pin(&self) -> Result<()> {
         self.run("reader", "SELECT count(*) FROM sqlite_schema")
+    }
+
+    pub(super) fn table_count(&self) -> usize {
+        self.tables.len()
     }
 
     pub(super) fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::turn::Turn;
 use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 
@@ -15,7 +16,6 @@ use super::single::Single;
 use super::single_handles::{SingleReader, SingleWriter};
 use super::wal::{Pool, WalReader, WalWriter};
 use super::writer_state::WriterState;
-use crate::overlay::names::IndexNames;
 use crate::own_file::with_suffix;
 
 /// Database in SQLite. See the [module](super).

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::{Counts, Error, Receipt, Result};
 
 use super::error::NAME;
 use super::options::{SqliteOptions, Synchronous};
-use crate::overlay::names::IndexNames;
 
 #[derive(Debug)]
 pub(super) struct Inner {

@@ -92,6 +92,7 @@ pub enum NetworkWal {
 
 /// Options of an SQLite database.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SqliteOptions {
     /// Location.
     pub place: SqlitePlace,
@@ -159,6 +160,107 @@ impl SqliteOptions {
         }
     }
 
+    /// In memory.
+    pub fn memory() -> Self {
+        Self {
+            place: SqlitePlace::Memory,
+            mmap_bytes: 0,
+            journal_mode: JournalMode::Memory,
+            synchronous: Synchronous::Off,
+            ..Self::file("")
+        }
+    }
+
+    /// Sets [`place`](Self::place).
+    #[must_use]
+    pub fn place(self, place: SqlitePlace) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Sets [`create`](Self::create).
+    #[must_use]
+    pub fn create(self, create: bool) -> Self {
+        Self { create, ..self }
+    }
+
+    /// Sets [`table_prefix`](Self::table_prefix).
+    #[must_use]
+    pub fn table_prefix(self, table_prefix: impl Into<String>) -> Self {
+        Self { table_prefix: table_prefix.into(), ..self }
+    }
+
+    /// Sets [`pool`](Self::pool).
+    #[must_use]
+    pub fn pool(self, pool: impl Into<Option<usize>>) -> Self {
+        Self { pool: pool.into(), ..self }
+    }
+
+    /// Sets [`mmap_bytes`](Self::mmap_bytes).
+    #[must_use]
+    pub fn mmap_bytes(self, mmap_bytes: u64) -> Self {
+        Self { mmap_bytes, ..self }
+    }
+
+    /// Sets [`page_bytes`](Self::page_bytes).
+    #[must_use]
+    pub fn page_bytes(self, page_bytes: impl Into<Option<u32>>) -> Self {
+        Self { page_bytes: page_bytes.into(), ..self }
+    }
+
+    /// Sets [`cache_bytes`](Self::cache_bytes).
+    #[must_use]
+    pub fn cache_bytes(self, cache_bytes: u64) -> Self {
+        Self { cache_bytes, ..self }
+    }
+
+    /// Sets [`journal_mode`](Self::journal_mode).
+    #[must_use]
+    pub fn journal_mode(self, journal_mode: JournalMode) -> Self {
+        Self { journal_mode, ..self }
+    }
+
+    /// Sets [`synchronous`](Self::synchronous).
+    #[must_use]
+    pub fn synchronous(self, synchronous: Synchronous) -> Self {
+        Self { synchronous, ..self }
+    }
+
+    /// Sets [`busy_timeout`](Self::busy_timeout).
+    #[must_use]
+    pub fn busy_timeout(self, busy_timeout: Duration) -> Self {
+        Self { busy_timeout, ..self }
+    }
+
+    /// Sets [`checkpoint_pages`](Self::checkpoint_pages).
+    #[must_use]
+    pub fn checkpoint_pages(self, checkpoint_pages: impl Into<Option<u32>>) -> Self {
+        Self { checkpoint_pages: checkpoint_pages.into(), ..self }
+    }
+
+    /// Sets [`auto_vacuum`](Self::auto_vacuum).
+    #[must_use]
+    pub fn auto_vacuum(self, auto_vacuum: impl Into<Option<AutoVacuum>>) -> Self {
+        Self { auto_vacuum: auto_vacuum.into(), ..self }
+    }
+
+    /// Sets [`pages_max`](Self::pages_max).
+    #[must_use]
+    pub fn pages_max(self, pages_max: impl Into<Option<u32>>) -> Self {
+        Self { pages_max: pages_max.into(), ..self }
+    }
+
+    /// Sets [`network_wal`](Self::network_wal).
+    #[must_use]
+    pub fn network_wal(self, network_wal: NetworkWal) -> Self {
+        Self { network_wal, ..self }
+    }
+
+    /// Sets [`unsafe_journal_off`](Self::unsafe_journal_off).
+    #[must_use]
+    pub fn unsafe_journal_off(self, unsafe_journal_off: bool) -> Self {
+        Self { unsafe_journal_off, ..self }
+    }
+
     /// The mode in which an existing file can be read.
     ///
     /// # Errors
@@ -196,17 +298,6 @@ impl SqliteOptions {
                 );
                 Err(Error::Unsupported { back_end: NAME, option: "path".into(), why })
             }
-        }
-    }
-
-    /// In memory.
-    pub fn memory() -> Self {
-        Self {
-            place: SqlitePlace::Memory,
-            mmap_bytes: 0,
-            journal_mode: JournalMode::Memory,
-            synchronous: Synchronous::Off,
-            ..Self::file("")
         }
     }
 
@@ -296,25 +387,25 @@ impl SqliteOptions {
             (JournalMode::Memory | JournalMode::Off, synchronous) => (
                 match synchronous {
                     Synchronous::Off => Durability::None,
-                    _ => Durability::Async,
+                    _ => Durability::Buffered,
                 },
                 PowerLoss::NoPromise,
                 "a kill or a loss of power within a commit may leave damage",
             ),
             (_, Synchronous::Off) => nothing,
             (JournalMode::Wal, Synchronous::Normal) => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "consistent after a loss of power; commits since the last sync of the log may be lost",
             ),
             (JournalMode::Wal, _) => every,
             (_, Synchronous::Normal) => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::NoPromise,
                 "nearly always consistent after a loss of power; some file systems may leave damage",
             ),
             (JournalMode::Delete, Synchronous::Full) => (
-                Durability::Async,
+                Durability::Buffered,
                 PowerLoss::Consistent,
                 "synced at each commit and consistent after a loss of power; the last commit may be undone, since the \
                  directory is not synced after it (EXTRA does)",

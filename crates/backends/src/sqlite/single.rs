@@ -1,15 +1,15 @@
 //! Single connection of a database without WAL: calls take turns with it, and its snapshots read
 //! through the values that later commits replaced.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use terrane_kv::overlay::undo::Undo;
 use terrane_kv::{Entry, Error, Result};
 
 use super::connection::Connected;
 use super::error::{NAME, closed};
+use super::merge::merged;
 use super::options::{JournalMode, SqliteOptions, SqlitePlace};
-use super::undo::{Undo, merged};
 
 /// Open transaction of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +26,9 @@ enum OpenTransaction {
 pub(super) struct Single {
     /// `None` when closed.
     pub(super) connected: Option<Connected>,
+    /// Old values, and the snapshots that live. The open transaction of the writer counts as a
+    /// snapshot of the last commit.
     undo: Undo,
-    /// Snapshots that live, by their number, and how many of each.
-    readers: BTreeMap<u64, usize>,
     /// The number of the last commit.
     number: u64,
     /// Snapshots below this number are broken: another program has changed the file.
@@ -45,9 +45,8 @@ impl Single {
     pub(super) fn new(connected: Connected, options: &SqliteOptions) -> Result<Self> {
         let data_version = connected.pragma("data_version")?;
         Ok(Self {
+            undo: Undo::new(connected.table_count()),
             connected: Some(connected),
-            undo: Undo::default(),
-            readers: BTreeMap::new(),
             number: 0,
             broken_below: 0,
             data_version,
@@ -102,7 +101,7 @@ impl Single {
 
     /// Opens a read transaction if a snapshot lives.
     pub(super) fn park(&mut self) -> Result<()> {
-        if self.readers.is_empty() { Ok(()) } else { self.open_park() }
+        if self.undo.is_needed() { self.open_park() } else { Ok(()) }
     }
 
     pub(super) fn unpark(&mut self) -> Result<()> {
@@ -117,33 +116,16 @@ impl Single {
     pub(super) fn enter(&mut self) -> Result<u64> {
         self.connected("reader")?;
         self.open_park()?;
-        *self.readers.entry(self.number).or_default() += 1;
+        self.undo.begin(self.number);
         Ok(self.number)
     }
 
     pub(super) fn leave(&mut self, snapshot: u64) {
-        let was_oldest =
-            self.readers.first_key_value().is_some_and(|(&oldest, _)| oldest == snapshot);
-        if let Some(count) = self.readers.get_mut(&snapshot) {
-            *count -= 1;
-            if *count == 0 {
-                self.readers.remove(&snapshot);
-            }
-        }
-
-        if was_oldest && !self.readers.contains_key(&snapshot) {
-            self.undo.forget(self.oldest());
-        }
-
-        if self.readers.is_empty() {
+        self.undo.end(snapshot);
+        if !self.undo.is_needed() {
             // If it fails, the next transaction reports the error.
             let _ = self.unpark();
         }
-    }
-
-    /// The oldest number that a snapshot has or could get.
-    fn oldest(&self) -> u64 {
-        self.readers.first_key_value().map_or(self.number, |(&oldest, _)| oldest)
     }
 
     fn check_snapshot(&self, snapshot: u64) -> Result<()> {
@@ -166,7 +148,9 @@ impl Single {
             return Err(error);
         }
         self.held = OpenTransaction::Writing;
-        self.look_for_others_or_end()
+        self.look_for_others_or_end()?;
+        self.undo.begin(self.number);
+        Ok(())
     }
 
     /// Rolls the transaction back.
@@ -175,7 +159,10 @@ impl Single {
     /// [`Error::Poisoned`] alone.
     pub(super) fn take_back(&mut self) -> Result<()> {
         let taken_back = self.take_back_changes();
-        self.undo.taken_back();
+        if self.held == OpenTransaction::Writing {
+            self.undo.forget(self.number + 1);
+            self.undo.end(self.number);
+        }
         self.held = OpenTransaction::Nothing;
         // The error that counts is that of what is taken back; without a park other programs are
         // noticed later.
@@ -192,7 +179,7 @@ impl Single {
 
         // Without a journal SQLite cannot roll back: the old values are written again.
         let put_back = || {
-            for (table, key, old) in self.undo.pending() {
+            for (table, key, old) in self.undo.noted(self.number + 1) {
                 match old {
                     Some(old) => connected.put(table, key, old)?,
                     None => connected.remove(table, key).map(drop)?,
@@ -214,10 +201,9 @@ impl Single {
         }
 
         debug_assert!(self.held == OpenTransaction::Writing);
-        self.undo.committed();
+        self.undo.end(self.number);
         self.number += 1;
         self.held = OpenTransaction::Nothing;
-        self.undo.forget_if_unread(self.readers.is_empty());
 
         // The commit stands whether this works or not; without a park other programs are noticed
         // later.
@@ -234,7 +220,7 @@ impl Single {
     ) -> Result<bool> {
         let commit = self.number + 1;
         // Only the value before the transaction's first change of a key is needed.
-        if !self.undo.has_pending(commit, table, key) {
+        if !self.undo.is_noted(commit, table, key) {
             let old = self.connected("write")?.get(table, key)?;
             self.undo.note(commit, table, key, old);
         }
@@ -248,8 +234,8 @@ impl Single {
     pub(super) fn get(&self, snapshot: u64, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_snapshot(snapshot)?;
         let connected = self.connected("get")?;
-        match self.undo.seen(snapshot, table, key) {
-            Some(old) => Ok(old.value.clone()),
+        match self.undo.value(table, key, snapshot) {
+            Some(old) => Ok(old.clone()),
             None => connected.get(table, key),
         }
     }
@@ -258,7 +244,7 @@ impl Single {
         self.check_snapshot(snapshot)?;
         let connected = self.connected("count")?;
         let mut count = connected.count(table)?;
-        for (key, old) in self.undo.after(snapshot, table, Bound::Unbounded) {
+        for (key, old) in self.undo.range(table, snapshot, (Bound::Unbounded, Bound::Unbounded)) {
             count += u64::from(old.is_some());
             count -= u64::from(connected.get(table, key)?.is_some());
         }
@@ -280,7 +266,7 @@ impl Single {
             let bound = from.as_ref().map(Vec::as_slice);
             let (page, is_last) = connected.after(table, bound, entries)?;
             let behind = page.last().map(|(key, _)| key.clone());
-            let olds = self.undo.after(snapshot, table, bound);
+            let olds = self.undo.range(table, snapshot, (bound, Bound::Unbounded));
             let merged = merged(page, is_last, olds, |a, b| a < b, entries);
             match behind {
                 Some(behind) if merged.is_empty() && !is_last => from = Bound::Excluded(behind),
@@ -304,7 +290,7 @@ impl Single {
             let bound = to.as_ref().map(Vec::as_slice);
             let (page, is_last) = connected.before(table, bound, entries)?;
             let behind = page.last().map(|(key, _)| key.clone());
-            let olds = self.undo.before(snapshot, table, bound);
+            let olds = self.undo.range(table, snapshot, (Bound::Unbounded, bound)).rev();
             let merged = merged(page, is_last, olds, |a, b| a > b, entries);
             match behind {
                 Some(behind) if merged.is_empty() && !is_last => to = Bound::Excluded(behind),

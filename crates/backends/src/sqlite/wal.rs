@@ -3,6 +3,8 @@
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use terrane_kv::overlay::names::IndexNames;
+use terrane_kv::overlay::paging::{PagedCursor, Pages};
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{Cursor, Entry, Reader, Receipt, Result, Table, Writer, check_entry};
 
@@ -10,8 +12,6 @@ use super::connection::{Connected, lock};
 use super::error::closed;
 use super::inner::Inner;
 use super::writer_state::WriterState;
-use crate::overlay::names::IndexNames;
-use crate::overlay::paging::{PagedCursor, Pages};
 
 /// Connections of snapshots that have ended, to be used again.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
-use terrane_io::{Disk, MemoryDisk, RealDisk, SimDisk, Survival};
+use terrane_io::{Disk, MemoryDisk, RealDisk, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_kv::conformance::{Extent, Subject, check};
 use terrane_kv::{Database, Durability, Error, PowerLoss, Reader, Receipt, Result, Table, Writer};
@@ -22,6 +22,7 @@ use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Sweep};
 
 const DIR: &str = "/store";
 
@@ -54,7 +55,7 @@ impl Opening {
         let disk = disk.clone();
         Ok(match self.kind {
             Kind::Lsm => {
-                let mut options = LsmOptions::default().with_durability(self.durability);
+                let mut options = LsmOptions::default().durability(self.durability);
                 if is_least {
                     options.write_buffer_bytes = Some(2_000);
                     options.log_bytes_max = Some(64 << 10);
@@ -62,7 +63,7 @@ impl Opening {
                 Arc::new(LsmDatabase::open(disk, dir, indexes, &options)?)
             }
             Kind::Btree => {
-                let mut options = BtreeOptions::default().with_durability(self.durability);
+                let mut options = BtreeOptions::default().durability(self.durability);
                 if is_least {
                     options.memory_bytes = 1 << 20;
                     options.buffer_bytes = Some(2_000);
@@ -114,7 +115,7 @@ fn keeps_the_rules(opening: Opening, disk: Arc<dyn Disk>, dir: &Path, extent: &E
 #[test]
 fn both_keep_the_rules_in_memory() {
     for kind in KINDS {
-        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
+        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Buffered };
         let extent = by_effort(Extent::small(1), Extent::default());
         keeps_the_rules(opening, MemoryDisk::new(), Path::new("/"), &extent);
     }
@@ -122,7 +123,7 @@ fn both_keep_the_rules_in_memory() {
 
 #[test]
 fn both_keep_the_rules_on_the_real_disk() {
-    let all = [Durability::Async, Durability::Group, Durability::None, Durability::Each];
+    let all = [Durability::Buffered, Durability::Group, Durability::None, Durability::Each];
     for kind in KINDS {
         for durability in &all[..by_effort(2, all.len())] {
             let durability = *durability;
@@ -275,32 +276,23 @@ fn whole_commits_after_a_crash(name: &str, opening: Opening) {
     let mut images = 0;
     for_each_seed(name, 1, |rng, seed| {
         let script = draw_script(rng, 24);
-        let whole = SimDisk::new(seed);
-        let history = run(opening, &whole, &script);
-        assert_eq!(history.committed, script.len());
-
-        for call in places(0..whole.calls(), 6, seed) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan::crash_at(call));
-            let history = run(opening, &disk, &script);
-
-            if opening.durability != Durability::None {
-                let survivals = [
-                    Survival::Nothing,
-                    Survival::Everything,
-                    Survival::Random(call),
-                    Survival::Torn(call),
-                ];
-                for survival in survivals {
-                    let states = &history.states[history.settled..];
-                    check_image(opening, &disk.after_crash(survival), states);
-                    images += 1;
-                }
-            }
-
-            check_image(opening, &disk.process_kill(), &history.states[history.committed..]);
-            images += 1;
-        }
+        let workload = |disk: &Arc<SimDisk>| {
+            let history = run(opening, disk, &script);
+            assert!(disk.has_crashed() || history.committed == script.len());
+            history
+        };
+        images += Sweep::sampled(seed, 6).crash(workload, |crash| {
+            let losses = Loss::each(crash.call)
+                .into_iter()
+                .filter(|loss| *loss == Loss::Process || opening.durability != Durability::None);
+            crash.images(losses, |image| {
+                let first = match image.loss {
+                    Loss::Power(_) => crash.run.settled,
+                    Loss::Process => crash.run.committed,
+                };
+                check_image(opening, &image.disk, &crash.run.states[first..]);
+            })
+        });
     });
 
     assert!(images > by_effort(33, 200), "{images}");
@@ -317,7 +309,7 @@ fn a_crash_at_any_call_leaves_whole_commits_in_lsm_tables() {
 
 #[test]
 fn a_crash_at_any_call_leaves_whole_commits_in_a_btree() {
-    for durability in [Durability::Each, Durability::Async, Durability::None] {
+    for durability in [Durability::Each, Durability::Buffered, Durability::None] {
         let opening = Opening { kind: Kind::Btree, memory: Memory::Least, durability };
         let name = "a_crash_at_any_call_leaves_whole_commits_in_a_btree";
         whole_commits_after_a_crash(name, opening);
@@ -497,7 +489,7 @@ fn a_store_that_is_open_is_locked_and_says_by_whom() {
 fn what_is_compacted_takes_little_more_than_what_is_there() {
     for kind in KINDS {
         let disk = SimDisk::new(3);
-        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
+        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Buffered };
         let shared: Arc<dyn Disk> = disk.clone();
         let db = opening.open(&shared, Path::new(DIR), &["one"]).unwrap();
         let key = |number: u32| Sha256::digest(number.to_le_bytes())[..16].to_vec();
@@ -540,7 +532,7 @@ fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
     const LONG: usize = 300_000;
     for kind in KINDS {
         let disk: Arc<dyn Disk> = SimDisk::new(5);
-        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
+        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Buffered };
         let db = opening.open(&disk, Path::new(DIR), &["one"]).unwrap();
         let keys = [b"a", b"b", b"c", b"d"].map(<[u8; 1]>::as_slice);
         let values = [None, Some(10), Some(LONG), Some(LONG)];
@@ -595,7 +587,7 @@ fn a_commit_costs_what_its_durability_says() {
     for kind in KINDS {
         for (durability, committed, settled) in [
             (Durability::None, 0, 0),
-            (Durability::Async, 0, 0),
+            (Durability::Buffered, 0, 0),
             (Durability::Group, 0, 1),
             (Durability::Each, 1, 1),
         ] {

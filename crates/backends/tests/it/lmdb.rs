@@ -15,7 +15,7 @@ use crate::numbered::{extent, key, keys, put, setting};
 
 /// A map that is full after a few entries.
 fn tiny() -> LmdbOptions {
-    LmdbOptions { map_bytes: Some(1), growth: LmdbGrowth::Step(1), ..LmdbOptions::default() }
+    LmdbOptions::default().map_bytes(1).growth(LmdbGrowth::Step(1))
 }
 
 struct InFile {
@@ -71,12 +71,7 @@ fn lmdb_with_the_settings_of_transact_keeps_all_rules() {
 
 #[test]
 fn lmdb_in_a_directory_keeps_all_rules() {
-    let options = LmdbOptions {
-        directory: true,
-        read_ahead: true,
-        sync: SyncMode::None,
-        ..LmdbOptions::default()
-    };
+    let options = LmdbOptions::default().directory(true).read_ahead(true).sync(SyncMode::None);
     keeps_all_rules(options, &Extent::small(3));
 }
 
@@ -85,7 +80,7 @@ fn lmdb_in_a_directory_keeps_all_rules() {
 fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
     for write_map in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let options = LmdbOptions { write_map, ..tiny() };
+        let options = tiny().write_map(write_map);
         let database = LmdbDatabase::open(folder.path().join("a"), &[], &options).unwrap();
         let mut growths = 0;
 
@@ -170,13 +165,11 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
     for write_map in [false, true] {
         for growth in [LmdbGrowth::None, LmdbGrowth::Double, LmdbGrowth::Step(100_000)] {
             let folder = tempfile::tempdir().unwrap();
-            let options = LmdbOptions {
-                growth,
-                map_bytes_max: 2 << 20,
-                write_map,
-                sync: SyncMode::None,
-                ..LmdbOptions::default()
-            };
+            let options = LmdbOptions::default()
+                .growth(growth)
+                .map_bytes_max(2 << 20)
+                .write_map(write_map)
+                .sync(SyncMode::None);
 
             let path = folder.path().join("a");
             let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
@@ -248,7 +241,7 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
 
     let folder = Path::new(&folder);
     let write_map = std::env::var("TERRANE_LMDB_WRITE_MAP").unwrap() == "yes";
-    let options = LmdbOptions { write_map, ..LmdbOptions::default() };
+    let options = LmdbOptions::default().write_map(write_map);
     let database = LmdbDatabase::open(folder.join("a"), &[], &options).unwrap();
 
     let mut filled = 0;
@@ -282,7 +275,7 @@ fn options_take_effect_and_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let modes = [
         (SyncMode::Full, false, "full", Durability::Each, PowerLoss::EveryCommit, 2),
-        (SyncMode::NoMeta, false, "no-meta", Durability::Async, PowerLoss::Consistent, 1),
+        (SyncMode::NoMeta, false, "no-meta", Durability::Buffered, PowerLoss::Consistent, 1),
         (SyncMode::None, false, "none", Durability::None, PowerLoss::NoPromise, 0),
         (SyncMode::MapAsync, true, "map-async", Durability::None, PowerLoss::NoPromise, 0),
         (SyncMode::Full, true, "full", Durability::Each, PowerLoss::EveryCommit, 2),
@@ -291,15 +284,13 @@ fn options_take_effect_and_are_read_back() {
         modes.into_iter().enumerate()
     {
         let directory = number % 2 == 1;
-        let options = LmdbOptions {
-            map_bytes: Some(300_000),
-            readers_max: 9,
-            directory,
-            read_ahead: directory,
-            sync,
-            write_map,
-            ..LmdbOptions::default()
-        };
+        let options = LmdbOptions::default()
+            .map_bytes(300_000)
+            .readers_max(9)
+            .directory(directory)
+            .read_ahead(directory)
+            .sync(sync)
+            .write_map(write_map);
 
         let path = folder.path().join(number.to_string());
         let database = LmdbDatabase::open(&path, &[], &options).unwrap();
@@ -335,14 +326,11 @@ fn options_that_cannot_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let default = LmdbOptions::default();
     let refused = [
-        ("sync", LmdbOptions { sync: SyncMode::MapAsync, ..default.clone() }),
-        (
-            "map_bytes",
-            LmdbOptions { map_bytes: Some(2 << 20), map_bytes_max: 1 << 20, ..default.clone() },
-        ),
-        ("map_bytes_max", LmdbOptions { map_bytes_max: 4096, ..default.clone() }),
-        ("growth", LmdbOptions { growth: LmdbGrowth::Step(0), ..default.clone() }),
-        ("readers_max", LmdbOptions { readers_max: 0, ..default.clone() }),
+        ("sync", default.clone().sync(SyncMode::MapAsync)),
+        ("map_bytes", default.clone().map_bytes(2 << 20).map_bytes_max(1 << 20)),
+        ("map_bytes_max", default.clone().map_bytes_max(4096)),
+        ("growth", default.clone().growth(LmdbGrowth::Step(0))),
+        ("readers_max", default.clone().readers_max(0)),
     ];
 
     for (name, options) in refused {
@@ -359,7 +347,7 @@ fn options_that_cannot_be_are_refused() {
 fn too_many_readers_are_busy_and_a_second_opening_is_locked() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
-    let options = LmdbOptions { readers_max: 3, ..LmdbOptions::default() };
+    let options = LmdbOptions::default().readers_max(3);
     let database = LmdbDatabase::open(&path, &[], &options).unwrap();
     let readers: Vec<_> = (0..3).map(|_| database.reader().unwrap()).collect();
     assert!(matches!(database.reader(), Err(Error::Busy { back_end: "lmdb", .. })));
@@ -400,7 +388,7 @@ fn compaction_gives_the_space_of_removed_entries_back() {
     for directory in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let options = LmdbOptions { directory, ..LmdbOptions::default() };
+        let options = LmdbOptions::default().directory(directory);
         let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
         put(&database, 0..3000, &[1; 1000]).unwrap();
         let mut writer = database.writer().unwrap();
@@ -550,7 +538,7 @@ const SHARED: &str = "TERRANE_LMDB_SHARED";
 #[test]
 fn snapshots_beside_a_process_that_writes_are_whole_commits() {
     use std::io::Read as _;
-    let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
+    let options = LmdbOptions::default().sync(SyncMode::None);
     if let Some(path) = std::env::var_os(SHARED) {
         let database = LmdbDatabase::open(path, &["one"], &options).unwrap();
         let is_over = std::sync::atomic::AtomicBool::new(false);
@@ -670,7 +658,7 @@ fn files_of_locks_that_are_links_are_refused_and_not_written() {
 
 /// A file with pages of every kind: branches, leaves, long values, a free list.
 fn file_of_every_kind(path: &Path) -> Vec<u8> {
-    let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
+    let options = LmdbOptions::default().sync(SyncMode::None);
     let database = LmdbDatabase::open(path, &["one"], &options).unwrap();
     put(&database, 0..600, &[7; 60]).unwrap();
     put(&database, 0..20, &[8; 9_000]).unwrap();

@@ -52,7 +52,7 @@ fn reopened(subject: &mut dyn Subject, store: Store) -> Store {
 
 /// A small memory for nodes, so that they are read again.
 fn options() -> Options {
-    Options { cache_bytes: 64 << 10, threads: 2 }
+    Options::default().cache_bytes(64 << 10).threads(2)
 }
 
 fn tree(store: &Store) -> Tree {

@@ -48,7 +48,7 @@ fn can_run() -> bool {
 
 impl Running {
     fn options(&self) -> Options {
-        Options::server(self.server.url()).with_indexes(["names"])
+        Options::server(self.server.url()).indexes(["names"])
     }
 
     fn open(&self) -> Redis {
@@ -59,7 +59,7 @@ impl Running {
 /// Short enough not to hold tests up, long enough for whatever answers at all.
 fn impatient(options: Options) -> Options {
     let time = Duration::from_millis(500);
-    options.with_timeouts(time, time, time)
+    options.timeouts(time, time, time)
 }
 
 fn put(database: &dyn Database, key: &str, value: &[u8]) -> Result<u64> {

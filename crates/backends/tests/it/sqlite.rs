@@ -58,13 +58,12 @@ impl Subject for InFile {
 }
 
 fn in_mode(journal_mode: JournalMode) -> SqliteOptions {
-    SqliteOptions {
-        journal_mode,
-        unsafe_journal_off: true,
-        // A compaction in whose way snapshots are waits so long.
-        busy_timeout: Duration::from_millis(50),
-        ..SqliteOptions::file("")
-    }
+    // A compaction in whose way snapshots are waits so long.
+    let busy_timeout = Duration::from_millis(50);
+    SqliteOptions::file("")
+        .journal_mode(journal_mode)
+        .unsafe_journal_off(true)
+        .busy_timeout(busy_timeout)
 }
 
 #[test]
@@ -91,11 +90,9 @@ fn sqlite_with_the_other_journals_keeps_all_rules() {
     let others =
         [JournalMode::Truncate, JournalMode::Persist, JournalMode::Memory, JournalMode::Off];
     for &journal_mode in by_effort(&others[..], &JOURNALS) {
-        let options = SqliteOptions {
-            synchronous: Synchronous::Off,
-            auto_vacuum: Some(AutoVacuum::Incremental),
-            ..in_mode(journal_mode)
-        };
+        let options = in_mode(journal_mode)
+            .synchronous(Synchronous::Off)
+            .auto_vacuum(AutoVacuum::Incremental);
         let report = check(&mut InFile::new(options), &Extent::small(5));
         assert_eq!(report.unwrap().kept.len(), RULES.len(), "{journal_mode:?}");
     }
@@ -112,11 +109,9 @@ fn count(database: &dyn Database) -> u64 {
 }
 
 fn in_folder(folder: &Path, journal_mode: JournalMode) -> SqliteOptions {
-    SqliteOptions {
-        place: SqlitePlace::File(folder.join("a.sqlite")),
-        busy_timeout: Duration::from_millis(1),
-        ..in_mode(journal_mode)
-    }
+    in_mode(journal_mode)
+        .place(SqlitePlace::File(folder.join("a.sqlite")))
+        .busy_timeout(Duration::from_millis(1))
 }
 
 #[test]
@@ -129,18 +124,16 @@ fn options_take_effect_and_are_read_back() {
             (Synchronous::Extra, "extra"),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let options = SqliteOptions {
-                synchronous,
-                table_prefix: "mine".into(),
-                mmap_bytes: 1 << 20,
-                page_bytes: Some(8192),
-                cache_bytes: 64 << 10,
-                auto_vacuum: Some(AutoVacuum::Full),
-                pages_max: Some(500),
-                checkpoint_pages: (journal_mode == JournalMode::Wal).then_some(7),
-                pool: (journal_mode == JournalMode::Wal).then_some(3),
-                ..in_folder(folder.path(), journal_mode)
-            };
+            let options = in_folder(folder.path(), journal_mode)
+                .synchronous(synchronous)
+                .table_prefix("mine")
+                .mmap_bytes(1 << 20)
+                .page_bytes(8192)
+                .cache_bytes(64 << 10)
+                .auto_vacuum(AutoVacuum::Full)
+                .pages_max(500)
+                .checkpoint_pages((journal_mode == JournalMode::Wal).then_some(7))
+                .pool((journal_mode == JournalMode::Wal).then_some(3));
             let database = SqliteDatabase::open(&["one"], &options).unwrap();
             let settings = [
                 "synchronous",
@@ -186,21 +179,26 @@ fn guarantees_are_those_of_the_journal_and_the_syncs() {
     let folder = tempfile::tempdir().unwrap();
     let expected = [
         (JournalMode::Wal, Synchronous::Full, Durability::Each, PowerLoss::EveryCommit, true),
-        (JournalMode::Wal, Synchronous::Normal, Durability::Async, PowerLoss::Consistent, true),
+        (JournalMode::Wal, Synchronous::Normal, Durability::Buffered, PowerLoss::Consistent, true),
         (JournalMode::Wal, Synchronous::Off, Durability::None, PowerLoss::NoPromise, true),
         (JournalMode::Delete, Synchronous::Extra, Durability::Each, PowerLoss::EveryCommit, true),
-        (JournalMode::Delete, Synchronous::Full, Durability::Async, PowerLoss::Consistent, true),
+        (JournalMode::Delete, Synchronous::Full, Durability::Buffered, PowerLoss::Consistent, true),
         (JournalMode::Persist, Synchronous::Full, Durability::Each, PowerLoss::EveryCommit, true),
-        (JournalMode::Truncate, Synchronous::Normal, Durability::Async, PowerLoss::NoPromise, true),
-        (JournalMode::Memory, Synchronous::Full, Durability::Async, PowerLoss::NoPromise, false),
+        (
+            JournalMode::Truncate,
+            Synchronous::Normal,
+            Durability::Buffered,
+            PowerLoss::NoPromise,
+            true,
+        ),
+        (JournalMode::Memory, Synchronous::Full, Durability::Buffered, PowerLoss::NoPromise, false),
         (JournalMode::Off, Synchronous::Off, Durability::None, PowerLoss::NoPromise, false),
     ];
     for (number, (journal_mode, synchronous, durability, power_loss, survives_kill)) in
         expected.into_iter().enumerate()
     {
         let path: PathBuf = folder.path().join(number.to_string());
-        let options =
-            SqliteOptions { place: SqlitePlace::File(path), synchronous, ..in_mode(journal_mode) };
+        let options = in_mode(journal_mode).place(SqlitePlace::File(path)).synchronous(synchronous);
         let guarantee = SqliteDatabase::open(&[], &options).unwrap().guarantee();
         let found = (guarantee.durability, guarantee.power_loss, guarantee.survives_kill);
         assert_eq!(found, (durability, power_loss, survives_kill), "{}", guarantee.text);
@@ -212,22 +210,16 @@ fn options_that_cannot_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = |journal_mode| in_folder(folder.path(), journal_mode);
     let refused = [
-        ("journal_mode", SqliteOptions { unsafe_journal_off: false, ..file(JournalMode::Off) }),
-        (
-            "journal_mode",
-            SqliteOptions { journal_mode: JournalMode::Wal, ..SqliteOptions::memory() },
-        ),
-        ("mmap_bytes", SqliteOptions { mmap_bytes: 1, ..SqliteOptions::memory() }),
-        ("mmap_size", SqliteOptions { mmap_bytes: 1 << 50, ..file(JournalMode::Wal) }),
-        ("pool", SqliteOptions { pool: Some(2), ..file(JournalMode::Delete) }),
-        (
-            "checkpoint_pages",
-            SqliteOptions { checkpoint_pages: Some(1), ..file(JournalMode::Delete) },
-        ),
-        ("table_prefix", SqliteOptions { table_prefix: "a\"b".into(), ..file(JournalMode::Wal) }),
-        ("page_size", SqliteOptions { page_bytes: Some(1000), ..file(JournalMode::Wal) }),
-        ("cache_bytes", SqliteOptions { cache_bytes: 1, ..file(JournalMode::Wal) }),
-        ("busy_timeout", SqliteOptions { busy_timeout: Duration::MAX, ..file(JournalMode::Wal) }),
+        ("journal_mode", file(JournalMode::Off).unsafe_journal_off(false)),
+        ("journal_mode", SqliteOptions::memory().journal_mode(JournalMode::Wal)),
+        ("mmap_bytes", SqliteOptions::memory().mmap_bytes(1)),
+        ("mmap_size", file(JournalMode::Wal).mmap_bytes(1 << 50)),
+        ("pool", file(JournalMode::Delete).pool(2)),
+        ("checkpoint_pages", file(JournalMode::Delete).checkpoint_pages(1)),
+        ("table_prefix", file(JournalMode::Wal).table_prefix("a\"b")),
+        ("page_size", file(JournalMode::Wal).page_bytes(1000)),
+        ("cache_bytes", file(JournalMode::Wal).cache_bytes(1)),
+        ("busy_timeout", file(JournalMode::Wal).busy_timeout(Duration::MAX)),
     ];
 
     for (name, options) in refused {
@@ -237,11 +229,9 @@ fn options_that_cannot_be_are_refused() {
         }
     }
 
-    let missing = SqliteOptions {
-        create: false,
-        place: SqlitePlace::File(folder.path().join("missing")),
-        ..file(JournalMode::Wal)
-    };
+    let missing = file(JournalMode::Wal)
+        .create(false)
+        .place(SqlitePlace::File(folder.path().join("missing")));
 
     assert!(matches!(SqliteDatabase::open(&[], &missing), Err(Error::BackEnd { .. })));
     assert!(!folder.path().join("missing").exists());
@@ -250,13 +240,13 @@ fn options_that_cannot_be_are_refused() {
     let path = folder.path().join("b.sqlite");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE terrane_main (a, b)").unwrap();
     let place = SqlitePlace::File(path);
-    let options = SqliteOptions { place, page_bytes: Some(8192), ..file(JournalMode::Wal) };
+    let options = file(JournalMode::Wal).place(place).page_bytes(8192);
     let opened = SqliteDatabase::open(&[], &options);
     assert!(
         matches!(&opened, Err(Error::Unsupported { option, .. }) if option == "page_size"),
         "{opened:?}"
     );
-    let options = SqliteOptions { page_bytes: None, ..options };
+    let options = options.page_bytes(None);
     let opened = SqliteDatabase::open(&[], &options);
 
     assert!(
@@ -330,8 +320,7 @@ fn a_full_file_refuses_and_goes_on_once_there_is_room() {
         }
 
         let folder = tempfile::tempdir().unwrap();
-        let options =
-            SqliteOptions { pages_max: Some(100), ..in_folder(folder.path(), journal_mode) };
+        let options = in_folder(folder.path(), journal_mode).pages_max(100);
         let database = SqliteDatabase::open(&[], &options).unwrap();
         let reader = database.reader().unwrap();
         let mut filled = 0;
@@ -391,11 +380,9 @@ fn compaction_gives_the_space_of_removed_entries_back() {
     for journal_mode in JOURNALS {
         for auto_vacuum in [AutoVacuum::None, AutoVacuum::Full, AutoVacuum::Incremental] {
             let folder = tempfile::tempdir().unwrap();
-            let options = SqliteOptions {
-                auto_vacuum: Some(auto_vacuum),
-                synchronous: Synchronous::Off,
-                ..in_folder(folder.path(), journal_mode)
-            };
+            let options = in_folder(folder.path(), journal_mode)
+                .auto_vacuum(auto_vacuum)
+                .synchronous(Synchronous::Off);
 
             let database = SqliteDatabase::open(&[], &options).unwrap();
             put(&database, 0..2000, &[1; 1000]).unwrap();
@@ -472,7 +459,7 @@ fn a_database_is_read_without_being_written() {
 fn damage_that_sqlite_finds_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
-    let options = SqliteOptions { journal_mode: JournalMode::Delete, ..SqliteOptions::file(&path) };
+    let options = SqliteOptions::file(&path).journal_mode(JournalMode::Delete);
     let database = SqliteDatabase::open(&[], &options).unwrap();
     put(&database, 0..4_000, &[7; 60]).unwrap();
     let mut writer = database.writer().unwrap();

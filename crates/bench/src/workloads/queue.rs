@@ -125,7 +125,7 @@ pub fn run(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<R
     }
 
     std::fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
-    let disk = RealDisk::new(RealOptions { queue, ..RealOptions::default() }).map_err(failed)?;
+    let disk = RealDisk::new(RealOptions::default().queue(queue)).map_err(failed)?;
     let scratch = Scratch::make(&disk, dir.join("terrane-bench-queue"), file_bytes, monitor)?;
     let access = if buffered { Access::Buffered } else { Access::Direct };
     let file = disk.open(&scratch.path, OpenMode::Read, access).map_err(failed)?;

@@ -257,7 +257,7 @@ fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
 
     let settings: &[&str] = match cell.durability {
         Durability::None => &["--appendonly", "no"],
-        Durability::Async => &["--appendonly", "yes", "--appendfsync", "everysec"],
+        Durability::Buffered => &["--appendonly", "yes", "--appendfsync", "everysec"],
         Durability::Each | Durability::Group => &["--appendonly", "yes", "--appendfsync", "always"],
     };
 

@@ -213,11 +213,9 @@ fn fill(
     total: u64,
     monitor: &mut dyn Monitor,
 ) -> Result<Table> {
-    let config = TableConfig {
-        write_buffer: WriteBuffer::Entries(20_000),
-        disk_cache: DiskCache::None,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(20_000))
+        .disk_cache(DiskCache::None);
 
     let mut table = session.new_table(&config)?;
     let numbers: Vec<u64> = (0..2 * options.entries).filter(has).collect();

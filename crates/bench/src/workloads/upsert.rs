@@ -64,13 +64,11 @@ pub struct Report {
 type Pair = ([u8; 8], [u8; 8]);
 
 fn config() -> TableConfig {
-    TableConfig {
-        resolve: MergeOperator::add_u64_wrapping(),
-        write_buffer: WriteBuffer::Entries(1_000),
-        index: IndexKind::Compact,
-        disk_cache: DiskCache::None,
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .merge_operator(MergeOperator::add_u64_wrapping())
+        .write_buffer(WriteBuffer::Entries(1_000))
+        .index(IndexKind::Compact)
+        .disk_cache(DiskCache::None)
 }
 
 /// Table of the work, and its progress.

@@ -80,12 +80,10 @@ pub enum Shape {
 /// default of the engine.
 #[must_use]
 pub fn table_config(shape: Shape, memory_budget: Option<u64>) -> TableConfig {
-    let base = TableConfig { disk_cache: DiskCache::None, memory_budget, ..TableConfig::default() };
+    let base = TableConfig::default().disk_cache(DiskCache::None).memory_budget(memory_budget);
     match shape {
         Shape::Default => base,
-        Shape::Levelled10 => {
-            TableConfig { merge_policy: CompactionPolicy::Levelling, size_ratio: 10, ..base }
-        }
+        Shape::Levelled10 => base.compaction_policy(CompactionPolicy::Levelling).size_ratio(10),
     }
 }
 

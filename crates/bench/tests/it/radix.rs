@@ -20,7 +20,7 @@ pub(crate) fn with_files() -> Vec<BackEnd> {
 }
 
 fn opening(back_end: BackEnd) -> OpenOptions {
-    OpenOptions { back_end: Some(back_end), ..OpenOptions::default() }
+    OpenOptions::default().back_end(back_end)
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -84,7 +84,7 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
     let dir = foreign.path().join("new");
     let durability = Durability::Group;
     for back_end in with_files() {
-        let refused = OpenOptions { durability, ..opening(back_end) }.open_or_create(&dir);
+        let refused = opening(back_end).durability(durability).open_or_create(&dir);
         match refused {
             Err(error) => {
                 assert_eq!(Class::from(&error), Class::Input, "{error}");
@@ -165,11 +165,7 @@ fn reading_leaves_durable_what_was_durable() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("store");
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
-        let reading = OpenOptions {
-            is_read_only: true,
-            durability: Durability::None,
-            ..OpenOptions::default()
-        };
+        let reading = OpenOptions::default().is_read_only(true).durability(Durability::None);
         let store = reading.open(&dir).unwrap();
         assert_eq!(store.database().guarantee().power_loss, PowerLoss::EveryCommit, "{back_end}");
     }
@@ -184,7 +180,7 @@ fn urls_that_cannot_be_are_refused_before_anything_is_made() {
         ["redis://host\nurl redis://other", "redis://host/\u{7}", "redis://:pa/ss@host", "host"]
     {
         let redis_urls = vec![url.to_owned()];
-        let refused = OpenOptions { redis_urls, ..opening(BackEnd::Redis) }.open_or_create(&dir);
+        let refused = opening(BackEnd::Redis).redis_urls(redis_urls).open_or_create(&dir);
         let error = refused.unwrap_err();
         assert_eq!(Class::from(&error), Class::Input, "{url}: {error}");
         assert!(!error.to_string().contains("ss@"), "{error}");

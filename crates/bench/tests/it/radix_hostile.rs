@@ -34,7 +34,7 @@ impl Scene {
         let dir = place.path().join("store");
         let victim = place.path().join("victim");
         fs::write(&victim, MINE).unwrap();
-        let opening = OpenOptions { back_end: Some(back_end), ..OpenOptions::default() };
+        let opening = OpenOptions::default().back_end(back_end);
         let store = opening.open_or_create(&dir).unwrap();
         let tree = store.create_tree("t").unwrap();
         let set = [Change::Set(address(), vec![7; 300])];
@@ -56,7 +56,7 @@ impl Scene {
             Ok(store.close()?)
         };
 
-        let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
+        let reading = OpenOptions::default().is_read_only(true);
         let outcomes = vec![
             read(&reading),
             read(&OpenOptions::default()),
@@ -142,7 +142,7 @@ fn a_lost_or_foreign_database_is_neither_read_nor_made_anew() {
         // The database of another store that was just made.
         let other = tempfile::tempdir().unwrap();
         let other = other.path().join("other");
-        let opening = OpenOptions { back_end: Some(back_end), ..OpenOptions::default() };
+        let opening = OpenOptions::default().back_end(back_end);
         opening.open_or_create(&other).unwrap().close().unwrap();
         fs::rename(database_path(&other), &database).unwrap();
         let outcomes = scene.try_all();
@@ -168,7 +168,7 @@ fn a_cut_file_is_an_error_or_has_the_right_data() {
                 let length = whole.len() * part / 8;
                 fs::write(&file, &whole[..length]).unwrap();
                 // A repair may have written elsewhere; the test asks only that it ends.
-                let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
+                let reading = OpenOptions::default().is_read_only(true);
                 if let Ok(store) = reading.open(&scene.dir) {
                     let Ok(tree) = store.tree("t") else { continue };
                     let Ok(found) = tree.get_one(&scene.root, &address()) else { continue };
@@ -203,7 +203,7 @@ fn a_store_is_read_beside_its_writer() {
         if back_end == BackEnd::Lmdb {
             continue;
         }
-        let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
+        let reading = OpenOptions::default().is_read_only(true);
         let reader = reading.open(&scene.dir).unwrap();
         let tree = writer.tree("t").unwrap();
         let set = [Change::Set("aa".parse().unwrap(), b"new".to_vec())];

@@ -226,7 +226,7 @@ fn repair_without_rebuild(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<Rep
 /// Publishes the tree once more, into the place of the damaged superblock.
 fn rewrite_superblock(disk: &Arc<dyn Disk>, dir: &Path, held: LockedDir) -> Result<()> {
     let superblock = superblock::read(disk.as_ref(), &dir.join(TREE_FILE))?;
-    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
+    let mut limits = Config::variable().memory_bytes(MEMORY_BYTES_MIN).check()?;
     limits.sizes = superblock.sizes;
     let index = Index::open_locked(disk.clone(), dir, limits, held)?;
     index.checkpoint()?;
@@ -287,7 +287,7 @@ fn publish(
     let core = Arc::new(core);
     let tree = core.state()?.tree.clone();
     let entries = count_entries(&core)?;
-    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
+    let mut limits = Config::variable().memory_bytes(MEMORY_BYTES_MIN).check()?;
     limits.sizes = superblock.sizes;
 
     let is_broken = found.salvaged.is_broken;
@@ -586,7 +586,7 @@ fn rebuild(
 fn count_entries(core: &Arc<Core>) -> Result<u64> {
     let mut cursor = Cursor::ascending(core, (Vec::new(), None))?;
     let mut entries = 0;
-    while cursor.next()?.is_some() {
+    while cursor.next_ref()?.is_some() {
         entries += 1;
     }
     Ok(entries)

@@ -2,6 +2,7 @@
 //! before the call.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use terrane_io::ErrorKind;
 
@@ -230,6 +231,8 @@ pub enum Error {
     Input {
         /// The message of the system.
         reason: String,
+        /// The error of the system, if there is one.
+        source: Option<Arc<std::io::Error>>,
     },
     /// A record of the input has a key or a value that is too long for any index.
     #[error(
@@ -260,20 +263,19 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Disk(error) => error.error_kind(),
+            Self::Disk(error) => error.kind(),
             Self::Corrupt { .. } | Self::TreeMissing { .. } => ErrorKind::Corrupt,
             Self::Locked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
             Self::NoSpace { .. } | Self::OutOfSpace { .. } => ErrorKind::NoSpace,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::ReadOnly => ErrorKind::ReadOnly,
             Self::UnsupportedVersion { .. } => ErrorKind::Unsupported,
-            Self::Poisoned { .. }
-            | Self::Closed
-            | Self::StaleReader { .. }
-            | Self::FlushRefused { .. }
-            | Self::Input { .. } => ErrorKind::Environment,
-            Self::AlreadyExists { .. }
-            | Self::NotEmpty { .. }
+            Self::AlreadyExists { .. } => ErrorKind::AlreadyExists,
+            Self::Poisoned { .. } => ErrorKind::Poisoned,
+            Self::Closed => ErrorKind::Closed,
+            Self::StaleReader { .. } => ErrorKind::Conflict,
+            Self::FlushRefused { .. } | Self::Input { .. } => ErrorKind::Io,
+            Self::NotEmpty { .. }
             | Self::DirectoryInUse { .. }
             | Self::NotAnIndex { .. }
             | Self::ConfigMismatch { .. }
@@ -285,7 +287,7 @@ impl Error {
             | Self::DuplicateKey { .. }
             | Self::TruncatedInput { .. }
             | Self::RecordTooLarge { .. }
-            | Self::InvalidConfig { .. } => ErrorKind::BadInput,
+            | Self::InvalidConfig { .. } => ErrorKind::InvalidInput,
         }
     }
 
@@ -294,19 +296,16 @@ impl Error {
         if is_equal { Self::DuplicateKey { position } } else { Self::NotSorted { position } }
     }
 
-    /// Whether the disk has no room.
-    pub(crate) fn is_no_space(&self) -> bool {
-        self.kind() == ErrorKind::NoSpace
-    }
-
     /// The error of an input stream. A stream on a disk gives the error of the disk.
     pub(crate) fn input(error: std::io::Error) -> Self {
         match error.downcast::<terrane_io::Error>() {
             Ok(error) => Self::Disk(error),
-            Err(error) => Self::Input { reason: error.to_string() },
+            Err(error) => Self::Input { reason: error.to_string(), source: Some(Arc::new(error)) },
         }
     }
 }
+
+terrane_io::error_kind_questions!(Error);
 
 /// Turns a lack of room into success: then the caller goes on without.
 pub(crate) fn unless_no_space(result: Result<()>) -> Result<()> {
@@ -334,7 +333,7 @@ mod tests {
     fn what_the_system_refuses_has_a_kind_of_its_own() {
         let (no_entry, eio, eacces, enospc, erofs) = (2, 5, 13, 28, 30);
         let kinds = [no_entry, eio, eacces, enospc, erofs].map(|errno| io(errno).kind().name());
-        assert_eq!(kinds, ["not_found", "environment", "permission", "no_space", "read_only"]);
+        assert_eq!(kinds, ["not_found", "io", "permission", "no_space", "read_only"]);
         let path = PathBuf::from("/i");
         let missing = Error::TreeMissing { path: path.clone(), trace: path.clone() };
         let errors =

@@ -25,6 +25,8 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 /// anew at each opening.
 #[doc(alias = "options")]
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Config {
     /// Bytes of every key; `None` for keys of up to [`KEY_BYTES_MAX`] bytes.
@@ -67,32 +69,40 @@ impl Config {
         }
     }
 
-    /// Sets the memory budget.
+    /// Sets [`key_bytes`](Self::key_bytes).
     #[must_use]
-    pub fn with_memory(mut self, bytes: usize) -> Self {
-        self.memory_bytes = bytes;
-        self
+    pub fn key_bytes(self, key_bytes: impl Into<Option<usize>>) -> Self {
+        Self { key_bytes: key_bytes.into(), ..self }
     }
 
-    /// Sets the size of the buffer for updates.
+    /// Sets [`value_bytes`](Self::value_bytes).
     #[must_use]
-    pub fn with_buffer(mut self, bytes: usize) -> Self {
-        self.buffer_bytes = Some(bytes);
-        self
+    pub fn value_bytes(self, value_bytes: impl Into<Option<usize>>) -> Self {
+        Self { value_bytes: value_bytes.into(), ..self }
     }
 
-    /// Sets the length of the WAL.
+    /// Sets [`memory_bytes`](Self::memory_bytes).
     #[must_use]
-    pub fn with_log(mut self, bytes: u64) -> Self {
-        self.log_bytes_max = bytes;
-        self
+    pub fn memory_bytes(self, memory_bytes: usize) -> Self {
+        Self { memory_bytes, ..self }
     }
 
-    /// Sets the limit of the updates of one call.
+    /// Sets [`buffer_bytes`](Self::buffer_bytes).
     #[must_use]
-    pub fn with_batch(mut self, bytes: usize) -> Self {
-        self.batch_bytes_max = Some(bytes);
-        self
+    pub fn buffer_bytes(self, buffer_bytes: impl Into<Option<usize>>) -> Self {
+        Self { buffer_bytes: buffer_bytes.into(), ..self }
+    }
+
+    /// Sets [`log_bytes_max`](Self::log_bytes_max).
+    #[must_use]
+    pub fn log_bytes_max(self, log_bytes_max: u64) -> Self {
+        Self { log_bytes_max, ..self }
+    }
+
+    /// Sets [`batch_bytes_max`](Self::batch_bytes_max).
+    #[must_use]
+    pub fn batch_bytes_max(self, batch_bytes_max: impl Into<Option<usize>>) -> Self {
+        Self { batch_bytes_max: batch_bytes_max.into(), ..self }
     }
 
     /// Checks all options and derives the limits.
@@ -155,6 +165,13 @@ impl Config {
             fresh_nodes: (self.memory_bytes / 16 / 4096).max(8) as u64,
             other_bytes: (self.memory_bytes / 8).min(4 << 20),
         })
+    }
+}
+
+impl Default for Config {
+    /// Keys and values of any size: [`Config::variable`].
+    fn default() -> Self {
+        Self::variable()
     }
 }
 

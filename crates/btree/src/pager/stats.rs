@@ -36,6 +36,8 @@ pub(crate) struct Counters {
 
 /// Statistics of an index since it was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Stats {
     /// Number of entries.

@@ -20,7 +20,7 @@ pub trait Records {
     ///
     /// # Errors
     /// Those of the source of the records. A stream that has failed promises nothing.
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>>;
 }
 
 /// The records of an iterator.
@@ -38,7 +38,7 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> IterRecords<I> {
 }
 
 impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Records for IterRecords<I> {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let Some(record) = self.iter.next() else { return Ok(None) };
         self.record = record;
         Ok(Some((&self.record.0, &self.record.1)))
@@ -152,7 +152,7 @@ impl<R: Read> Records for FixedRecords<R> {
     /// # Errors
     /// [`Error::TruncatedInput`] if the input ends inside a record, [`Error::Disk`] and
     /// [`Error::Input`] if it cannot be read.
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if !self.fill()? {
             return Ok(None);
         }
@@ -250,11 +250,11 @@ mod tests {
         let mut records =
             FixedRecords::new(Trickle { bytes, step, is_interrupted: false }, 3, 2).unwrap();
         let mut all = Vec::new();
-        while let Some((key, value)) = records.next()? {
+        while let Some((key, value)) = records.next_ref()? {
             all.push((key.to_vec(), value.to_vec()));
         }
         assert_eq!(records.position(), all.len() as u64);
-        assert!(records.next().unwrap().is_none());
+        assert!(records.next_ref().unwrap().is_none());
         Ok(all)
     }
 
@@ -276,9 +276,9 @@ mod tests {
         let mut records = FixedRecords::new(bytes.as_slice(), 32, 13).unwrap();
         for number in 0..count {
             let byte = (number % 253) as u8;
-            assert_eq!(records.next().unwrap(), Some((&[byte; 32][..], &[byte; 13][..])));
+            assert_eq!(records.next_ref().unwrap(), Some((&[byte; 32][..], &[byte; 13][..])));
         }
-        assert!(records.next().unwrap().is_none());
+        assert!(records.next_ref().unwrap().is_none());
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
                 Err(io::Error::other("the pipe is broken"))
             }
         }
-        let error = FixedRecords::new(Broken, 1, 1).unwrap().next().unwrap_err();
+        let error = FixedRecords::new(Broken, 1, 1).unwrap().next_ref().unwrap_err();
         assert_eq!(error.to_string(), "reading the input failed: the pipe is broken");
     }
 

@@ -165,7 +165,7 @@ impl Records for MirageIndex {
     ///
     /// # Errors
     /// [`Error::Disk`].
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         loop {
             let is_ended = match &mut self.current {
                 Some(records) => !records.fill()?,
@@ -179,7 +179,7 @@ impl Records for MirageIndex {
         }
 
         match &mut self.current {
-            Some(records) => records.next(),
+            Some(records) => records.next_ref(),
             None => Ok(None),
         }
     }

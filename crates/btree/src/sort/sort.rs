@@ -58,6 +58,8 @@ const PROGRESS_RECORDS: u64 = 1 << 16;
 
 /// Treatment of records with equal keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Duplicates {
     /// The last record of the input counts.
     LastWins,
@@ -67,6 +69,7 @@ pub enum Duplicates {
 
 /// Options of a sort.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SortOptions {
     /// The directory of the temporary files, which must exist. One sort at a time can use it.
@@ -99,6 +102,42 @@ impl SortOptions {
         }
     }
 
+    /// Sets [`dir`](Self::dir).
+    #[must_use]
+    pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), ..self }
+    }
+
+    /// Sets [`input_identity`](Self::input_identity).
+    #[must_use]
+    pub fn input_identity(self, input_identity: u64) -> Self {
+        Self { input_identity, ..self }
+    }
+
+    /// Sets [`memory_bytes`](Self::memory_bytes).
+    #[must_use]
+    pub fn memory_bytes(self, memory_bytes: usize) -> Self {
+        Self { memory_bytes, ..self }
+    }
+
+    /// Sets [`fan_in`](Self::fan_in).
+    #[must_use]
+    pub fn fan_in(self, fan_in: usize) -> Self {
+        Self { fan_in, ..self }
+    }
+
+    /// Sets [`duplicates`](Self::duplicates).
+    #[must_use]
+    pub fn duplicates(self, duplicates: Duplicates) -> Self {
+        Self { duplicates, ..self }
+    }
+
+    /// Sets [`input_bytes`](Self::input_bytes).
+    #[must_use]
+    pub fn input_bytes(self, input_bytes: impl Into<Option<u64>>) -> Self {
+        Self { input_bytes: input_bytes.into(), ..self }
+    }
+
     /// The parameters that the manifest records.
     ///
     /// The memory is for one block of each merged run, one block of the output, and the equivalent
@@ -125,6 +164,8 @@ impl SortOptions {
 
 /// Statistics of a sort since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct SortStats {
     /// Runs written from memory.
@@ -230,9 +271,9 @@ impl SortDir {
 ///     sorter.push(key.as_bytes(), value.as_bytes())?;
 /// }
 /// let mut records = sorter.finish(&mut |_| {})?;
-/// assert_eq!(records.next()?, Some((&b"a"[..], &b"one"[..])));
-/// assert_eq!(records.next()?, Some((&b"b"[..], &b"new"[..])));
-/// assert_eq!(records.next()?, None);
+/// assert_eq!(records.next_ref()?, Some((&b"a"[..], &b"one"[..])));
+/// assert_eq!(records.next_ref()?, Some((&b"b"[..], &b"new"[..])));
+/// assert_eq!(records.next_ref()?, None);
 /// records.remove_files()
 /// # }
 /// ```
@@ -353,7 +394,7 @@ impl Sorter {
     ) -> Result<()> {
         let passed = self.position;
         let mut position = 0;
-        while let Some((key, value)) = input.next()? {
+        while let Some((key, value)) = input.next_ref()? {
             if position >= passed {
                 self.push(key, value)?;
             }
@@ -585,7 +626,7 @@ impl Records for SortedRecords {
     /// # Errors
     /// [`Error::Disk`]; [`Error::Corrupt`] if a file is damaged; [`Error::DuplicateKey`] where
     /// duplicates are refused.
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let record = match &mut self.source {
             Source::Memory { arena, next } => arena.last_of_key(*next)?.map(|(record, after)| {
                 *next = after;

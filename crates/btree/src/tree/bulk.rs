@@ -81,7 +81,7 @@ pub(crate) fn build(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Built> {
     let mut builder = Builder::new(pager, free_map, generation, fill_percent)?;
-    while let Some((key, value)) = input.next()? {
+    while let Some((key, value)) = input.next_ref()? {
         pager.sizes.check(key, Some(value))?;
         builder.add(key, value)?;
         if builder.block.bytes() >= builder.collected_max {

@@ -261,15 +261,33 @@ impl TreeCursor {
 /// An update of a buffer.
 type Update = (Vec<u8>, Option<Vec<u8>>);
 
-/// The entries of a range in order, as of the moment when the cursor was made.
+/// The entries of a range in order, as of the moment when the cursor was made: a double-ended
+/// iterator of `Result<(Vec<u8>, Vec<u8>)>`.
 ///
 /// Later changes of the index do not change the cursor; the pages of its tree are kept meanwhile.
+/// `next_back` (and `rev`) reads from the other end of the range. The two ends meet, and no entry
+/// comes twice. The iterator gives an error once and ends.
+///
+/// ```
+/// # use terrane_btree::{Config, Index, Result};
+/// # let folder = tempfile::tempdir()?;
+/// # let disk = std::sync::Arc::new(terrane_io::RealDisk::default());
+/// # let index = Index::create(disk, &folder.path().join("index"), &Config::default())?;
+/// index.replace_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
+/// for entry in index.iter()? {
+///     let (key, value) = entry?;
+///     println!("{key:?} {value:?}");
+/// }
+/// let last: Vec<_> = index.iter()?.rev().take(2).collect::<Result<_>>()?;
+/// assert_eq!(last[1].0, b"b");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(alias = "iterator")]
 #[derive(Debug)]
 pub struct Cursor {
     core: Arc<Core>,
     direction: Direction,
-    /// The keys that are still to come.
+    /// The keys that are still to come, of either end.
     bounds: KeyRange,
     tree: TreeCursor,
     /// The value of the next entry of the tree, whose key is in the tree's cursor.
@@ -280,6 +298,8 @@ pub struct Cursor {
     buffers: [UpdateBuffer; 2],
     /// The next update of each buffer.
     next: [Option<Update>; 2],
+    /// Reads from the other end, once that has been asked for.
+    back: Option<Box<Cursor>>,
     is_done: bool,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -298,26 +318,37 @@ impl Cursor {
 
     /// The entries of a range of a snapshot, ascending.
     pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyRange) -> Result<Self> {
-        Self::over(core, state.clone(), bounds, Direction::Ascending)
+        Self::of_state(core, state.clone(), bounds, Direction::Ascending)
     }
 
     /// The entries of a range of a snapshot, descending.
     pub(crate) fn descending_in(core: &Arc<Core>, state: &State, bounds: KeyRange) -> Result<Self> {
-        Self::over(core, state.clone(), bounds, Direction::Descending)
+        Self::of_state(core, state.clone(), bounds, Direction::Descending)
     }
 
     fn new(core: &Arc<Core>, bounds: KeyRange, direction: Direction) -> Result<Self> {
         let state = core.state()?.clone();
-        Self::over(core, state, bounds, direction)
+        Self::of_state(core, state, bounds, direction)
     }
 
-    fn over(
+    fn of_state(
         core: &Arc<Core>,
         state: State,
         bounds: KeyRange,
         direction: Direction,
     ) -> Result<Self> {
-        let tree = TreeCursor::new(core, state.tree, direction, &bounds)?;
+        Self::over(core, state.tree, [state.unflushed, state.pending], bounds, direction)
+    }
+
+    /// A cursor over a tree and the updates above it, the newer first.
+    fn over(
+        core: &Arc<Core>,
+        tree: Arc<Tree>,
+        buffers: [UpdateBuffer; 2],
+        bounds: KeyRange,
+        direction: Direction,
+    ) -> Result<Self> {
+        let tree = TreeCursor::new(core, tree, direction, &bounds)?;
         let mut cursor = Self {
             core: core.clone(),
             direction,
@@ -326,8 +357,9 @@ impl Cursor {
             tree,
             tree_value: Vec::new(),
             has_tree: false,
-            buffers: [state.unflushed, state.pending],
+            buffers,
             next: [None, None],
+            back: None,
             key: Vec::new(),
             value: Vec::new(),
         };
@@ -372,18 +404,49 @@ impl Cursor {
         }
     }
 
-    /// Returns the next entry, key and value; `None` at the end, and from then on.
+    /// Whether a key is within the bounds, which either end may have narrowed.
+    fn is_left(&self, key: &[u8]) -> bool {
+        let (low, high) = &self.bounds;
+        key >= low.as_slice() && high.as_ref().is_none_or(|high| key < high.as_slice())
+    }
+
+    /// Returns the next entry, key and value, without an allocation; `None` at the end, and from
+    /// then on.
     ///
     /// Cost: one read of 4 KiB for each leaf, up to 32 leaves ahead and side by side.
     ///
     /// # Errors
     /// [`Error::Closed`] once the index or reader is closed or dropped, as its pages are
     /// not kept any longer; [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
-    #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed from the cursor")]
-    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let found = self.advance();
         self.is_done |= !matches!(found, Ok(true));
         Ok(found?.then_some((&self.key, &self.value)))
+    }
+
+    /// A cursor over the same state and bounds in the other direction.
+    fn opposite(&self) -> Result<Self> {
+        let direction = match self.direction {
+            Direction::Ascending => Direction::Descending,
+            Direction::Descending => Direction::Ascending,
+        };
+        let tree = Arc::clone(&self.tree.tree);
+        Self::over(&self.core, tree, self.buffers.clone(), self.bounds.clone(), direction)
+    }
+
+    /// Reads the next entry of the other end.
+    fn read_back(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let mut back = match self.back.take() {
+            Some(back) => back,
+            None => Box::new(self.opposite()?),
+        };
+
+        // Each end tells the other one how far it has come.
+        back.bounds.clone_from(&self.bounds);
+        let entry = back.next_ref()?.map(|(key, value)| (key.to_vec(), value.to_vec()));
+        self.bounds.clone_from(&back.bounds);
+        self.back = Some(back);
+        Ok(entry)
     }
 
     /// Merges the buffers with the tree up to the next entry. Returns whether there is one.
@@ -395,7 +458,9 @@ impl Cursor {
 
             // The key that comes first counts, and the bounds shrink past it.
             let mut key = std::mem::take(&mut self.key);
-            let Some(first) = self.first_key() else { return Ok(false) };
+            let Some(first) = self.first_key().filter(|key| self.is_left(key)) else {
+                return Ok(false);
+            };
             key.clear();
             key.extend_from_slice(first);
             self.key = key;
@@ -438,19 +503,30 @@ impl Cursor {
     }
 }
 
-/// Owned entries, as [`Cursor::next`] with an allocation for each key and value.
+/// Owned entries: as [`Cursor::next_ref`], with an allocation for each key and value.
 impl Iterator for Cursor {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let entry = Cursor::next(self).transpose()?;
+        let entry = self.next_ref().transpose()?;
         Some(entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
     }
 }
 
+impl DoubleEndedIterator for Cursor {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        let entry = self.read_back();
+        self.is_done |= !matches!(entry, Ok(Some(_)));
+        entry.transpose()
+    }
+}
+
 impl Records for Cursor {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        Cursor::next(self)
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        Cursor::next_ref(self)
     }
 }
 

@@ -28,7 +28,7 @@ fn dir() -> &'static Path {
 
 /// Keys of 32 bytes and values of 13, as they are in the reference store.
 fn reference() -> Config {
-    Config::fixed(32, 13).with_memory(4 << 20)
+    Config::fixed(32, 13).memory_bytes(4 << 20)
 }
 
 fn hash_key(number: u64) -> Vec<u8> {
@@ -120,7 +120,7 @@ fn keys_are_added_found_and_replaced() {
 #[test]
 fn compaction_packs_half_empty_leaves() {
     let disk = SimDisk::new(1);
-    let config = Config::variable().with_memory(4 << 20);
+    let config = Config::variable().memory_bytes(4 << 20);
     let mut index = create(&disk, &config);
     let key = |number: u64| hash_key(number)[..20].to_vec();
     let put: Vec<Vec<u8>> = (0..40_000).map(key).collect();
@@ -163,7 +163,7 @@ fn compaction_packs_half_empty_leaves() {
 #[test]
 fn compaction_goes_on_behind_a_damaged_leaf() {
     let disk = SimDisk::new(1);
-    let config = Config::variable().with_memory(1 << 20).with_buffer(0);
+    let config = Config::variable().memory_bytes(1 << 20).buffer_bytes(0);
     let index = create(&disk, &config);
     for number in 0..2_000 {
         index.replace(&hash_key(number), &[7; 100]).unwrap();
@@ -196,7 +196,7 @@ fn emptied_indexes_are_empty_and_their_space_is_used_again() {
     let disk = SimDisk::new(1);
 
     // Nothing waits in memory, so every update reaches the leaves.
-    let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(0);
+    let config = Config::fixed(32, 13).memory_bytes(1 << 20).buffer_bytes(0);
     let mut index = create(&disk, &config);
     let mut file_bytes = Vec::new();
     for cycle in 0..10_u64 {
@@ -255,7 +255,7 @@ fn step(index: &Index, model: &mut Model, rng: &mut ChaCha8Rng, spread: u64) {
 fn operations_are_those_of_a_map() {
     for_each_seed("operations_are_those_of_a_map", 1, |rng, seed| {
         let disk = SimDisk::new(seed);
-        let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(20_000);
+        let config = Config::fixed(32, 13).memory_bytes(1 << 20).buffer_bytes(20_000);
         let index = create(&disk, &config);
         let mut model = Model::new();
         for round in 0..20_u64 {
@@ -279,7 +279,7 @@ fn operations_are_those_of_a_map() {
 #[test]
 fn a_partial_merge_beside_removed_entries_keeps_the_order() {
     let disk = SimDisk::new(1);
-    let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(0);
+    let config = Config::fixed(32, 13).memory_bytes(1 << 20).buffer_bytes(0);
     let index = create(&disk, &config);
     let key = |number: u64| format!("{number:032}").into_bytes();
     let mut model: Model = (0..2_000).map(|number| (key(number), value(number))).collect();
@@ -314,7 +314,7 @@ fn a_partial_merge_beside_removed_entries_keeps_the_order() {
 #[test]
 fn inner_pages_are_rebuilt_from_leaves() {
     let disk = SimDisk::new(1);
-    let config = reference().with_buffer(100_000);
+    let config = reference().buffer_bytes(100_000);
     let index = create(&disk, &config);
     let mut model = Model::new();
     for number in 0..10_000_u64 {
@@ -364,7 +364,7 @@ fn inner_pages_are_rebuilt_from_leaves() {
 #[test]
 fn flushed_updates_survive_and_the_callback_comes_first() {
     let disk = SimDisk::new(1);
-    let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(0);
+    let config = Config::fixed(32, 13).memory_bytes(1 << 20).buffer_bytes(0);
     let index = create(&disk, &config);
     let calls = Arc::new(Mutex::new(Vec::new()));
     let seen = calls.clone();
@@ -487,7 +487,7 @@ fn built_trees_are_those_of_insertion() {
 #[test]
 fn cursors_are_ordered_and_stand_still() {
     let disk = SimDisk::new(1);
-    let config = Config::variable().with_memory(1 << 20).with_buffer(0);
+    let config = Config::variable().memory_bytes(1 << 20).buffer_bytes(0);
     let index = create(&disk, &config);
     let key = |number: u64| format!("{}/{number:05}", number % 7).into_bytes();
     let model: Model = (0..5_000).map(|number| (key(number), value(number))).collect();
@@ -497,13 +497,13 @@ fn cursors_are_ordered_and_stand_still() {
     let mut forward = Vec::new();
     let mut backward = Vec::new();
     for number in 0..5_000_u64 {
-        forward.push(cursor.next().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
-        backward.push(back.next().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
+        forward.push(cursor.next_ref().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
+        backward.push(back.next_ref().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
         index.replace(&key(number * 31 % 6_000), b"later").unwrap();
         index.remove(&key(number * 17 % 5_000)).unwrap();
     }
 
-    assert!(cursor.next().unwrap().is_none() && back.next().unwrap().is_none());
+    assert!(cursor.next_ref().unwrap().is_none() && back.next_ref().unwrap().is_none());
     backward.reverse();
     assert_eq!(forward, pairs(&model));
     assert_eq!(backward, forward);
@@ -537,7 +537,7 @@ fn owned((key, value): (&Vec<u8>, &Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn a_filter_keeps_exactly_what_matches() {
     let disk = SimDisk::new(1);
-    let config = reference().with_buffer(200_000);
+    let config = reference().buffer_bytes(200_000);
     let index = create(&disk, &config);
     let mut model: Model = (0..10_000).map(|number| (hash_key(number), value(number))).collect();
     put_all(&index, &pairs(&model));
@@ -579,7 +579,8 @@ fn a_filter_keeps_exactly_what_matches() {
 fn a_filter_counts_every_entry_once() {
     for_each_seed("a_filter_counts_every_entry_once", 4, |rng, seed| {
         let disk = SimDisk::new(seed);
-        let config = Config::variable().with_memory(2 << 20).with_buffer(100_000).with_log(1 << 18);
+        let config =
+            Config::variable().memory_bytes(2 << 20).buffer_bytes(100_000).log_bytes_max(1 << 18);
         let index = create(&disk, &config);
         let mut model = Model::new();
         for _ in 0..12 {
@@ -615,7 +616,7 @@ fn a_find_reads_one_page_within_the_budget() {
 
     // 291 M entries under 1 GiB are 300 k entries under 1.1 MiB.
     let budget = 1 << 20;
-    let config = Config::fixed(32, 13).with_memory(budget);
+    let config = Config::fixed(32, 13).memory_bytes(budget);
     let index = Index::create(on_disk, dir(), &config).unwrap();
     let mut keys: Vec<Vec<u8>> = (0..100_000).map(hash_key).collect();
     keys.sort_unstable();
@@ -691,7 +692,7 @@ fn a_recorded_mix_is_replayed() {
 #[test]
 fn shortened_separators_lead_to_every_key() {
     let disk = SimDisk::new(1);
-    let config = Config::variable().with_memory(1 << 20).with_buffer(0);
+    let config = Config::variable().memory_bytes(1 << 20).buffer_bytes(0);
     let index = create(&disk, &config);
 
     // A long head makes nodes with few children; the tails differ where separators are cut.

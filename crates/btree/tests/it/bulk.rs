@@ -15,6 +15,7 @@ use terrane_io::{Disk, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Sweep;
 
 use crate::damage::{Model, shared};
 use crate::model::DIR;
@@ -43,7 +44,7 @@ fn leaves_of_keys_with_long_common_prefixes_are_as_full_as_asked_for() {
     let key = |number: u64| format!("{}{number:08}", "p".repeat(480)).into_bytes();
     let model: Model = (0..ENTRIES).map(|number| (key(number), vec![7; 8])).collect();
     for (config, entry_bytes) in [(Config::fixed(488, 8), 16), (Config::variable(), 20)] {
-        let config = config.with_memory(1 << 20);
+        let config = config.memory_bytes(1 << 20);
         for fill_percent in [50, 90, 100] {
             let report = built(&config, &model, fill_percent);
             // Enough leaves to hold the entries with both fences in full, and only the first 480
@@ -72,7 +73,7 @@ fn leaves_of_any_keys_hold_all_entries() {
             }
         }
         let fill_percent = 50 + (seed % 51) as u32;
-        let report = built(&Config::variable().with_memory(1 << 20), &model, fill_percent);
+        let report = built(&Config::variable().memory_bytes(1 << 20), &model, fill_percent);
         // A long fence takes the room of entries, on one side of each group.
         let asked = f64::from(fill_percent) / 100.0;
         assert!(report.leaf_fill > asked * 0.6, "{fill_percent} %: {}", report.leaf_fill);
@@ -80,7 +81,7 @@ fn leaves_of_any_keys_hold_all_entries() {
 }
 
 fn small() -> Config {
-    Config::variable().with_memory(1 << 20)
+    Config::variable().memory_bytes(1 << 20)
 }
 
 fn short_key(number: u64) -> Vec<u8> {
@@ -138,30 +139,29 @@ fn figures_are_told_while_a_build_goes_on() {
 fn a_build_that_fails_at_any_call_has_done_nothing_and_can_be_done_again() {
     let model = many();
     let start = empty_index();
-    let whole = start.clone_disk();
-    drop(build(&whole, &model).unwrap());
     let mut failed = 0;
     for kind in [FaultKind::Eio, FaultKind::TornWrite, FaultKind::Enospc] {
-        for call in start.calls()..whole.calls() {
-            let disk = start.clone_disk();
-            let index = Index::open(shared(&disk), Path::new(DIR), &small()).unwrap();
-            disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
+        Sweep::whole(1).on(&start).fault(kind, Some(Repeat::Once), |disk, fault| {
+            // The opening comes first, and is not disturbed.
+            disk.set_plan(FaultPlan::default());
+            let index = Index::open(shared(disk), Path::new(DIR), &small()).unwrap();
+            disk.set_plan(FaultPlan { fail: fault, ..FaultPlan::default() });
             let done = index.build_sorted(&mut IterRecords::new(model.clone()), 90, |_| {});
             disk.set_plan(FaultPlan::default());
             match done {
-                Ok(_) => assert!(content(&index) == model, "{kind:?} at {call}"),
+                Ok(_) => assert!(content(&index) == model),
                 // The outcome of a failed sync or superblock write is unknown.
                 Err(_) if matches!(index.flush(true), Err(Error::Poisoned { .. })) => {}
                 Err(Error::Disk(_)) => {
                     failed += 1;
-                    assert!(index.is_empty().unwrap(), "{kind:?} at {call}");
+                    assert!(index.is_empty().unwrap());
                     let mut again = IterRecords::new(model.clone());
                     index.build_sorted(&mut again, 90, |_| {}).unwrap();
-                    assert!(content(&index) == model, "{kind:?} at {call}");
+                    assert!(content(&index) == model);
                 }
-                Err(error) => panic!("{kind:?} at {call}: {error}"),
+                Err(error) => panic!("{error}"),
             }
-        }
+        });
     }
 
     assert!(failed > 30, "{failed}");
@@ -171,22 +171,21 @@ fn a_build_that_fails_at_any_call_has_done_nothing_and_can_be_done_again() {
 fn a_crash_at_any_call_of_a_build_leaves_all_of_it_or_nothing() {
     let model = many();
     let start = empty_index();
-    let whole = start.clone_disk();
-    drop(build(&whole, &model).unwrap());
     let mut all = 0;
     let mut none = 0;
-    for call in start.calls()..whole.calls() {
-        let disk = start.clone_disk();
-        disk.set_plan(FaultPlan::crash_at(call));
-        drop(build(&disk, &model));
-        for survival in [Survival::Nothing, Survival::Random(call), Survival::Torn(call)] {
-            let after = disk.after_crash(survival);
-            let index = Index::open(shared(&after), Path::new(DIR), &small()).unwrap();
-            let found = content(&index);
-            assert!(found.is_empty() || found == model, "{} at {call}", found.len());
-            if found.is_empty() { none += 1 } else { all += 1 }
-        }
-    }
+    Sweep::whole(1).on(&start).crash(
+        |disk| drop(build(disk, &model)),
+        |crash| {
+            let survivals =
+                [Survival::Nothing, Survival::Random(crash.call), Survival::Torn(crash.call)];
+            crash.power_losses(survivals, |image| {
+                let index = Index::open(shared(&image.disk), Path::new(DIR), &small()).unwrap();
+                let found = content(&index);
+                assert!(found.is_empty() || found == model, "{}", found.len());
+                if found.is_empty() { none += 1 } else { all += 1 }
+            })
+        },
+    );
 
     assert!(all > 5 && none > 50, "{all} {none}");
 }

@@ -11,10 +11,8 @@
 //! calls, every call in turn.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 
 use terrane_btree::{Config, Error, Index, IterRecords, Update, check};
 use terrane_io::{CountedDisk, Disk};
@@ -22,8 +20,9 @@ use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Note, Sweep};
 
 use crate::model::DIR;
 
@@ -82,7 +81,7 @@ impl Step {
 }
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 fn open(disk: &Arc<dyn Disk>) -> Result<Index, Error> {
@@ -181,9 +180,12 @@ struct History {
 }
 
 impl History {
-    fn killed(mut self) -> Self {
-        self.durable = self.written;
-        self
+    /// The states that may be found after a loss.
+    fn legal(&self, loss: Loss) -> &[Model] {
+        match loss {
+            Loss::Power(_) => &self.states[self.durable..],
+            Loss::Process => &self.states[self.written..],
+        }
     }
 }
 
@@ -215,22 +217,11 @@ fn content(index: &Index) -> Model {
     index.iter().unwrap().map(|entry| entry.unwrap()).collect()
 }
 
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("at {:?}", self.0);
-        }
-    }
-}
-
 /// Opens what is left, compares it, and goes on with it.
-fn check_image(disk: &Arc<SimDisk>, history: &History) {
+fn check_image(disk: &Arc<SimDisk>, legal: &[Model]) {
     let shared: Arc<dyn Disk> = disk.clone();
     let mut index = open(&shared).expect("an index opens after a crash");
     let mut found = content(&index);
-    let legal = &history.states[history.durable..];
     assert!(legal.contains(&found), "{} entries are none of {} states", found.len(), legal.len());
     assert_eq!(index.len().unwrap(), found.len() as u64);
     for step in [
@@ -257,29 +248,16 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
     for_each_seed("a_crash_at_any_call_leaves_a_state_between_two_steps", 3, |rng, seed| {
         let mut script = draw_script(rng, 24);
         script.extend(packing());
-        let whole = SimDisk::new(seed);
-        let history = run(&whole, &script);
-        assert_eq!(history.states.len(), script.len() + 1);
-        for call in places(0..whole.calls(), 8, seed) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan::crash_at(call));
-            let history = run(&disk, &script);
-            let survivals = [
-                Survival::Nothing,
-                Survival::Everything,
-                Survival::Random(call),
-                Survival::Torn(call),
-                Survival::Prefix(call % 7),
-            ];
-            for survival in survivals {
-                let _note = Note(&(seed, call, survival));
-                check_image(&disk.after_crash(survival), &history);
-                images += 1;
-            }
-            let _note = Note(&(seed, call, "killed"));
-            check_image(&disk.process_kill(), &history.killed());
-            images += 1;
-        }
+        let workload = |disk: &Arc<SimDisk>| {
+            let history = run(disk, &script);
+            assert!(disk.has_crashed() || history.states.len() == script.len() + 1);
+            history
+        };
+        images += Sweep::sampled(seed, 8).crash(workload, |crash| {
+            crash.images(Loss::each(crash.call), |image| {
+                check_image(&image.disk, crash.run.legal(image.loss));
+            })
+        });
     });
 
     assert!(images > by_effort(250, 2_000), "{images}");
@@ -311,7 +289,8 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
                     ..FaultPlan::default()
                 });
                 let _note = Note(&(seed, number, call));
-                check_image(&again.after_crash(Survival::Torn(call)), &history);
+                let loss = Loss::Power(Survival::Torn(call));
+                check_image(&loss.apply(&again), history.legal(loss));
             }
         }
     });
@@ -323,17 +302,9 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
 fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
     for_each_seed("a_fault_at_any_call_changes_nothing_and_work_goes_on", 2, |rng, seed| {
         let script = draw_script(rng, 24);
-        let whole = SimDisk::new(seed);
-        run(&whole, &script);
         for kind in FaultKind::ERRORS {
-            let stride = 3 * by_effort(7, 1);
-            for call in (rng.below(stride)..whole.calls()).step_by(stride as usize) {
-                let disk = SimDisk::new(seed);
-                let repeat = if rng.chance(1, 2) { Repeat::Once } else { Repeat::Forever };
-                disk.set_plan(FaultPlan::fail(call, kind, repeat));
-                let _note = Note(&(seed, kind, call, repeat));
-                run_with_fault(&disk, &script, kind);
-            }
+            let sweep = Sweep::sampled(seed, 7).one_in(3);
+            sweep.fault(kind, None, |disk, _| run_with_fault(disk, &script, kind));
         }
     });
 }
@@ -398,31 +369,25 @@ fn wrong_bytes_are_found_out() {
     let mut found_out = 0;
     for_each_seed("wrong_bytes_are_found_out", 2, |rng, seed| {
         let script = draw_script(rng, 24);
-        let whole = SimDisk::new(seed);
-        run(&whole, &script);
         for kind in FaultKind::SILENT {
-            for call in places(0..whole.calls(), 12, seed) {
-                let disk = SimDisk::new(seed);
-                disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
+            Sweep::sampled(seed, 12).fault(kind, Some(Repeat::Once), |disk, _| {
                 let shared: Arc<dyn Disk> = disk.clone();
-                let Ok(mut index) = open(&shared) else { continue };
+                let Ok(mut index) = open(&shared) else { return };
                 let mut model = Model::new();
                 for step in &script {
                     let mut next = model.clone();
                     step.apply(&mut next);
                     match take(&mut index, &shared, step) {
                         Ok(()) => model = next,
-                        Err(error) => {
-                            let _note = Note(&(seed, kind, call, &error));
-                            assert!(matches!(
-                                error,
-                                Error::Corrupt { .. }
-                                    | Error::NotAnIndex { .. }
-                                    | Error::UnsupportedVersion { .. }
-                            ));
+                        Err(
+                            Error::Corrupt { .. }
+                            | Error::NotAnIndex { .. }
+                            | Error::UnsupportedVersion { .. },
+                        ) => {
                             found_out += 1;
                             break;
                         }
+                        Err(error) => panic!("{error:?}"),
                     }
                 }
                 let found: Result<Model, Error> = match index.iter() {
@@ -430,7 +395,7 @@ fn wrong_bytes_are_found_out() {
                     Err(error) => Err(error),
                 };
                 assert!(found.is_err() || found.is_ok_and(|found| found == model));
-            }
+            });
         }
     });
 
@@ -443,7 +408,7 @@ fn lookups_read_what_is_promised() {
     let disk = CountedDisk::new(SimDisk::new(1));
     let shared: Arc<dyn Disk> = disk.clone();
     let dir = Path::new(DIR);
-    let config = Config::fixed(32, 13).with_memory(1 << 20);
+    let config = Config::fixed(32, 13).memory_bytes(1 << 20);
     let index = Index::create(shared.clone(), dir, &config).unwrap();
     let key = |number: u64| {
         let mut key = [0; 32];

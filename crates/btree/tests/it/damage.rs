@@ -13,12 +13,12 @@ use std::sync::Arc;
 use terrane_btree::{
     Config, Error, Index, IndexReader, IterRecords, Loss, PAGE_SIZE, RepairReport, check, repair,
 };
-use terrane_io::FaultPlan;
 use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Sweep;
 
 use crate::model::DIR;
 
@@ -36,7 +36,7 @@ pub(crate) fn tree_path() -> PathBuf {
 }
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 /// Entries with long keys, so that a few hundred make a tree of three levels.
@@ -315,7 +315,7 @@ fn a_damaged_leaf_hides_only_its_own_keys() {
 
 /// With room for some updates, and little of a log.
 fn buffered() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(48 << 10).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(48 << 10).log_bytes_max(1 << 16)
 }
 
 /// The keys that some leaves are for.
@@ -488,18 +488,18 @@ fn an_interrupted_repair_has_done_nothing() {
     let expected = repair(&shared(&whole), Path::new(DIR), Loss::Accepted, |_, _| {}).unwrap();
     assert_eq!((&expected.stale, &expected.lost), (&vec![], &vec![]));
     let calls = whole.calls() - before;
-    for call in places(0..calls, 6, 3) {
-        let crashed = disk.clone_disk();
-        crashed.set_plan(FaultPlan::crash_at(crashed.calls() + call));
-        // A failure behind the last sync is no failure of the repair.
-        let is_done = repair(&shared(&crashed), Path::new(DIR), Loss::Accepted, |_, _| {}).is_ok();
-        assert!(!is_done || call + 10 > calls, "call {call} of {calls}");
-        for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
-            let after = crashed.after_crash(survival);
-            let report = repair_and_compare(&after, &model, &format!("call {call}")).unwrap();
-            assert_eq!((report.stale, report.lost), (vec![], vec![]), "call {call}");
-        }
-    }
+    Sweep::sampled(3, 6).on(&disk).crash(
+        |disk| repair(&shared(disk), Path::new(DIR), Loss::Accepted, |_, _| {}).is_ok(),
+        |crash| {
+            // A failure behind the last sync is no failure of the repair.
+            assert!(!crash.run || crash.call + 10 > calls, "call {} of {calls}", crash.call);
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Torn(crash.call)];
+            crash.power_losses(survivals, |image| {
+                let report = repair_and_compare(&image.disk, &model, "interrupted").unwrap();
+                assert_eq!((report.stale, report.lost), (vec![], vec![]));
+            })
+        },
+    );
 }
 
 #[test]

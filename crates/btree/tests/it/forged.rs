@@ -29,7 +29,7 @@ const ROOT: usize = 48;
 
 fn config(is_fixed: bool) -> Config {
     let config = if is_fixed { Config::fixed(12, 8) } else { Config::variable() };
-    config.with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    config.memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> usize {

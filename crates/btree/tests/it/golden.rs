@@ -30,7 +30,7 @@ const LEASE: &str = "btree-lease.reader";
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 fn path(file: &str) -> PathBuf {

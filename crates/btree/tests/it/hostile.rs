@@ -20,7 +20,7 @@ use crate::damage::{Model, shared, tree_path};
 use crate::model::DIR;
 
 fn config() -> Config {
-    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+    Config::variable().memory_bytes(1 << 20).buffer_bytes(0).log_bytes_max(1 << 16)
 }
 
 fn path(file: &str) -> PathBuf {
@@ -139,8 +139,8 @@ fn every_file_in_every_state_gives_the_entries_or_an_error() {
                             ErrorKind::Corrupt
                                 | ErrorKind::Permission
                                 | ErrorKind::NotFound
-                                | ErrorKind::BadInput
-                                | ErrorKind::Environment
+                                | ErrorKind::InvalidInput
+                                | ErrorKind::Io
                         ),
                         "{what}: {says:?}: {error}"
                     );
@@ -390,7 +390,7 @@ fn a_sort_writes_through_no_link() {
 
     assert!(sorter.stats().runs > 0);
     let mut sorted = sorter.finish(&mut |_| {}).unwrap();
-    assert!(terrane_btree::Records::next(&mut sorted).unwrap().is_some());
+    assert!(terrane_btree::Records::next_ref(&mut sorted).unwrap().is_some());
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
 }
 
@@ -405,7 +405,7 @@ fn handles_that_are_left_over_do_not_keep_the_index_locked() {
     let again = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
     assert_eq!(content(again.iter()).unwrap(), model);
     assert!(matches!(snapshot.find(b"000001"), Err(Error::Closed)));
-    assert!(matches!(cursor.next(), Err(Error::Closed)));
+    assert!(matches!(cursor.next_ref(), Err(Error::Closed)));
 }
 
 /// A path that is relative means the same after a change of the working directory, as it is made

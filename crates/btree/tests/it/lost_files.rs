@@ -13,9 +13,10 @@ use terrane_io::{Disk, SimDisk};
 
 use crate::damage::{Model, shared, tree_path};
 use crate::model::DIR;
+use terrane_testkit::sweep::Sweep;
 
 fn config() -> Config {
-    Config::fixed(4, 8).with_memory(1 << 20).with_log(1 << 16)
+    Config::fixed(4, 8).memory_bytes(1 << 20).log_bytes_max(1 << 16)
 }
 
 fn path(file: &str) -> PathBuf {
@@ -260,17 +261,16 @@ fn the_mark_never_asks_for_more_than_a_loss_of_power_leaves() {
 /// through.
 #[test]
 fn an_interrupted_creation_can_be_done_again() {
-    use terrane_io::FaultPlan;
-    for call in 0..40 {
-        let disk = SimDisk::new(call);
-        disk.set_plan(FaultPlan::crash_at(call));
-        let is_done = Index::create(shared(&disk), Path::new(DIR), &config()).is_ok();
-        for survival in [Survival::Nothing, Survival::Everything, Survival::Random(call)] {
-            let after = disk.after_crash(survival);
-            let index = Index::open_or_create(shared(&after), Path::new(DIR), &config());
-            let index = index.unwrap_or_else(|error| panic!("call {call} {is_done}: {error}"));
-            put(&index, &mut Model::new(), 0..2);
-            index.close().unwrap();
-        }
-    }
+    Sweep::whole(1).crash(
+        |disk| Index::create(shared(disk), Path::new(DIR), &config()).is_ok(),
+        |crash| {
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Random(crash.call)];
+            crash.power_losses(survivals, |image| {
+                let index = Index::open_or_create(shared(&image.disk), Path::new(DIR), &config());
+                let index = index.unwrap_or_else(|error| panic!("{}: {error}", crash.run));
+                put(&index, &mut Model::new(), 0..2);
+                index.close().unwrap();
+            })
+        },
+    );
 }

@@ -26,7 +26,7 @@ pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 /// All records of a stream.
 pub(crate) fn collect(records: &mut dyn Records) -> Result<Vec<Pair>> {
     let mut all = Vec::new();
-    while let Some((key, value)) = records.next()? {
+    while let Some((key, value)) = records.next_ref()? {
         all.push((key.to_vec(), value.to_vec()));
     }
     Ok(all)

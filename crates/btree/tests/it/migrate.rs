@@ -90,7 +90,7 @@ fn a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
     let mut first = sorter();
     let mut index = open(&disk).unwrap();
     for _ in 0..12_000 {
-        let (key, value) = index.next().unwrap().unwrap();
+        let (key, value) = index.next_ref().unwrap().unwrap();
         first.push(key, value).unwrap();
     }
 

@@ -69,7 +69,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(rng: &'a mut ChaCha8Rng, seed: u64) -> Self {
         let buffer = [0, 4_000, 200_000][(seed % 3) as usize];
-        let mut config = Config::variable().with_memory(1 << 20).with_buffer(buffer);
+        let mut config = Config::variable().memory_bytes(1 << 20).buffer_bytes(buffer);
         config.log_bytes_max = 1 << 16;
         config.key_bytes = seed.is_multiple_of(2).then_some(16);
         config.value_bytes = seed.is_multiple_of(3).then_some(13);
@@ -215,6 +215,32 @@ impl<'a> Run<'a> {
         let mut backward = list(self.index.prefix_back(prefix).unwrap());
         backward.reverse();
         assert_eq!(backward, entries);
+        self.scan_both_ends();
+    }
+
+    /// Both ends of a cursor of either direction, in random turns, give each entry once.
+    fn scan_both_ends(&mut self) {
+        let low = self.key();
+        let high = self.key();
+        let is_descending = self.rng.below(2) == 0;
+        let mut cursor = if is_descending {
+            self.index.range_back(low.clone()..high.clone()).unwrap()
+        } else {
+            self.index.range(low.clone()..high.clone()).unwrap()
+        };
+        let range = if low < high { expected(self.model.range(low..high)) } else { Vec::new() };
+        let mut rest = range.iter();
+
+        loop {
+            let is_front = self.rng.below(2) == 0;
+            let given = if is_front { cursor.next() } else { cursor.next_back() };
+            let wanted = if is_front == is_descending { rest.next_back() } else { rest.next() };
+            assert_eq!(given.map(Result::unwrap).as_ref(), wanted);
+            if wanted.is_none() {
+                break;
+            }
+        }
+        assert!(cursor.next().is_none() && cursor.next_back().is_none());
     }
 
     /// Snapshots have what the index had.
@@ -302,7 +328,7 @@ fn the_index_is_a_sorted_map() {
 #[test]
 fn a_filter_asks_about_each_entry_once() {
     let disk: Arc<dyn Disk> = SimDisk::new(1);
-    let config = Config::fixed(8, 400).with_memory(64 << 20);
+    let config = Config::fixed(8, 400).memory_bytes(64 << 20);
     let index = Index::create(disk, Path::new(DIR), &config).unwrap();
     let key = |number: u64| format!("{number:08}").into_bytes();
     let stored = (0..3_000).map(|number| (key(2 * number), vec![1; 400]));

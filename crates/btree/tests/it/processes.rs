@@ -12,16 +12,15 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::env;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use terrane_btree::{Config, Error, Index, IndexReader, Update};
 use terrane_io::{Disk, RealDisk, RealOptions, SimDisk};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
+use terrane_testkit::process::{Child, WriterBesideReaders, say};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -33,12 +32,6 @@ const CHILD_DIR: &str = "TERRANE_INDEX_DIR";
 
 /// The batch that a writer was at when it cleared the index.
 const CLEARED_AT: &str = "TERRANE_INDEX_CLEARED_AT";
-
-/// How often a process is killed; set by `cargo xtask kill`.
-const CYCLES: &str = "TERRANE_KILL_CYCLES";
-
-/// For how long readers are let alone besides; set by `cargo xtask readers`.
-const SECONDS: &str = "TERRANE_READERS_SECONDS";
 
 const TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_is_killed";
 
@@ -52,7 +45,7 @@ const FILTER_EVERY: u64 = 67;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config() -> Config {
-    Config::variable().with_memory(2 << 20).with_buffer(40_000).with_log(1 << 18)
+    Config::variable().memory_bytes(2 << 20).buffer_bytes(40_000).log_bytes_max(1 << 18)
 }
 
 fn disk() -> Arc<dyn Disk> {
@@ -106,12 +99,6 @@ fn apply(model: &mut Model, number: u64) {
 
 fn number_of(found: Option<Vec<u8>>) -> Option<u64> {
     found.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
-}
-
-fn say(what: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{what}").unwrap();
-    out.flush().unwrap();
 }
 
 /// Writes until it is killed.
@@ -192,54 +179,6 @@ fn read(dir: &Path) {
     }
 }
 
-/// A process of this test.
-struct Process {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-    /// Keys that a reader says it has compared.
-    checks: u64,
-}
-
-impl Process {
-    fn start(dir: &Path, role: &str, cleared: u64) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", TEST, "--nocapture"]);
-        command.env(ROLE, role).env(CHILD_DIR, dir).env(CLEARED_AT, cleared.to_string());
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines, checks: 0 }
-    }
-
-    /// The next line that begins with one of the words: the word, and the numbers after it. `None`
-    /// at the end.
-    fn line(&mut self, words: &[&str]) -> Option<(String, Vec<u64>)> {
-        for line in self.lines.by_ref() {
-            let line = line.unwrap();
-            let mut parts = line.split(' ');
-            if let Some(word) = parts.next().filter(|word| words.contains(word)) {
-                // The last line may be torn.
-                let numbers = parts.map(|number| number.parse().ok()).collect::<Option<Vec<_>>>();
-                return Some((word.to_owned(), numbers?));
-            }
-        }
-        None
-    }
-
-    /// Waits until a reader has compared more keys.
-    fn see(&mut self) {
-        let (_, numbers) = self.line(&["checks"]).expect("a reader goes on until it is killed");
-        self.checks = numbers[0];
-    }
-
-    /// Kills it; returns the keys that it had compared.
-    fn kill(&mut self) -> u64 {
-        assert_eq!(self.child.try_wait().unwrap(), None, "a process ended by itself");
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.checks
-    }
-}
-
 /// A writer filtered its index, and cleared it before anything else was flushed: the log had not
 /// grown between the two, by which readers told that everything was replaced. They saw the empty
 /// tree, with the number of entries that the filter had left.
@@ -279,59 +218,38 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
         return;
     }
 
-    let cycles = env::var(CYCLES).map_or(6, |text| text.parse().unwrap());
-    let seconds: u64 = env::var(SECONDS).map_or(1, |text| text.parse().unwrap());
     for_each_seed("readers_see_what_a_writer_flushed_whoever_is_killed", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("index");
-        let mut flushed = 0;
-        let mut cleared = 0;
-        let mut checks = 0;
-        let reached = Cell::new((flushed, cleared));
-        let mut writer = Process::start(&dir, "writer", cleared);
-        let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader", 0)).collect();
-        let mut heed = |(word, numbers): (String, Vec<u64>)| {
+        let flushed = Cell::new(0);
+        let cleared = Cell::new(0);
+        let start = |role: &str| {
+            let at = if role == "writer" { cleared.get() } else { 0 };
+            let at = OsString::from(at.to_string());
+            Child::start(
+                TEST,
+                [(ROLE, role.as_ref()), (CHILD_DIR, dir.as_ref()), (CLEARED_AT, &at)],
+            )
+        };
+
+        let words = &["opened", "clear", "flushed"];
+        let processes = WriterBesideReaders { start: &start, words, lines_max: 60 };
+        let checks = processes.run(rng, |word, numbers| {
             let Some(&number) = numbers.first() else { return };
-            match word.as_str() {
+            match word {
                 // A clear that was under way may have taken everything with it.
                 "opened" => assert!(
-                    number >= flushed || cleared > flushed,
-                    "batch {flushed} was flushed, and {number} is there"
+                    number >= flushed.get() || cleared.get() > flushed.get(),
+                    "batch {} was flushed, and {number} is there",
+                    flushed.get()
                 ),
-                "clear" => cleared = number,
-                _ => flushed = number,
+                "clear" => cleared.set(number),
+                _ => flushed.set(number),
             }
-            reached.set((flushed, cleared));
-        };
-        let words = ["opened", "clear", "flushed"];
-        for cycle in 0..cycles {
-            for _ in 0..=rng.below(60) {
-                heed(writer.line(&words).expect("a writer goes on until it is killed"));
-            }
-            readers.iter_mut().for_each(Process::see);
-            if cycle % 3 == 2 {
-                let at = rng.index(readers.len());
-                checks += readers.remove(at).kill();
-                readers.push(Process::start(&dir, "reader", 0));
-            }
-            writer.kill();
-            // Its earlier answers count.
-            while let Some(line) = writer.line(&words) {
-                heed(line);
-            }
-            writer = Process::start(&dir, "writer", reached.get().1);
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(seconds) {
-            heed(writer.line(&words).expect("a writer goes on until it is killed"));
-            readers.iter_mut().for_each(Process::see);
-        }
-        writer.kill();
-        checks += readers.iter_mut().map(Process::kill).sum::<u64>();
-        println!(
-            "readers compared {checks} keys while the writer got to batch {}",
-            reached.get().0
-        );
+        });
+
+        let flushed = flushed.get();
+        println!("readers compared {checks} keys while the writer got to batch {flushed}");
         assert!(checks > 1_000, "{checks}");
     });
 }

@@ -18,8 +18,9 @@ use terrane_io::{Disk, MemoryDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Sweep;
 use terrane_testkit::{ChaCha8Rng, golden};
 
 use crate::{Pair, collect};
@@ -54,7 +55,7 @@ struct Slice<'a> {
 }
 
 impl Records for Slice<'_> {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let Some((first, rest)) = self.pairs.split_first() else { return Ok(None) };
         self.pairs = rest;
         Ok(Some((&first.0, &first.1)))
@@ -183,10 +184,10 @@ fn a_sort_of_more_runs_than_a_manifest_names_keeps_to_its_memory() {
     let mut records = sorter.finish(&mut |_| {}).unwrap();
     let keys: BTreeSet<[u8; 8]> = (0..count).map(key).collect();
     for expected in keys {
-        assert_eq!(records.next().unwrap().unwrap().0, expected);
+        assert_eq!(records.next_ref().unwrap().unwrap().0, expected);
     }
 
-    assert!(records.next().unwrap().is_none());
+    assert!(records.next_ref().unwrap().is_none());
     assert!(records.stats().memory_bytes_max <= options.memory_bytes);
 }
 
@@ -309,29 +310,28 @@ fn a_crash_while_files_are_removed_leaves_what_the_next_sort_removes() {
 fn a_fault_at_any_call_is_reported_and_the_sort_opened_again_goes_on() {
     let options = options(2);
     let pairs = distinct(400);
-    let whole = sim(1);
-    drop(sort(&whole, &options, &pairs).unwrap());
+    let start = sim(1);
     let mut reported = 0;
-    for call in 2..whole.calls() {
-        for kind in FaultKind::ERRORS {
-            let disk = sim(1);
-            disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
-            match sort(&disk, &options, &pairs) {
+    let mut calls = 0;
+    for kind in FaultKind::ERRORS {
+        let struck = Sweep::whole(1).on(&start).fault(kind, Some(Repeat::Once), |disk, _| {
+            match sort(disk, &options, &pairs) {
                 Ok((found, _)) => assert_eq!(found, model(&pairs)),
                 Err(error) => {
-                    assert!(matches!(error, Error::Disk(_)), "call {call}, {kind:?}: {error:?}");
+                    assert!(matches!(error, Error::Disk(_)), "{error:?}");
                     reported += 1;
                 }
             }
             disk.set_plan(FaultPlan::default());
-            let (found, records) = sort(&disk, &options, &pairs).unwrap();
-            assert_eq!(found, model(&pairs), "call {call}, {kind:?}");
+            let (found, records) = sort(disk, &options, &pairs).unwrap();
+            assert_eq!(found, model(&pairs));
             records.remove_files().unwrap();
             assert_eq!(disk.files(), Vec::<std::path::PathBuf>::new());
-        }
+        });
+        calls = calls.max(struck);
     }
 
-    assert!(reported > whole.calls(), "{reported} faults were reported");
+    assert!(reported > calls, "{reported} faults were reported");
 }
 
 /// A sort whose calls are tried again at once, without opening it anew.
@@ -387,22 +387,18 @@ fn a_flipped_bit_in_any_file_is_reported_with_the_file() {
 #[test]
 fn reads_that_give_wrong_bytes_are_reported() {
     let (disk, options, pairs) = unfinished(600);
-    let whole = disk.process_kill();
-    drop(sort(&whole, &options, &pairs).unwrap());
     let mut struck = 0;
-    for call in places(0..whole.calls(), 5, 1) {
-        for kind in FaultKind::SILENT {
-            let disk = disk.process_kill();
-            disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
-            match sort(&disk, &options, &pairs) {
+    for kind in FaultKind::SILENT {
+        Sweep::sampled(1, 5).on(&disk).fault(kind, Some(Repeat::Once), |disk, _| {
+            match sort(disk, &options, &pairs) {
                 // A sector of zeros can be read as zeros.
-                Ok((found, _)) => assert_eq!(found, model(&pairs), "call {call}, {kind:?}"),
+                Ok((found, _)) => assert_eq!(found, model(&pairs)),
                 Err(error) => {
-                    assert!(matches!(error, Error::Corrupt { .. }), "{call}, {kind:?}: {error:?}");
+                    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
                     struck += 1;
                 }
             }
-        }
+        });
     }
 
     assert!(struck > by_effort(2, 10), "{struck} faults were found out");

@@ -36,9 +36,10 @@ impl Fill {
     fn config(self) -> Config {
         match self {
             Self::Log => Config::variable(),
-            Self::Tree => {
-                Config::variable().with_memory(1 << 20).with_buffer(40 << 10).with_log(1 << 16)
-            }
+            Self::Tree => Config::variable()
+                .memory_bytes(1 << 20)
+                .buffer_bytes(40 << 10)
+                .log_bytes_max(1 << 16),
         }
     }
 }
@@ -72,7 +73,7 @@ fn remove(index: &Index, number: u64) -> Result<()> {
 fn content(index: &Index) -> Model {
     let mut found = Model::new();
     let mut cursor = index.iter().unwrap();
-    while let Some((key, value)) = cursor.next().unwrap() {
+    while let Some((key, value)) = cursor.next_ref().unwrap() {
         found.insert(key.to_vec(), value.to_vec());
     }
     found

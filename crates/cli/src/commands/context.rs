@@ -256,7 +256,7 @@ impl LocationArgs {
     fn over(&self, options: Options) -> Options {
         let archive_dir = self.archive_dir.clone();
         let index_dir = self.index_dir.clone();
-        Options { archive_dir, index_dir, ..options }
+        options.archive_dir(archive_dir).index_dir(index_dir)
     }
 }
 
@@ -473,12 +473,10 @@ fn path_text<S: AsRef<[u8]>>(path: &[S]) -> String {
 
 /// Returns the options to open the store of `reader` for writing.
 fn options(reader: &StoreReader) -> Options {
-    Options {
-        rules: *reader.rules(),
-        indexing: reader.indexing(),
-        cache_bytes: CACHE_BYTES,
-        ..Options::new(Arc::new(BtreeIndexes::default()))
-    }
+    Options::new(Arc::new(BtreeIndexes::default()))
+        .rules(*reader.rules())
+        .indexing(reader.indexing())
+        .cache_bytes(CACHE_BYTES)
 }
 
 pub(crate) fn store_bytes(dir: &Path) -> Result<u64, Failure> {

@@ -151,7 +151,7 @@ impl Stream<'_> {
 }
 
 impl Records for Stream<'_> {
-    fn next(&mut self) -> btree::Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> btree::Result<Option<(&[u8], &[u8])>> {
         let advanced = self.advance().and_then(|is_there| {
             if is_there && self.current.1.blob.is_some() {
                 let key = literal::shown(&self.current.0);
@@ -166,7 +166,7 @@ impl Records for Stream<'_> {
             Err(failure) => {
                 let reason = failure.message().to_owned();
                 self.failed = Some(failure);
-                Err(btree::Error::Input { reason })
+                Err(btree::Error::Input { reason, source: None })
             }
         }
     }
@@ -271,7 +271,8 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
 
         if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
             let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
-            table.write_batch(&updates)?;
+            // The name comes after a sync of all of them.
+            drop(table.write_batch(&updates)?);
             batch.clear();
             bytes = 0;
         }

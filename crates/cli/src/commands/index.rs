@@ -75,7 +75,7 @@ pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failur
 
     let mut cursor = index.range::<Vec<u8>>((from.clone(), to.clone()))?;
     let mut keys = Vec::new();
-    while let Some((key, _)) = cursor.next()? {
+    while let Some((key, _)) = cursor.next_ref()? {
         if keys.len() == BATCH_KEYS_MAX {
             // The keys do not fit into one batch, so the index removes the range leaf by leaf.
             let before = index.len()?;
@@ -152,7 +152,7 @@ impl BuildArgs {
     fn run(&self) -> Result<(), Failure> {
         let mut config = Config::variable();
         (config.key_bytes, config.value_bytes) = (self.key_bytes, self.value_bytes);
-        let config = config.with_memory(usize::try_from(self.memory_budget).unwrap_or(usize::MAX));
+        let config = config.memory_bytes(usize::try_from(self.memory_budget).unwrap_or(usize::MAX));
         let copied = copy::to_index(&self.from, &self.store, &config, self.fill)?;
         let file = std::fs::metadata(self.store.join("tree"));
         let file_bytes = file.map_or(0, |file| file.len());

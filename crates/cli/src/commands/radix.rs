@@ -589,8 +589,7 @@ impl PruneArgs {
             (tree.prune_below(&tip, depth)?, None, "several")
         } else if let Some(text) = &self.root {
             let root = find_root(&tree, Some(text))?;
-            let options =
-                PruneOptions { keep_fork_points: self.keep_fork_points, ..PruneOptions::default() };
+            let options = PruneOptions::default().keep_fork_points(self.keep_fork_points);
             match tree.prune_with(&root, &options)? {
                 Pruned::Removed { count, .. } => (1, Some(count), "removed"),
                 Pruned::Counted(_) => (1, Some(0), "counted"),

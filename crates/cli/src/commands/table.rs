@@ -279,12 +279,12 @@ struct Created<'a> {
 
 impl CreateArgs {
     fn config(&self) -> TableConfig {
-        let default = TableConfig::default();
-        TableConfig {
-            resolve: self.resolve.clone(),
-            write_buffer: self.write_buffer.map_or(default.write_buffer, WriteBuffer::Bytes),
-            memory_budget: self.memory_budget,
-            ..default
+        let config = TableConfig::default()
+            .merge_operator(self.resolve.clone())
+            .memory_budget(self.memory_budget);
+        match self.write_buffer {
+            Some(bytes) => config.write_buffer(WriteBuffer::Bytes(bytes)),
+            None => config,
         }
     }
 

@@ -387,7 +387,7 @@ fn config(config: &TableConfig) -> Config {
     };
 
     Config {
-        merge_policy: match config.merge_policy {
+        merge_policy: match config.compaction_policy {
             CompactionPolicy::LazyLevelling => "lazy_levelling",
             CompactionPolicy::Levelling => "levelling",
             CompactionPolicy::Tiering => "tiering",

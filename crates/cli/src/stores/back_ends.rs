@@ -53,7 +53,7 @@ impl From<DurabilityArg> for Durability {
     fn from(name: DurabilityArg) -> Self {
         match name {
             DurabilityArg::None => Self::None,
-            DurabilityArg::Async => Self::Async,
+            DurabilityArg::Async => Self::Buffered,
             DurabilityArg::Each => Self::Each,
             DurabilityArg::Group => Self::Group,
         }
@@ -95,22 +95,18 @@ impl RedisArgs {
         back_end: Option<BackEndArg>,
         durability: DurabilityArg,
     ) -> OpenOptions {
-        OpenOptions {
-            back_end: back_end.map(BackEnd::from),
-            redis_urls: self.redis_url.clone(),
-            redis_password: self.password(),
-            durability: durability.into(),
-            ..OpenOptions::default()
-        }
+        OpenOptions::default()
+            .back_end(back_end.map(BackEnd::from))
+            .redis_urls(self.redis_url.clone())
+            .redis_password(self.password())
+            .durability(durability.into())
     }
 
     /// How a store is opened that is only read.
     pub(crate) fn reading(&self) -> OpenOptions {
-        OpenOptions {
-            redis_urls: self.redis_url.clone(),
-            redis_password: self.password(),
-            is_read_only: true,
-            ..OpenOptions::default()
-        }
+        OpenOptions::default()
+            .redis_urls(self.redis_url.clone())
+            .redis_password(self.password())
+            .is_read_only(true)
     }
 }

@@ -132,7 +132,7 @@ impl Source {
             }
             Self::Index(reader) => {
                 let mut cursor = reader.range::<Vec<u8>>(range.bounds())?;
-                while cursor.next()?.is_some() {
+                while cursor.next_ref()?.is_some() {
                     count += 1;
                 }
             }
@@ -183,7 +183,7 @@ impl Entries<'_> {
         match self {
             Self::Table { session, cursor, reverse } => {
                 let records =
-                    if *reverse { cursor.take_back(count)? } else { cursor.take(count)? };
+                    if *reverse { cursor.prev_many(count)? } else { cursor.next_many(count)? };
                 let blobs = blobs(session, records.iter().map(|record| record.blob.as_ref()))?;
                 let entry = |(Record { key, value, .. }, blob): (Record, _)| {
                     (key.as_slice().to_vec(), StoredValue { value: value.to_vec(), blob })
@@ -193,7 +193,7 @@ impl Entries<'_> {
             Self::Index(cursor) => {
                 let mut entries = Vec::new();
                 while entries.len() < count
-                    && let Some((key, value)) = cursor.next()?
+                    && let Some((key, value)) = cursor.next_ref()?
                 {
                     entries.push((key.to_vec(), StoredValue { value: value.to_vec(), blob: None }));
                 }

@@ -77,7 +77,7 @@ impl ModeArgs {
     /// [`Failure`] if the system refuses the means for it.
     pub(crate) fn disk(self) -> Result<Arc<dyn Disk>, Failure> {
         let Some(mode) = self.mode else { return Ok(RealDisk::auto()) };
-        let options = RealOptions { modes: FileModes::of_files(mode), ..RealOptions::default() };
+        let options = RealOptions::default().modes(FileModes::of_files(mode));
         Ok(RealDisk::new(options).map_err(terrane::lsm::Error::from)?)
     }
 }

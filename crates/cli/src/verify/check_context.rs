@@ -90,7 +90,7 @@ pub(crate) fn verify(
     let check = || {
         let mut bar = ByteBar::new("checking", quiet);
         let mut done = 0;
-        let options = CheckOptions { index: Some(&index), hashes: true };
+        let options = CheckOptions::default().index(&index).hashes(true);
         context::check(disk, dir, &options, &mut |more| {
             done += more;
             bar.set(done.min(total), total);

@@ -122,7 +122,7 @@ fn bad_requests_are_refused() {
 fn sample(place: &Place) -> std::path::PathBuf {
     let dir = place.path("index");
     let disk: Arc<dyn Disk> = RealDisk::auto();
-    let config = Config::fixed(8, 4).with_memory(1 << 20);
+    let config = Config::fixed(8, 4).memory_bytes(1 << 20);
     let index = Index::create(disk, &dir, &config).unwrap();
 
     for number in 0..3_000_u32 {

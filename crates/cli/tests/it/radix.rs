@@ -49,7 +49,7 @@ fn on_dir(name: &str, dir: &Path) -> Answer {
 fn open(back_end: &str, dir: &Path) -> OpenStore {
     let back_end = BackEnd::named(back_end);
     let durability = Durability::None;
-    OpenOptions { back_end, durability, ..OpenOptions::default() }.open_or_create(dir).unwrap()
+    OpenOptions::default().back_end(back_end).durability(durability).open_or_create(dir).unwrap()
 }
 
 fn check_replay(found: &Value, back_end: &str) {

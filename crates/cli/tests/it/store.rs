@@ -31,8 +31,7 @@ impl Store {
     pub(crate) fn new() -> Self {
         let made = tempfile::tempdir().unwrap();
         let session = Session::open_dir(made.path(), &SessionOptions::with_salt(7)).unwrap();
-        let config =
-            TableConfig { write_buffer: WriteBuffer::Entries(100), ..TableConfig::default() };
+        let config = TableConfig::default().write_buffer(WriteBuffer::Entries(100));
 
         let mut table = session.new_table(&config).unwrap();
         for number in 0..1_550_u32 {
@@ -101,7 +100,7 @@ fn content(session: &Session, name: &str) -> Option<Content> {
     let table = session.open_snapshot(&SnapshotName::new(name).unwrap(), LABEL).ok()?;
     let mut cursor = table.cursor().ok()?;
     let mut content = Content { entries: 0, crc: 0 };
-    while let Some(record) = cursor.next().ok()? {
+    while let Some(record) = cursor.next().transpose().ok()? {
         let value = record.value.into_vec();
         if table.get(&record.key).ok()?.value() != Some(&value) {
             return None;

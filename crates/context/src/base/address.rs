@@ -15,6 +15,7 @@ pub(crate) const UNIT_BYTES: u64 = 8;
 ///
 /// Later records have higher addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Address {
     /// Number of the chunk, counted from 0.
     pub chunk: u32,

@@ -31,6 +31,8 @@ pub enum Error {
         reason: String,
         /// Reaction that the caller can take.
         kind: ErrorKind,
+        /// The error of the index.
+        source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// Stored bytes are not the bytes that were written. Other objects still work; `terrane verify`
     /// lists the damage.
@@ -461,7 +463,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Disk(error) => error.error_kind(),
+            Self::Disk(error) => error.kind(),
             Self::Index { kind, .. } => *kind,
             Self::Corrupt { .. }
             | Self::ForeignChunk { .. }
@@ -485,23 +487,47 @@ impl Error {
             Self::UnsupportedVersion { .. }
             | Self::SnapshotVersion { .. }
             | Self::UnsupportedHashVersion { .. } => ErrorKind::Unsupported,
-            Self::Stream { .. }
-            | Self::Poisoned { .. }
-            | Self::VolumeMissing { .. }
-            | Self::Closed
-            | Self::GcCancelled => ErrorKind::Environment,
-            _ => ErrorKind::BadInput,
+            Self::AlreadyExists { .. } | Self::PartExists { .. } => ErrorKind::AlreadyExists,
+            Self::Conflict { .. } | Self::TooManyRetries { .. } => ErrorKind::Conflict,
+            Self::Poisoned { .. } => ErrorKind::Poisoned,
+            Self::Closed => ErrorKind::Closed,
+            Self::GcCancelled => ErrorKind::Interrupted,
+            Self::Stream { .. } | Self::VolumeMissing { .. } => ErrorKind::Io,
+            Self::NotAContextStore { .. }
+            | Self::ConfigMismatch { .. }
+            | Self::LimitExceeded { .. }
+            | Self::InvalidConfig { .. }
+            | Self::IncompleteImport { .. }
+            | Self::NotASnapshot
+            | Self::TruncatedStream { .. }
+            | Self::UnexpectedElement { .. }
+            | Self::StepSize { .. }
+            | Self::TooDeep { .. }
+            | Self::ValueSize { .. }
+            | Self::CommitTooLarge { .. }
+            | Self::NotADirectory
+            | Self::GcUnfinished
+            | Self::EmptyVolume { .. }
+            | Self::ForeignLocation { .. }
+            | Self::ForeignVolume { .. }
+            | Self::EmptyChunk
+            | Self::NoChange { .. }
+            | Self::Rejected { .. }
+            | Self::MaxDepthReached { .. }
+            | Self::TooManyLcas { .. }
+            | Self::BranchName { .. }
+            | Self::ForeignTree
+            | Self::Malformed { .. } => ErrorKind::InvalidInput,
         }
     }
 
     /// Wraps the error of an index, and tells disk failures from damage.
-    #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives the error away")]
     pub(crate) fn index(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
         let mut kind = ErrorKind::Corrupt;
         while let Some(error) = cause {
             if let Some(disk) = error.downcast_ref::<terrane_io::Error>() {
-                kind = disk.error_kind();
+                kind = disk.kind();
                 break;
             }
 
@@ -512,13 +538,15 @@ impl Error {
                     path: PathBuf::new(),
                     source: Arc::clone(system),
                 }
-                .error_kind();
+                .kind();
                 break;
             }
 
             cause = error.source();
         }
 
-        Self::Index { reason: error.to_string(), kind }
+        Self::Index { reason: error.to_string(), kind, source: error.into() }
     }
 }
+
+terrane_io::error_kind_questions!(Error);

@@ -111,6 +111,9 @@ impl FromStr for Hash {
     }
 }
 
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(Hash, |text: &str| text.parse::<Hash>());
+
 impl fmt::Display for Hash {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(&self.to_base58())

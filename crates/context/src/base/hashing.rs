@@ -42,6 +42,8 @@ const COMMIT_TAG: u8 = 4;
 
 /// Hash function and order of children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Scheme {
     /// The hashes of Tezos.
     Tezos,
@@ -51,6 +53,7 @@ pub enum Scheme {
 
 /// The hashing rules of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rules {
     /// Hash function.
     pub scheme: Scheme,

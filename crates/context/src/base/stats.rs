@@ -11,6 +11,8 @@ const BLOCKS_MAX: usize = 1024;
 /// Contents of a store, and its work since it was opened.
 #[doc(alias = "Statistics")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct Stats {
     /// Commits ever made.
     pub commits: u64,
@@ -38,6 +40,8 @@ pub struct Stats {
 
 /// Work of commits and flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct CommitStats {
     /// Hashed nodes and values.
     pub hashed: u64,

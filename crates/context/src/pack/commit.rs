@@ -18,6 +18,7 @@ pub(crate) const STATE: u8 = 0x14;
 
 /// Commit: a root with its parents, date, author and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Commit {
     /// Hash of the commit.
     pub hash: Hash,

@@ -42,6 +42,8 @@ const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
 /// Set of objects that the index finds by their hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Indexing {
     /// Commits only.
     Minimal,

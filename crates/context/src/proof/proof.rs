@@ -57,6 +57,7 @@ pub struct Verified<'a> {
 
 /// Hash and kind of a tree: an empty directory and an empty value have one hash in Tezos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KindedHash {
     /// Kind of the tree.
     pub kind: Kind,

@@ -194,13 +194,28 @@ impl CheckReport {
 }
 
 /// Options of a check.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct CheckOptions<'a> {
     /// Engine of the index; `None` skips the index, for a store that a writer has open.
     pub index: Option<&'a Arc<dyn IndexEngine>>,
     /// Whether to recompute the hash of every object; otherwise only checksums and formats are
     /// checked.
     pub hashes: bool,
+}
+
+impl<'a> CheckOptions<'a> {
+    /// Sets [`index`](Self::index).
+    #[must_use]
+    pub fn index(self, index: impl Into<Option<&'a Arc<dyn IndexEngine>>>) -> Self {
+        Self { index: index.into(), ..self }
+    }
+
+    /// Sets [`hashes`](Self::hashes).
+    #[must_use]
+    pub fn hashes(self, hashes: bool) -> Self {
+        Self { hashes, ..self }
+    }
 }
 
 /// Checks the store in `dir`, and changes nothing.

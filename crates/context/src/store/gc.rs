@@ -121,6 +121,8 @@ pub enum GcPace {
 
 /// Result of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct GcReport {
     /// Kept commits, without those made meanwhile.
     pub kept: u64,

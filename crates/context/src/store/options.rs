@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_io::Access;
+use terrane_io::{Access, Durability};
 
 use crate::base::error::{Error, Result};
 use crate::base::hashing::Rules;
@@ -11,26 +11,18 @@ use crate::pack::control::Indexing;
 use crate::pack::index::IndexEngine;
 use crate::pack::locations::Wanted;
 
-/// Durability of a commit.
-#[doc(alias = "WriteOptions")]
-#[doc(alias = "synchronous")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// The commit is durable when the call returns.
-    Durable,
-    /// The commit becomes durable later, or with [`Store::sync`](crate::Store::sync). A crash loses
-    /// the last commits, never one before a surviving commit.
-    Relaxed,
-}
-
 /// Options for creating and opening a store.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Hashing rules, which must be those of an existing store.
     pub rules: Rules,
     /// Set of objects that the index finds by their hashes.
     pub indexing: Indexing,
-    /// Default durability of a commit.
+    /// Default durability of a commit. [`Group`](Durability::Group) means
+    /// [`Each`](Durability::Each), and [`None`](Durability::None) means
+    /// [`Buffered`](Durability::Buffered), which a crash makes lose the last commits, never one
+    /// before a surviving commit.
     pub durability: Durability,
     /// Size of the cache of decoded objects, in bytes.
     pub cache_bytes: usize,
@@ -71,7 +63,7 @@ impl Options {
         Self {
             rules: Rules::TEZOS,
             indexing: Indexing::Minimal,
-            durability: Durability::Durable,
+            durability: Durability::Each,
             cache_bytes: 128 << 20,
             chunk_bytes: 16 << 20,
             hash_threads: 2,
@@ -81,6 +73,72 @@ impl Options {
             index_dir: None,
             import_elements_max: IMPORT_ELEMENTS_MAX,
         }
+    }
+
+    /// Sets [`rules`](Self::rules).
+    #[must_use]
+    pub fn rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Sets [`indexing`](Self::indexing).
+    #[must_use]
+    pub fn indexing(self, indexing: Indexing) -> Self {
+        Self { indexing, ..self }
+    }
+
+    /// Sets [`durability`](Self::durability).
+    #[must_use]
+    pub fn durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// Sets [`cache_bytes`](Self::cache_bytes).
+    #[must_use]
+    pub fn cache_bytes(self, cache_bytes: usize) -> Self {
+        Self { cache_bytes, ..self }
+    }
+
+    /// Sets [`chunk_bytes`](Self::chunk_bytes).
+    #[must_use]
+    pub fn chunk_bytes(self, chunk_bytes: u64) -> Self {
+        Self { chunk_bytes, ..self }
+    }
+
+    /// Sets [`hash_threads`](Self::hash_threads).
+    #[must_use]
+    pub fn hash_threads(self, hash_threads: usize) -> Self {
+        Self { hash_threads, ..self }
+    }
+
+    /// Sets [`access`](Self::access).
+    #[must_use]
+    pub fn access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    /// Sets [`index`](Self::index).
+    #[must_use]
+    pub fn index(self, index: Arc<dyn IndexEngine>) -> Self {
+        Self { index, ..self }
+    }
+
+    /// Sets [`archive_dir`](Self::archive_dir).
+    #[must_use]
+    pub fn archive_dir(self, archive_dir: impl Into<Option<PathBuf>>) -> Self {
+        Self { archive_dir: archive_dir.into(), ..self }
+    }
+
+    /// Sets [`index_dir`](Self::index_dir).
+    #[must_use]
+    pub fn index_dir(self, index_dir: impl Into<Option<PathBuf>>) -> Self {
+        Self { index_dir: index_dir.into(), ..self }
+    }
+
+    /// Sets [`import_elements_max`](Self::import_elements_max).
+    #[must_use]
+    pub fn import_elements_max(self, import_elements_max: u64) -> Self {
+        Self { import_elements_max, ..self }
     }
 
     /// Returns the locations that the options name.

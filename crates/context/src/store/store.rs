@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, create_dirs};
-use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode, Reserve};
+use terrane_io::{Access, Disk, DiskFile, Durability, EntryKind, LockGuard, OpenMode, Reserve};
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
@@ -41,7 +41,7 @@ use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::inner::{StoreInner, View, recover};
-use crate::store::options::{Durability, Options};
+use crate::store::options::Options;
 use crate::store::reindex::open_current;
 use crate::store::watch::HeadChange;
 use crate::tree::digest;
@@ -547,7 +547,7 @@ impl Store {
     /// sync of its own, so after a power loss it may lag by the writes that the system had not
     /// written back.
     ///
-    /// If it lags, or with [`Relaxed`](Durability::Relaxed) durability, damage of the last frame
+    /// If it lags, or with [`Buffered`](Durability::Buffered) durability, damage of the last frame
     /// alone looks like a torn write, and is truncated. After the death of the process alone, the
     /// mark is exact.
     ///
@@ -875,7 +875,7 @@ impl Store {
     }
 
     /// Commits `context`: appends its changes and a commit record. Durable when the call returns,
-    /// unless the store is [`Relaxed`](Durability::Relaxed). The context and its parents stay as
+    /// unless the store is [`Buffered`](Durability::Buffered). The context and its parents stay as
     /// they are.
     ///
     /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes
@@ -969,7 +969,7 @@ impl Store {
         };
 
         // Outside the writer's lock: other commits append while this one waits for the fsync.
-        if self.options.durability == Durability::Relaxed {
+        if self.options.durability <= Durability::Buffered {
             self.keep(written);
         } else {
             self.sync_and_keep(end, written)?;
@@ -1530,7 +1530,7 @@ impl Store {
             (writer.tail.end, current)
         };
 
-        if self.options.durability == Durability::Durable {
+        if self.options.durability >= Durability::Group {
             self.sync_to(end)?;
         }
         self.inner.call_watches(end);

@@ -102,6 +102,8 @@ impl PartCounter {
 
 /// Size of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct TreeStats {
     /// Directories with the root; a shared one counts at each of its paths.
     pub nodes: u64,

@@ -21,6 +21,8 @@ use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
 /// Kind of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Kind {
     /// A byte string.
     Value,

@@ -17,7 +17,7 @@ const DIR: &str = "store";
 
 fn options(indexing: Indexing) -> Options {
     let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
-    Options { chunk_bytes: 16 << 10, indexing, ..options }
+    options.chunk_bytes(16 << 10).indexing(indexing)
 }
 
 fn create(disk: &Arc<dyn Disk>, indexing: Indexing) -> Store {

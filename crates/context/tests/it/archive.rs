@@ -101,14 +101,14 @@ impl Bench {
 
 fn checked(disk: &Arc<dyn Disk>) -> CheckReport {
     let engine: Arc<dyn IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
-    let options = CheckOptions { index: Some(&engine), hashes: true };
+    let options = CheckOptions::default().index(&engine).hashes(true);
     check(disk, Path::new(DIR), &options, &mut |_| {}).unwrap()
 }
 
 #[test]
 fn after_two_collections_into_two_volumes_all_old_commits_are_readable() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
-        let mut bench = Bench::new(Options { indexing, ..options() });
+        let mut bench = Bench::new(options().indexing(indexing));
         bench.chain(60);
         let first = bench.store.add_volume().unwrap();
         assert_eq!(first, Path::new(DIR).join("archive/volume-00000000"));
@@ -367,7 +367,7 @@ fn a_read_of_what_was_archived_names_the_volume_that_is_missing() {
 #[test]
 fn index_and_control_record_of_an_archive_are_made_again() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
-        let mut bench = Bench::new(Options { indexing, ..options() });
+        let mut bench = Bench::new(options().indexing(indexing));
         bench.chain(40);
         bench.store.add_volume().unwrap();
         bench.store.collect(&Retain::newest(1), &mut go).unwrap();

@@ -17,7 +17,7 @@ fn index() -> Arc<dyn IndexEngine> {
 }
 
 fn options(indexing: Indexing) -> Options {
-    Options { chunk_bytes: 16 << 10, indexing, ..Options::new(index()) }
+    Options::new(index()).chunk_bytes(16 << 10).indexing(indexing)
 }
 
 /// A closed store of 60 commits, the first ones collected.
@@ -53,7 +53,7 @@ fn filled(indexing: Indexing) -> (Arc<SimDisk>, Vec<Hash>) {
 fn checked(disk: &Arc<SimDisk>) -> CheckReport {
     let shared: Arc<dyn Disk> = disk.clone();
     let engine = index();
-    let options = CheckOptions { index: Some(&engine), hashes: true };
+    let options = CheckOptions::default().index(&engine).hashes(true);
     check(&shared, Path::new(DIR), &options, &mut |_| {}).unwrap()
 }
 

@@ -19,12 +19,12 @@ use terrane_testkit::{ChaCha8Rng, SeedableRng};
 const DIR: &str = "store";
 
 fn options() -> Options {
-    Options { chunk_bytes: 16 << 10, ..Options::new(Arc::new(BtreeIndexes::new(1 << 20))) }
+    Options::new(Arc::new(BtreeIndexes::new(1 << 20))).chunk_bytes(16 << 10)
 }
 
 #[test]
 fn objects_are_found_by_their_hashes_until_they_are_collected() {
-    let all = Options { indexing: Indexing::Always, ..options() };
+    let all = options().indexing(Indexing::Always);
     let mut bench = Bench::new(all.clone());
 
     let trees = |bench: &Bench| {
@@ -414,7 +414,7 @@ fn one_collection_at_a_time() {
 #[test]
 fn commits_go_on_during_collections() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
-        let mut bench = Bench::new(Options { indexing, ..options() });
+        let mut bench = Bench::new(options().indexing(indexing));
         bench.chain(50);
         let stop = AtomicBool::new(false);
         let store = &bench.store;
@@ -592,7 +592,7 @@ fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
 /// them.
 #[test]
 fn an_index_of_all_objects_loses_what_is_collected() {
-    let mut bench = Bench::new(Options { indexing: Indexing::Always, ..options() });
+    let mut bench = Bench::new(options().indexing(Indexing::Always));
     bench.chain(60);
     bench.store.collect(&Retain::newest(2), &mut go).unwrap();
 
@@ -623,7 +623,7 @@ fn an_index_of_all_objects_loses_what_is_collected() {
 
 #[test]
 fn chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
-    let mut bench = Bench::new(Options { chunk_bytes: 1 << 20, ..options() });
+    let mut bench = Bench::new(options().chunk_bytes(1 << 20));
     // Three commits a chunk, each of a value of its own.
     for number in 0..12u8 {
         let mut context = bench.store.empty();
@@ -717,7 +717,7 @@ fn a_commit_that_is_made_again_during_a_collection_stays() {
 /// and the disk.
 fn full_of_garbage() -> (Bench, Arc<SimDisk>, u64) {
     let disk = SimDisk::new(5);
-    let options = Options { chunk_bytes: 64 << 10, ..options() };
+    let options = options().chunk_bytes(64 << 10);
     let mut bench = Bench::on(disk.clone(), options);
     disk.set_plan(FaultPlan::capacity(2 << 20));
     let error = (0..1_000).find_map(|_| bench.try_large().err()).unwrap();
@@ -798,8 +798,8 @@ fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes
 /// that.
 #[test]
 fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
-    let small = Options { indexing: Indexing::Always, chunk_bytes: 128 << 10, ..options() };
-    let options = Options { chunk_bytes: 2 << 20, ..small.clone() };
+    let small = options().indexing(Indexing::Always).chunk_bytes(128 << 10);
+    let options = small.clone().chunk_bytes(2 << 20);
 
     let fill = |context: &mut Context, dir: &str, values: u8| {
         for number in 0..values {
@@ -871,7 +871,7 @@ fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
     store.close().unwrap();
     drop(store);
     let engine: Arc<dyn terrane_context::IndexEngine> = options.index;
-    let whole = terrane_context::CheckOptions { index: Some(&engine), hashes: true };
+    let whole = terrane_context::CheckOptions::default().index(&engine).hashes(true);
     let report = terrane_context::check(&shared, Path::new(DIR), &whole, &mut |_| {}).unwrap();
 
     assert_eq!((report.problems, report.commits), (Vec::new(), 5));

@@ -10,17 +10,16 @@
 //! survives, the store is opened, compared, and the rest of the script is run. The opening is
 //! itself crashed at one of its calls, every call in turn.
 
-use std::fmt::Debug;
 use std::sync::Arc;
-use std::thread;
 
 use terrane_context::{Durability, Error, Recovery, Retain};
 use terrane_io::Disk;
 use terrane_io::FaultPlan;
 use terrane_io::{SimDisk, Survival};
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Note, Sweep};
 
 use crate::script::{Kind, Script, Step, create, draw_options, go, open};
 
@@ -34,6 +33,16 @@ struct Progress {
     is_created: bool,
     /// The call with which the first collection began, or the first volume was made.
     collection: u64,
+}
+
+impl Progress {
+    /// The progress that counts after a loss: the death of the process takes nothing back.
+    fn after(self, loss: Loss) -> Self {
+        match loss {
+            Loss::Power(_) => self,
+            Loss::Process => Self { durable: self.done, ..self },
+        }
+    }
 }
 
 /// Runs a script from a step on until the disk fails.
@@ -62,16 +71,6 @@ fn run(disk: &Arc<SimDisk>, script: &Script) -> Progress {
         progress.durable = progress.done;
     }
     progress
-}
-
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("at {:?}", self.0);
-        }
-    }
 }
 
 fn strays(disk: &SimDisk) -> Vec<std::path::PathBuf> {
@@ -123,49 +122,26 @@ fn check_image(disk: &Arc<SimDisk>, script: &Script, progress: Progress, rest: u
     assert_eq!(script.state_of(&store).unwrap(), last);
 }
 
-fn survivals(call: u64) -> [Survival; 5] {
-    [
-        Survival::Nothing,
-        Survival::Everything,
-        Survival::Random(call),
-        Survival::Torn(call),
-        Survival::Prefix(call % 7),
-    ]
-}
-
 /// Crashes a script at every call, or from the first collection or volume on, and looks at so many
-/// of the six ways in which it goes on from there: five survivals, and the death of the process
-/// alone. How many images were looked at.
-fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usize {
+/// of the six losses. How many images were looked at.
+fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> u64 {
     let whole = SimDisk::new(seed);
     let all = run(&whole, script);
     assert_eq!(all.durable, script.steps.len());
-    let mut images = 0;
     let first = if collection_only { all.collection } else { 0 };
 
-    for call in places(first..whole.calls(), 6, seed) {
-        let disk = SimDisk::new(seed);
-        disk.set_plan(FaultPlan::crash_at(call));
-        let progress = run(&disk, script);
-        let rest = if call % 16 == 0 { usize::MAX } else { (call % 3) as usize };
-        let ways = (0..6).map(|number| (call + number) % 6);
-
-        for way in ways.take(kinds) {
-            images += 1;
-            let _note = Note(&(seed, call, way));
-            match survivals(call).get(way as usize) {
-                Some(&survival) => {
-                    check_image(&disk.after_crash(survival), script, progress, rest);
-                }
-                None => {
-                    let killed = Progress { durable: progress.done, ..progress };
-                    check_image(&disk.process_kill(), script, killed, rest);
-                }
-            }
-        }
-    }
-
-    images
+    let sweep = Sweep::sampled(seed, 6).from_call(first);
+    sweep.crash(
+        |disk| run(disk, script),
+        |crash| {
+            let call = crash.call;
+            let rest = if call % 16 == 0 { usize::MAX } else { (call % 3) as usize };
+            let losses = Loss::each(call).into_iter().cycle().skip((call % 6) as usize);
+            crash.images(losses.take(kinds), |image| {
+                check_image(&image.disk, script, crash.run.after(image.loss), rest);
+            })
+        },
+    )
 }
 
 #[test]
@@ -175,8 +151,8 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
     for_each_seed(name, 1, |rng, seed| {
         let mut options = draw_options(rng);
         options.durability = match seed % 2 {
-            0 => Durability::Durable,
-            _ => Durability::Relaxed,
+            0 => Durability::Each,
+            _ => Durability::Buffered,
         };
         let kind = Kind { commits: 100, wide: 270, collects: false, reopens: false };
         let script = Script::draw(rng, options, kind);
@@ -289,22 +265,20 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
 fn small_histories_survive_whatever_is_left_of_them() {
     for_each_seed("small_histories_survive_whatever_is_left_of_them", 2, |rng, seed| {
         let mut options = draw_options(rng);
-        options.durability = [Durability::Relaxed, Durability::Durable][(seed % 2) as usize];
+        options.durability = [Durability::Buffered, Durability::Each][(seed % 2) as usize];
         let kind = Kind { commits: 4, wide: 20, collects: true, reopens: false };
         let script = Script::draw(rng, options, kind);
-        let whole = SimDisk::new(seed);
-        run(&whole, &script);
-        for call in places(0..whole.calls(), 6, seed) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan::crash_at(call));
-            let progress = run(&disk, &script);
-            let prefixes = (0..disk.pending()).map(Survival::Prefix);
-            let drawn =
-                (0..12).flat_map(|number| [Survival::Random(number), Survival::Torn(number)]);
-            for survival in prefixes.chain(drawn) {
-                let _note = Note(&(seed, call, survival));
-                check_image(&disk.after_crash(survival), &script, progress, 0);
-            }
-        }
+        let sweep = Sweep::sampled(seed, 6);
+        sweep.crash(
+            |disk| run(disk, &script),
+            |crash| {
+                let prefixes = (0..crash.disk.pending()).map(Survival::Prefix);
+                let drawn =
+                    (0..12).flat_map(|number| [Survival::Random(number), Survival::Torn(number)]);
+                crash.power_losses(prefixes.chain(drawn), |image| {
+                    check_image(&image.disk, &script, *crash.run, 0);
+                })
+            },
+        );
     });
 }

@@ -52,7 +52,7 @@ const PLAIN: History = History {
 };
 
 fn options_of(history: History) -> Options {
-    Options { indexing: history.indexing, ..options() }
+    options().indexing(history.indexing)
 }
 
 fn commit(store: &Store, parent: Option<Hash>, number: u8, has_branch: bool) -> Hash {

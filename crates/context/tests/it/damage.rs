@@ -34,7 +34,7 @@ struct Expected {
 
 fn small() -> Options {
     let rules = Rules { branching: 4, flat_limit: 6, ..Rules::TEZOS };
-    Options { rules, chunk_bytes: 4 << 10, ..options() }
+    options().rules(rules).chunk_bytes(4 << 10)
 }
 
 fn commit(store: &Store, parent: Option<&(Hash, Content)>, number: u8) -> (Hash, Content) {
@@ -349,7 +349,7 @@ fn a_collection_loses_nothing_because_of_damage() {
 fn objects_beside_a_damaged_one_are_found_after_a_crash() {
     let disk = SimDisk::new(1);
     let shared: Arc<dyn Disk> = disk.clone();
-    let options = Options { indexing: Indexing::Always, chunk_bytes: 1 << 20, ..options() };
+    let options = options().indexing(Indexing::Always).chunk_bytes(1 << 20);
     let store = create(&shared, &options).unwrap();
     let mut context = store.empty();
 

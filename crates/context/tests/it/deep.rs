@@ -81,7 +81,7 @@ fn nested(rules: Rules, levels: usize, count: u32) -> (Tree, Vec<Vec<u8>>) {
 }
 
 fn options(rules: Rules) -> Options {
-    Options { rules, ..Options::new(Arc::new(BtreeIndexes::new(1 << 20))) }
+    Options::new(Arc::new(BtreeIndexes::new(1 << 20))).rules(rules)
 }
 
 fn import(disk: &Arc<dyn Disk>, options: &Options, mut stream: &[u8]) {
@@ -91,7 +91,7 @@ fn import(disk: &Arc<dyn Disk>, options: &Options, mut stream: &[u8]) {
 }
 
 fn checked(disk: &Arc<dyn Disk>) -> CheckReport {
-    let options = CheckOptions { index: None, hashes: true };
+    let options = CheckOptions::default().index(None).hashes(true);
     check(disk, Path::new("store"), &options, &mut |_| {}).unwrap()
 }
 
@@ -260,7 +260,7 @@ fn an_import_takes_no_more_elements_than_it_may() {
     let elements = store.export(&hash, &mut stream).unwrap().elements;
 
     let import = |elements_max| {
-        let options = Options { import_elements_max: elements_max, ..options(SMALL) };
+        let options = options(SMALL).import_elements_max(elements_max);
         Store::import_new(MemoryDisk::new(), Path::new("store"), &options, &mut &*stream)
     };
 

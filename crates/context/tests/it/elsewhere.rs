@@ -16,10 +16,10 @@ use terrane_context::{
     CheckOptions, CheckReport, Error, Hash, IndexEngine, Indexing, Loss, Meta, Options, Recovery,
     Result, Retain, Store, StoreReader, check, repair,
 };
-use terrane_io::FaultPlan;
 use terrane_io::{Disk, RealDisk};
 use terrane_io::{SimDisk, Survival};
-use terrane_testkit::effort::places;
+use terrane_testkit::effort::by_effort;
+use terrane_testkit::sweep::{self, Sweep};
 
 use crate::script::{DIR, create, go, open, options};
 
@@ -30,7 +30,7 @@ const FAST: &str = "/fast/index-of-a";
 fn elsewhere() -> Options {
     let archive = Some(PathBuf::from(COLD));
     let index = Some(PathBuf::from(FAST));
-    Options { archive_dir: archive, index_dir: index, ..options() }
+    options().archive_dir(archive).index_dir(index)
 }
 
 /// Commits so many children in a row, of the newest commit or of nothing.
@@ -64,7 +64,7 @@ fn engine() -> Arc<dyn IndexEngine> {
 
 fn checked(disk: &Arc<dyn Disk>) -> CheckReport {
     let engine = engine();
-    let options = CheckOptions { index: Some(&engine), hashes: true };
+    let options = CheckOptions::default().index(&engine).hashes(true);
     check(disk, Path::new(DIR), &options, &mut |_| {}).unwrap()
 }
 
@@ -96,13 +96,13 @@ fn parts_elsewhere_are_found_by_every_later_open() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
         let disk = SimDisk::new(1);
         let shared: Arc<dyn Disk> = disk.clone();
-        let hashes = archived(&disk, &Options { indexing, ..elsewhere() });
+        let hashes = archived(&disk, &elsewhere().indexing(indexing));
         assert!(!files_in(&disk, "/cold/archive/volume-00000000").is_empty());
         assert!(!files_in(&disk, "/fast/index-of-a/index").is_empty());
         assert!(files_in(&disk, "/store/archive").is_empty());
         assert!(files_in(&disk, "/store/index").is_empty());
 
-        let plain = Options { indexing, ..options() };
+        let plain = options().indexing(indexing);
         let store = open(&shared, &plain).unwrap();
         assert_eq!(store.recovery(), Recovery::default(), "the index was found");
         assert_eq!(store.volumes(), [Path::new(COLD).join("volume-00000000")]);
@@ -198,7 +198,7 @@ fn a_directory_of_another_store_is_refused() {
 
     let other = |archive: Option<&str>, index: Option<&str>| {
         let dir = |dir: Option<&str>| dir.map(PathBuf::from);
-        let options = Options { archive_dir: dir(archive), index_dir: dir(index), ..options() };
+        let options = options().archive_dir(dir(archive)).index_dir(dir(index));
         Store::create(Arc::clone(&shared), Path::new("/other"), &options).map(drop)
     };
 
@@ -269,7 +269,7 @@ fn parts_move_where_an_open_says() {
     )
     .unwrap();
     let here = Some(PathBuf::from(DIR));
-    let inside = Options { archive_dir: here.clone(), index_dir: here, ..options() };
+    let inside = options().archive_dir(here.clone()).index_dir(here);
     let store = open(&shared, &inside).unwrap();
     has_all(&store, &shared, &hashes);
     store.close().unwrap();
@@ -279,7 +279,7 @@ fn parts_move_where_an_open_says() {
 
     // A path that cannot be recorded.
     let long = Some(PathBuf::from(format!("/{}", "x".repeat(4096))));
-    let refused = open(&shared, &Options { index_dir: long, ..options() }).map(drop);
+    let refused = open(&shared, &options().index_dir(long)).map(drop);
     assert!(matches!(refused, Err(Error::InvalidConfig { option: "index_dir", .. })));
 }
 
@@ -290,26 +290,21 @@ fn at_each_call(
     act: &dyn Fn(&Arc<dyn Disk>) -> Result<()>,
     look: &dyn Fn(&Arc<SimDisk>, u64),
 ) {
-    let whole = before.clone_disk();
-    let shared: Arc<dyn Disk> = whole.clone();
-    let calls = whole.calls();
-    act(&shared).unwrap();
-    let calls = whole.calls() - calls;
-    assert!(calls > 20, "{calls}");
-
-    for call in places(0..calls, 12, calls) {
-        let disk = before.clone_disk();
-        disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
-        let shared: Arc<dyn Disk> = disk.clone();
-        // What is given up after the last result may fail unseen.
-        drop(act(&shared));
-        assert!(disk.has_crashed(), "call {call} of {calls}");
-        let survivals = [Survival::Nothing, Survival::Everything, Survival::Random(call)];
-        for survival in survivals {
-            look(&disk.after_crash(survival), call);
-        }
-        look(&disk.process_kill(), call);
-    }
+    let images = Sweep::sampled(1, 12).on(before).crash(
+        |disk| {
+            let shared: Arc<dyn Disk> = disk.clone();
+            // What is given up after the last result may fail unseen.
+            let done = act(&shared);
+            assert!(disk.has_crashed() || done.is_ok(), "{done:?}");
+        },
+        |crash| {
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Random(crash.call)];
+            let losses =
+                survivals.map(sweep::Loss::Power).into_iter().chain([sweep::Loss::Process]);
+            crash.images(losses, |image| look(&image.disk, crash.call))
+        },
+    );
+    assert!(images > by_effort(4, 80), "{images}");
 }
 
 #[test]
@@ -382,8 +377,7 @@ fn no_link_is_followed_out_of_a_directory_elsewhere() {
     }
     symlink(path("real-archive"), path("archive")).unwrap();
     symlink(path("real-index"), path("index")).unwrap();
-    let named =
-        Options { archive_dir: Some(path("archive")), index_dir: Some(path("index")), ..options() };
+    let named = options().archive_dir(path("archive")).index_dir(path("index"));
     let store = Store::create(Arc::clone(&disk), &path("store"), &named).unwrap();
     chain(&store, 10);
     store.close().unwrap();

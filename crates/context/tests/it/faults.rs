@@ -7,44 +7,20 @@
 //! Method: a script is run with a call that fails, every call in turn, and with the other kinds of
 //! faults at many calls; once or from then on.
 
-use std::fmt::Debug;
 use std::sync::Arc;
-use std::thread;
 
 use terrane_context::{Durability, Error, Meta, Retain, Store};
 use terrane_io::{Disk, ErrorKind};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
 use terrane_testkit::ChaCha8Rng;
-use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Note, Sweep};
 
 use crate::script::{
     Kind, Script, State, Step, content_of, create, draw_options, go, open, options, steps_of,
 };
-
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("at {:?}", self.0);
-        }
-    }
-}
-
-/// Runs a script in which nothing fails; the calls that it takes.
-fn calls_of(script: &Script, seed: u64) -> u64 {
-    let disk = SimDisk::new(seed);
-    let shared: Arc<dyn Disk> = disk.clone();
-    let mut store = create(&shared, &script.options).unwrap();
-    for step in &script.steps {
-        script.take(&mut store, &shared, step).unwrap();
-    }
-    store.close().unwrap();
-    disk.calls()
-}
 
 /// Checks that an error of a failed step is one that the fault may cause.
 fn check_error(error: &Error, kind: FaultKind) {
@@ -191,17 +167,12 @@ fn sweep(name: &str, end: &dyn Fn(&mut ChaCha8Rng, &mut Script)) {
         let kind = Kind { commits: 9, wide: 25, collects: true, reopens: true };
         let mut script = Script::draw(rng, options, kind);
         end(rng, &mut script);
-        let calls = calls_of(&script, seed);
         for kind in FaultKind::ERRORS {
             // Of the others many strike the same call.
-            let stride = if kind == FaultKind::Eio { 1 } else { 5 } * by_effort(7, 1);
-            for call in (rng.below(stride)..calls).step_by(stride as usize) {
-                let repeat = if rng.chance(1, 2) { Repeat::Once } else { Repeat::Forever };
-                let disk = SimDisk::new(seed);
-                disk.set_plan(FaultPlan::fail(call, kind, repeat));
-                let _note = Note(&(seed, kind, call, repeat));
-                poisoned += usize::from(run(&disk, &script, kind));
-            }
+            let sweep = Sweep::sampled(seed, 7).one_in(if kind == FaultKind::Eio { 1 } else { 5 });
+            sweep.fault(kind, None, |disk, _| {
+                poisoned += usize::from(run(disk, &script, kind));
+            });
         }
     });
     assert!(poisoned > by_effort(2, 20), "{poisoned}");
@@ -348,5 +319,5 @@ fn a_store_is_poisoned_by_a_sync_that_failed_until_it_is_opened_anew() {
     context.add(&["n"], *b"3").unwrap();
     store.commit(&context, &Meta::tezos(3, "")).unwrap();
 
-    assert_eq!(options().durability, Durability::Durable);
+    assert_eq!(options().durability, Durability::Each);
 }

@@ -27,7 +27,7 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 fn small() -> Options {
-    Options { rules: Rules { branching: 4, flat_limit: 6, ..Rules::TEZOS }, ..options() }
+    options().rules(Rules { branching: 4, flat_limit: 6, ..Rules::TEZOS })
 }
 
 fn commit(store: &Store, parent: Option<&(Hash, Content)>, number: u8) -> (Hash, Content) {

@@ -29,7 +29,7 @@ fn engine() -> Arc<dyn IndexEngine> {
 }
 
 fn small() -> Options {
-    Options { chunk_bytes: 4 << 10, ..options() }
+    options().chunk_bytes(4 << 10)
 }
 
 /// A closed store with an archive, compacted chunks, and commits on a branch.
@@ -166,7 +166,7 @@ fn read_all(
 fn problems(disk: &Arc<SimDisk>) -> u64 {
     let shared: Arc<dyn Disk> = disk.clone();
     let engine = engine();
-    let options = CheckOptions { index: Some(&engine), hashes: true };
+    let options = CheckOptions::default().index(&engine).hashes(true);
     let report = check(&shared, Path::new(DIR), &options, &mut |_| {});
     report.map_or(u64::MAX, |report| report.problem_count)
 }
@@ -364,7 +364,7 @@ fn no_link_is_followed_out_of_a_store() {
         }
 
         symlink(outside.join(target), &link).unwrap();
-        let check_options = CheckOptions { index: Some(&engine), hashes: true };
+        let check_options = CheckOptions::default().index(&engine).hashes(true);
         check(&disk, &dir, &check_options, &mut |_| {}).ok();
         assert!(is_untouched(), "{name}: check");
 

@@ -54,7 +54,7 @@ fn written(options: &Options, commits: u8, closes: bool) -> (Arc<SimDisk>, Vec<H
 pub(crate) fn checked(disk: &Arc<SimDisk>) -> CheckReport {
     let shared: Arc<dyn Disk> = disk.clone();
     let engine = engine();
-    let options = CheckOptions { index: Some(&engine), hashes: true };
+    let options = CheckOptions::default().index(&engine).hashes(true);
     check(&shared, Path::new(DIR), &options, &mut |_| {}).unwrap()
 }
 
@@ -171,7 +171,7 @@ fn a_chunk_that_is_shifted_is_damage() {
 /// begun nothing told of it at all, since the control record still named the one before.
 #[test]
 fn a_missing_chunk_is_damage() {
-    let options = Options { chunk_bytes: 4 << 10, ..options() };
+    let options = options().chunk_bytes(4 << 10);
     for closes in [true, false] {
         let (disk, commits) = written(&options, 60, closes);
         let files = chunks(&disk);
@@ -314,7 +314,7 @@ fn no_store_is_made_over_chunks() {
 /// the other was read as its own: hundreds of commits had wrong content, and no error told of it.
 #[test]
 fn a_chunk_of_another_store_is_refused() {
-    let options = Options { chunk_bytes: 4 << 10, ..options() };
+    let options = options().chunk_bytes(4 << 10);
     let made = |value: u8| {
         let disk = SimDisk::new(u64::from(value));
         // The identity of a store comes of the time at which it was made.
@@ -370,7 +370,7 @@ fn a_chunk_of_another_store_is_refused() {
 #[test]
 fn a_lost_index_is_made_again_at_once() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
-        let options = Options { indexing, ..options() };
+        let options = options().indexing(indexing);
         let (disk, commits) = written(&options, 20, true);
         let (early, _) = written(&options, 2, true);
         let of_index = |disk: &SimDisk| -> Vec<PathBuf> {

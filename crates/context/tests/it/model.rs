@@ -259,7 +259,9 @@ fn run(rng: &mut ChaCha8Rng, rules: Rules, wide: u64) {
     let indexing = if rng.chance(1, 2) { Indexing::Always } else { Indexing::Minimal };
     let cache_bytes = [0, 4 << 10, 1 << 20][rng.index(3)];
     let access = if rng.chance(1, 2) { Access::Direct } else { Access::Buffered };
-    let mut bench = Bench::new(Options { rules, indexing, cache_bytes, access, ..options() });
+    let mut bench = Bench::new(
+        options().rules(rules).indexing(indexing).cache_bytes(cache_bytes).access(access),
+    );
 
     for _ in 0..600 {
         match rng.below(60) {

@@ -19,7 +19,7 @@ use terrane_testkit::seeds::for_each_seed;
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};
 
 fn large() -> Options {
-    Options { cache_bytes: 64 << 20, chunk_bytes: 64 << 10, ..options() }
+    options().cache_bytes(64 << 20).chunk_bytes(64 << 10)
 }
 
 /// Directories of all shapes, over four commits, so that there are deltas.
@@ -164,7 +164,7 @@ fn a_cache_that_is_too_small_makes_it_useless_and_nothing_else() {
     let (head, content) = write(&memory, &large(), 2_000);
     let paths = paths_of(content.keys());
     for cache_bytes in [0, 1, 20 << 10, 200 << 10] {
-        let store = open(&memory, &Options { cache_bytes, ..large() }).unwrap();
+        let store = open(&memory, &large().cache_bytes(cache_bytes)).unwrap();
         let context = checkout(&store, &head);
         context.prefetch(&paths, Prefetch::Target);
         let batches = store.stats().batches;
@@ -182,7 +182,7 @@ fn past_the_page_cache_all_is_the_same() {
     for access in [Access::Buffered, Access::Direct] {
         let dir = folder.path().join(format!("{access:?}"));
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        let options = Options { access, ..large() };
+        let options = large().access(access);
         let store = Store::create(Arc::clone(&disk), &dir, &options).unwrap();
         let mut context = store.empty();
         let mut content = Content::new();
@@ -227,7 +227,7 @@ fn threads_read_ahead_at_once() {
     let paths = paths_of(content.keys());
 
     for cache_bytes in [100 << 10, 64 << 20] {
-        let store = open(&memory, &Options { cache_bytes, ..large() }).unwrap();
+        let store = open(&memory, &large().cache_bytes(cache_bytes)).unwrap();
         let reader = StoreReader::open(Arc::clone(&memory), Path::new(DIR), cache_bytes).unwrap();
         let shared = checkout(&store, &head);
         std::thread::scope(|scope| {
@@ -254,7 +254,7 @@ fn a_prefetch_whose_reads_fail_changes_nothing() {
         let written = SimDisk::new(seed);
         let shared: Arc<dyn Disk> = written.clone();
         let rules = Rules { branching: 4, flat_limit: 6, ..Rules::TEZOS };
-        let options = Options { rules, ..options() };
+        let options = options().rules(rules);
         let (head, content) = write(&shared, &options, 60);
         let paths = paths_of(content.keys());
         let kinds = [FaultKind::Eio, FaultKind::Eagain, FaultKind::ShortRead];
@@ -305,7 +305,7 @@ fn errors_are_left_to_who_needs_what_was_not_read() {
 #[test]
 fn a_collection_runs_meanwhile() {
     let disk: Arc<dyn Disk> = MemoryDisk::new();
-    let small = Options { chunk_bytes: 8 << 10, ..large() };
+    let small = large().chunk_bytes(8 << 10);
     let store = create(&disk, &small).unwrap();
     let mut context = store.empty();
     let mut content = Content::new();
@@ -325,7 +325,7 @@ fn a_collection_runs_meanwhile() {
 
     store.close().unwrap();
     drop(store);
-    let store = open(&disk, &Options { cache_bytes: 0, ..small }).unwrap();
+    let store = open(&disk, &small.cache_bytes(0)).unwrap();
     let reader = StoreReader::open(Arc::clone(&disk), Path::new(DIR), 0).unwrap();
     let held: Vec<Context> = commits.iter().map(|commit| checkout(&store, &commit.0)).collect();
     let seen = reader.checkout(&commits[0].0).unwrap().unwrap();

@@ -8,18 +8,16 @@
 //! alone, and so does its hash. `cargo xtask readers` and `kill` do it for long.
 
 use std::env;
-use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use terrane_context::{
     Context, Durability, Error, Meta, Options, Result, Retain, Store, StoreReader,
 };
 use terrane_io::{CountedDisk, Disk, RealDisk, RealOptions};
 use terrane_testkit::draw::Draw;
+use terrane_testkit::process::{Child, WriterBesideReaders, say};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -29,10 +27,6 @@ use crate::script::{content_of, go, options};
 const ROLE: &str = "TERRANE_CONTEXT_ROLE";
 /// Names the store in such a process.
 const CHILD_DIR: &str = "TERRANE_CONTEXT_DIR";
-/// How often a process is killed; set by `cargo xtask kill`.
-const CYCLES: &str = "TERRANE_KILL_CYCLES";
-/// For how long readers are let alone besides; set by `cargo xtask readers`.
-const SECONDS: &str = "TERRANE_READERS_SECONDS";
 const TEST: &str = "processes::readers_see_whole_commits_whoever_is_killed";
 
 const MAIN: &[u8] = b"main";
@@ -49,7 +43,7 @@ fn disk() -> Arc<dyn Disk> {
 }
 
 fn store_options() -> Options {
-    Options { durability: Durability::Relaxed, chunk_bytes: 32 << 10, ..options() }
+    options().durability(Durability::Buffered).chunk_bytes(32 << 10)
 }
 
 fn path(width: u64, name: u64) -> [String; 2] {
@@ -73,12 +67,6 @@ fn expected(number: u64, width: u64, name: u64) -> Option<Vec<u8>> {
 fn number_of(context: &Context) -> Result<u64> {
     let bytes = context.find(&["number"])?.expect("each commit has its number");
     Ok(u64::from_le_bytes(bytes.try_into().unwrap()))
-}
-
-fn say(what: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{what}").unwrap();
-    out.flush().unwrap();
 }
 
 /// Commits until it is killed.
@@ -210,52 +198,6 @@ fn read(dir: &Path) {
     }
 }
 
-/// A process of this test.
-struct Process {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-    /// Comparisons that a reader reports.
-    checks: u64,
-}
-
-impl Process {
-    fn start(dir: &Path, role: &str) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", TEST, "--nocapture"]);
-        command.env(ROLE, role).env(CHILD_DIR, dir);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines, checks: 0 }
-    }
-
-    /// The next line that begins with one of the words: the word, and the first number after it.
-    /// `None` at the end.
-    fn line(&mut self, words: &[&str]) -> Option<(String, u64)> {
-        for line in self.lines.by_ref() {
-            let line = line.unwrap();
-            let mut parts = line.split(' ');
-            if let Some(word) = parts.next().filter(|word| words.contains(word)) {
-                let number = parts.next().map_or(Some(0), |number| number.parse().ok());
-                return Some((word.to_owned(), number?)); // the last line may be torn
-            }
-        }
-        None
-    }
-
-    /// Waits until a reader has compared more.
-    fn see(&mut self) {
-        self.checks = self.line(&["checks"]).expect("a reader goes on until it is killed").1;
-    }
-
-    /// Kills it; returns what it had compared.
-    fn kill(&mut self) -> u64 {
-        assert_eq!(self.child.try_wait().unwrap(), None, "a process ended by itself");
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.checks
-    }
-}
-
 /// Output of the writer so far.
 #[derive(Debug, Default)]
 struct Said {
@@ -267,8 +209,9 @@ struct Said {
 impl Said {
     const WORDS: [&str; 4] = ["opened", "committed", "collected", "finished"];
 
-    fn heed(&mut self, (word, number): (String, u64)) {
-        match word.as_str() {
+    fn heed(&mut self, word: &str, numbers: &[u64]) {
+        let number = numbers.first().copied().unwrap_or(0);
+        match word {
             "opened" => {
                 let committed = self.committed;
                 assert!(number >= committed, "commit {committed} was made, and {number} is there");
@@ -292,40 +235,16 @@ fn readers_see_whole_commits_whoever_is_killed() {
         return;
     }
 
-    let cycles = env::var(CYCLES).map_or(6, |text| text.parse().unwrap());
-    let seconds: u64 = env::var(SECONDS).map_or(1, |text| text.parse().unwrap());
     for_each_seed("readers_see_whole_commits_whoever_is_killed", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("store");
+        let start =
+            |role: &str| Child::start(TEST, [(ROLE, role.as_ref()), (CHILD_DIR, dir.as_ref())]);
+
         let mut said = Said::default();
-        let mut checks = 0;
-        let mut writer = Process::start(&dir, "writer");
-        let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader")).collect();
-        let gone = "a writer goes on until it is killed";
-        for cycle in 0..cycles {
-            for _ in 0..=rng.below(200) {
-                said.heed(writer.line(&Said::WORDS).expect(gone));
-            }
-            readers.iter_mut().for_each(Process::see);
-            if cycle % 3 == 2 {
-                let at = rng.index(readers.len());
-                checks += readers.remove(at).kill();
-                readers.push(Process::start(&dir, "reader"));
-            }
-            writer.kill();
-            // What it has said before counts.
-            while let Some(line) = writer.line(&Said::WORDS) {
-                said.heed(line);
-            }
-            writer = Process::start(&dir, "writer");
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(seconds) {
-            said.heed(writer.line(&Said::WORDS).expect(gone));
-            readers.iter_mut().for_each(Process::see);
-        }
-        writer.kill();
-        checks += readers.iter_mut().map(Process::kill).sum::<u64>();
+        let processes = WriterBesideReaders { start: &start, words: &Said::WORDS, lines_max: 200 };
+        let checks = processes.run(rng, |word, numbers| said.heed(word, numbers));
+
         println!("readers compared {checks} values beside a writer that has {said:?}");
         assert!(checks > 1_000 && said.collected > 0, "{checks} {said:?}");
     });

@@ -158,7 +158,7 @@ fn what_is_forged_for_a_root_is_refused_or_true() {
     let mut told = 0;
     let mut refused = 0;
     for_each_seed("what_is_forged_for_a_root_is_refused_or_true", 40, |rng, _seed| {
-        let options = Options { cache_bytes: 64 << 10, threads: 1 };
+        let options = Options::default().cache_bytes(64 << 10).threads(1);
         let store = Store::open(Arc::new(Memory::new(&INDEXES).unwrap()), &options).unwrap();
         let tree = store.create_tree("state").unwrap();
         let state: BTreeMap<Vec<u8>, Vec<u8>> =

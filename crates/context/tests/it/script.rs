@@ -24,12 +24,10 @@ pub(crate) const DIR: &str = "/store";
 pub(crate) type Content = BTreeMap<String, Vec<u8>>;
 
 pub(crate) fn options() -> Options {
-    Options {
-        chunk_bytes: 8 << 10,
-        cache_bytes: 1 << 20,
-        hash_threads: 1,
-        ..Options::new(Arc::new(BtreeIndexes::new(1 << 20)))
-    }
+    Options::new(Arc::new(BtreeIndexes::new(1 << 20)))
+        .chunk_bytes(8 << 10)
+        .cache_bytes(1 << 20)
+        .hash_threads(1)
 }
 
 pub(crate) fn create(disk: &Arc<dyn Disk>, options: &Options) -> Result<Store> {
@@ -309,9 +307,7 @@ impl Script {
     /// Whether everything up to the end of a step is durable once it has returned.
     pub(crate) fn is_durable(&self, step: &Step) -> bool {
         match step {
-            Step::Commit { .. } | Step::Branch(..) => {
-                self.options.durability == Durability::Durable
-            }
+            Step::Commit { .. } | Step::Branch(..) => self.options.durability == Durability::Each,
             Step::Flush(_) => false,
             Step::Sync | Step::Split | Step::Collect(_) | Step::AddVolume | Step::Reopen => true,
         }
@@ -414,15 +410,13 @@ impl Script {
 /// Options of a seed: half of the stores are relaxed, half are read past the page cache, a third
 /// index every object, and in most a directory of 20 names is divided.
 pub(crate) fn draw_options(rng: &mut ChaCha8Rng) -> Options {
-    Options {
-        durability: if rng.chance(1, 2) { Durability::Relaxed } else { Durability::Durable },
-        indexing: if rng.chance(1, 3) { Indexing::Always } else { Indexing::Minimal },
-        rules: match rng.below(3) {
+    options()
+        .durability(if rng.chance(1, 2) { Durability::Buffered } else { Durability::Each })
+        .indexing(if rng.chance(1, 3) { Indexing::Always } else { Indexing::Minimal })
+        .rules(match rng.below(3) {
             0 => Rules::TEZOS,
             1 => Rules { branching: 4, flat_limit: 16, ..Rules::BLAKE3 },
             _ => Rules { branching: 4, flat_limit: 16, ..Rules::TEZOS },
-        },
-        access: if rng.chance(1, 2) { Access::Direct } else { Access::Buffered },
-        ..options()
-    }
+        })
+        .access(if rng.chance(1, 2) { Access::Direct } else { Access::Buffered })
 }

@@ -17,7 +17,7 @@ use terrane_io::MemoryDisk;
 const ROOT: [&str; 0] = [];
 
 fn create(indexing: Indexing) -> Store {
-    let options = Options { indexing, ..Options::new(Arc::new(BtreeIndexes::new(1 << 20))) };
+    let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20))).indexing(indexing);
     Store::create(MemoryDisk::new(), Path::new("store"), &options).unwrap()
 }
 
@@ -153,7 +153,7 @@ fn the_hash_of_an_inode_is_no_directory() {
 fn a_directory_that_is_one_leaf_is_found_by_its_hash() {
     let rules = Rules { branching: 16, flat_limit: 5, ..Rules::TEZOS };
     let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
-    let options = Options { indexing: Indexing::Always, rules, ..options };
+    let options = options.indexing(Indexing::Always).rules(rules);
     let store = Store::create(MemoryDisk::new(), Path::new("store"), &options).unwrap();
     let mut tree = store.empty().tree().clone();
     for name in 0..10 {

@@ -132,7 +132,7 @@ fn commits_of_one_context_are_siblings() {
 #[test]
 fn a_store_that_was_not_closed_has_every_commit() {
     let disk = memory();
-    let small = Options { chunk_bytes: 4 << 10, ..options() };
+    let small = options().chunk_bytes(4 << 10);
     let store = Store::create(Arc::clone(&disk), Path::new(DIR), &small).unwrap();
     let mut hashes = Vec::new();
     let mut context = store.empty();
@@ -303,7 +303,7 @@ fn a_second_writer_is_refused() {
     drop(store);
     let create_again = Store::create(Arc::clone(&disk), Path::new(DIR), &options());
     assert!(matches!(create_again, Err(Error::AlreadyExists { .. })));
-    let other = Options { rules: terrane_context::Rules::BLAKE3, ..options() };
+    let other = options().rules(terrane_context::Rules::BLAKE3);
     let error = Store::open(Arc::clone(&disk), Path::new(DIR), &other).unwrap_err();
     assert!(matches!(error, Error::ConfigMismatch { option: "scheme", .. }), "{error}");
     assert!(again().is_ok());
@@ -315,7 +315,7 @@ fn a_second_writer_is_refused() {
 #[test]
 fn a_reader_follows_the_writer() {
     let disk = memory();
-    let small = Options { chunk_bytes: 4 << 10, ..options() };
+    let small = options().chunk_bytes(4 << 10);
     let store = Store::create(Arc::clone(&disk), Path::new(DIR), &small).unwrap();
     let reader = || StoreReader::open(Arc::clone(&disk), Path::new(DIR), 1 << 20).unwrap();
     let follower = reader();
@@ -451,7 +451,7 @@ fn a_chunk_with_a_commit_is_ended_also_by_who_opens_the_store_next() {
 #[test]
 fn an_index_of_all_objects_has_what_was_written_before_and_after_a_crash() {
     let disk = memory();
-    let all = Options { indexing: Indexing::Always, ..options() };
+    let all = options().indexing(Indexing::Always);
     let mut store = Store::create(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
 
     // Each time the same large values and directories, in a tree of its own.
@@ -504,7 +504,7 @@ fn values_have_less_than_512_mib() {
 fn few_files_are_open_whatever_the_number_of_chunks() {
     let disk = SimDisk::new(1);
     let shared: Arc<dyn Disk> = disk.clone();
-    let small = Options { chunk_bytes: 4 << 10, cache_bytes: 0, ..options() };
+    let small = options().chunk_bytes(4 << 10).cache_bytes(0);
     let store = Store::create(Arc::clone(&shared), Path::new(DIR), &small).unwrap();
     let mut commits = Vec::new();
     let mut context = store.empty();
@@ -640,7 +640,7 @@ fn a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
 /// is not in memory.
 #[test]
 fn a_large_tree_is_built_with_flushes_and_commits_as_if_there_were_none() {
-    let options = Options { cache_bytes: 0, ..options() };
+    let options = options().cache_bytes(0);
     let make = || Store::create(memory(), Path::new(DIR), &options).unwrap();
     let whole = make();
     let parts = make();

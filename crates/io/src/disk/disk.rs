@@ -50,6 +50,8 @@ impl OpenMode {
 
 /// Way of reads and writes: through the page cache or past it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Access {
     /// Through the page cache.
     Buffered,
@@ -81,6 +83,8 @@ pub trait LockGuard: Send + Sync + Debug {}
 
 /// Implementation of the queues of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum QueueKind {
     /// Linux `io_uring`.
     IoUring,

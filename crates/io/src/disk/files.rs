@@ -37,7 +37,7 @@ pub fn create_afresh(
 ) -> Result<Arc<dyn DiskFile>> {
     debug_assert!(matches!(mode, OpenMode::CreateNew | OpenMode::CreatePrivate));
     match disk.open(path, mode, access) {
-        Err(error) if error.is_already_there() => {
+        Err(error) if error.is_already_exists() => {
             disk.remove(path)?;
             disk.open(path, mode, access)
         }

@@ -30,6 +30,7 @@ pub enum QueueChoice {
 
 /// Options of a [`RealDisk`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct RealOptions {
     /// The queues.
     pub queue: QueueChoice,
@@ -44,6 +45,26 @@ impl Default for RealOptions {
     /// The best queue of the system; 32 threads, if it comes to threads.
     fn default() -> Self {
         Self { queue: QueueChoice::Auto, threads: 32, modes: FileModes::default() }
+    }
+}
+
+impl RealOptions {
+    /// Sets [`queue`](Self::queue).
+    #[must_use]
+    pub fn queue(self, queue: QueueChoice) -> Self {
+        Self { queue, ..self }
+    }
+
+    /// Sets [`threads`](Self::threads).
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Sets [`modes`](Self::modes).
+    #[must_use]
+    pub fn modes(self, modes: FileModes) -> Self {
+        Self { modes, ..self }
     }
 }
 

@@ -3,19 +3,16 @@
 //! It counts calls when they are made, whether or not they succeed. A queued request counts as a
 //! read or write, and under `queued` besides.
 
-use std::any::Any;
-use std::ops::Sub;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::clock::Clock;
 use crate::disk::disk::{
-    Access, Anchor, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
-    QueueKind, Request,
+    Access, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, Request,
 };
 use crate::error::Result;
 use crate::wrap::forward_queue::{Below, ForwardQueue};
+use std::any::Any;
+use std::ops::Sub;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit of `read_pages` and `write_pages`, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -25,6 +22,7 @@ macro_rules! counts {
     ($($(#[$doc:meta])* $field:ident,)*) => {
         /// Numbers of calls by kind, and bytes. The difference of two gives what happened between.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct Counts {
             $($(#[$doc])* pub $field: u64,)*
         }
@@ -203,13 +201,7 @@ impl CountedDisk {
 }
 
 impl Disk for CountedDisk {
-    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
-        self.inner.anchor(dir)
-    }
-
-    fn absolute(&self, path: &Path) -> Result<PathBuf> {
-        self.inner.absolute(path)
-    }
+    crate::forward!(inner: anchor, absolute, free_bytes, allocated_bytes, clock, queue_kind);
 
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
         self.counters.open(mode);
@@ -272,18 +264,6 @@ impl Disk for CountedDisk {
         self.inner.is_locked(path)
     }
 
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.free_bytes(dir)
-    }
-
-    fn allocated_bytes(&self, path: &Path) -> Result<u64> {
-        self.inner.allocated_bytes(path)
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        self.inner.clock()
-    }
-
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
         let below: Below = |file| Some(file.downcast_ref::<CountedFile>()?.inner.clone());
         let counters = Arc::clone(&self.counters);
@@ -296,10 +276,6 @@ impl Disk for CountedDisk {
         };
         Ok(Box::new(ForwardQueue { inner: self.inner.queue(depth)?, below, pass }))
     }
-
-    fn queue_kind(&self) -> QueueKind {
-        self.inner.queue_kind()
-    }
 }
 
 #[derive(Debug)]
@@ -309,17 +285,7 @@ struct CountedFile {
 }
 
 impl DiskFile for CountedFile {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn access(&self) -> Access {
-        self.inner.access()
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.inner.len()
-    }
+    crate::forward!(inner: path, access, len, forget);
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.counters.read(buffer.len());
@@ -349,10 +315,6 @@ impl DiskFile for CountedFile {
     fn sync(&self) -> Result<()> {
         self.counters.sync();
         self.inner.sync()
-    }
-
-    fn forget(&self, offset: u64, len: u64) {
-        self.inner.forget(offset, len);
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -67,7 +67,7 @@ fn no_call_follows_a_link_to_a_file_out_of_an_anchored_directory() {
     assert_eq!(place.disk.kind(&link).unwrap(), Some(EntryKind::Link));
     assert_eq!(place.disk.list(&place.path("store")).unwrap()[0].kind, EntryKind::Link);
     let taken = place.disk.open(&link, OpenMode::CreateNew, Access::Buffered);
-    assert!(taken.unwrap_err().is_already_there());
+    assert!(taken.unwrap_err().is_already_exists());
 
     // Replacing a file replaces the link.
     replace_file(&*place.disk, &link, b"ours").unwrap();
@@ -173,7 +173,7 @@ fn files_with_secrets_are_for_their_owner_and_modes_can_be_chosen() {
 
     assert_eq!(FileModes::of_files(0o640), FileModes { file: 0o640, private: 0o600, dir: 0o750 });
     let modes = FileModes { file: 0o640, private: 0o400, dir: 0o700 };
-    let disk = RealDisk::new(RealOptions { modes, ..RealOptions::default() }).unwrap();
+    let disk = RealDisk::new(RealOptions::default().modes(modes)).unwrap();
     let file = place.path("store/file");
     let dir = place.path("store/dir");
     disk.open(&file, OpenMode::CreateNew, Access::Direct).unwrap();

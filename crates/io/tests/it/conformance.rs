@@ -54,7 +54,7 @@ impl Subject {
 }
 
 fn queue_of(choice: QueueChoice) -> terrane_io::Result<Arc<RealDisk>> {
-    RealDisk::new(RealOptions { queue: choice, threads: 4, ..RealOptions::default() })
+    RealDisk::new(RealOptions::default().queue(choice).threads(4))
 }
 
 /// Runs `check` on every disk.
@@ -82,7 +82,7 @@ fn each(check: impl Fn(&Subject)) {
 }
 
 fn kind_of<T>(result: terrane_io::Result<T>) -> Option<ErrorKind> {
-    result.err().and_then(|error| error.kind())
+    result.err().and_then(|error| error.system_kind())
 }
 
 /// Bytes that tell every place of a file from every other.
@@ -392,7 +392,7 @@ fn a_disk_works_below_an_anchor_as_it_does_elsewhere() {
             let open = |mode| subject.disk.open(&file, mode, access);
             assert!(open(Read).unwrap_err().is_not_found());
             open(CreateNew).unwrap().write_at(b"bytes", 0).unwrap();
-            assert!(open(CreatePrivate).unwrap_err().is_already_there());
+            assert!(open(CreatePrivate).unwrap_err().is_already_exists());
             subject.disk.remove(&file).unwrap();
             open(CreatePrivate).unwrap().write_at(b"bytes", 0).unwrap();
             assert_eq!(open(ReadWrite).unwrap().len().unwrap(), 5);

@@ -118,9 +118,9 @@ fn a_fault_at_any_call_is_reported() {
                         FaultKind::Eintr => Some(ErrorKind::Interrupted),
                         FaultKind::Eagain => Some(ErrorKind::WouldBlock),
                         FaultKind::ShortRead => None,
-                        _ => error.kind(),
+                        _ => error.system_kind(),
                     };
-                    assert_eq!(error.kind(), expected, "{plan:?}: {error}");
+                    assert_eq!(error.system_kind(), expected, "{plan:?}: {error}");
                 }
             }
             assert!(struck > 5, "{kind:?} struck {struck} times");

@@ -25,7 +25,7 @@ fn open(disk: &SimDisk, mode: OpenMode) -> terrane_io::Result<std::sync::Arc<dyn
 }
 
 fn kind_of<T>(result: terrane_io::Result<T>) -> Option<ErrorKind> {
-    result.err().and_then(|error| error.kind())
+    result.err().and_then(|error| error.system_kind())
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_denied_file_or_directory_cannot_be_opened_and_can_be_replaced() {
     let disk = disk_with_a_file();
     disk.deny(FILE);
     let error = open(&disk, OpenMode::Read).unwrap_err();
-    assert_eq!((error.is_permission(), error.error_kind().name()), (true, "permission"));
+    assert_eq!((error.is_permission(), error.kind().name()), (true, "permission"));
     assert!(disk.is_locked(Path::new(FILE)).unwrap_err().is_permission());
     assert_eq!(disk.kind(Path::new(FILE)).unwrap(), Some(EntryKind::File));
     replace_file(&*disk, Path::new(FILE), b"anew").unwrap();
@@ -103,7 +103,7 @@ fn a_read_only_disk_reads_and_locks_for_reading_and_does_nothing_else() {
     for (index, result) in refused.into_iter().enumerate() {
         let error = result.unwrap_err();
         assert!(error.is_read_only() && error.cannot_write(), "call {index}: {error}");
-        assert_eq!(error.error_kind().name(), "read_only");
+        assert_eq!(error.kind().name(), "read_only");
     }
 
     assert_eq!(disk.files(), [file, Path::new("/lock")]);

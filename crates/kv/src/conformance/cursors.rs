@@ -4,7 +4,7 @@
 use crate::database::{KEY_BYTES_MAX, Reader, Table};
 
 use super::trial::{
-    Change, Map, Model, Outcome, TABLES, Trial, apply, commit, entry, ok, show, walk,
+    Change, Map, Model, Outcome, Random, TABLES, Trial, apply, commit, entry, ok, show, walk,
 };
 
 /// Keys that a wrong order puts elsewhere: prefixes of each other, zeros, bytes above 127, digits.
@@ -124,6 +124,44 @@ fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Out
     entry(format_args!("{step}: prev after that"), cursor.prev(), first)
 }
 
+/// Reads the entries from a random key on as an iterator, from both ends in random turns.
+fn both_ends(
+    step: &str,
+    reader: &dyn Reader,
+    table: Table<'_>,
+    map: &Map,
+    random: &mut Random,
+) -> Outcome {
+    for number in 0..4 {
+        let step = format!("{step}: iterator {number}");
+        let from = map.keys().nth(random.below(map.len() + 1)).filter(|_| number > 0);
+        let mut cursor = ok(format_args!("{step}: make a cursor"), reader.cursor(table))?;
+        if let Some(from) = from {
+            ok(format_args!("{step}: seek {}", show(from)), cursor.seek(from))?;
+        }
+
+        let mut entries = cursor.into_iter();
+        let from = from.cloned().unwrap_or_default();
+        let mut expected = map.range(from..).map(|(key, value)| (key.as_slice(), value.as_slice()));
+        let mut is_over = false;
+        while !is_over {
+            let is_front = random.below(2) == 0;
+            let (found, wanted) = if is_front {
+                (entries.next(), expected.next())
+            } else {
+                (entries.next_back(), expected.next_back())
+            };
+            let end = if is_front { "front" } else { "back" };
+            entry(format_args!("{step}: {end}"), found.transpose(), wanted)?;
+            is_over = wanted.is_none();
+        }
+        entry(format_args!("{step}: front after the end"), entries.next().transpose(), None)?;
+        entry(format_args!("{step}: back after the end"), entries.next_back().transpose(), None)?;
+    }
+
+    Ok(())
+}
+
 /// Seeks to keys that are there and to keys that are not, to both ends, and in empty tables.
 pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
@@ -148,6 +186,7 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
             seek_all(&step, &*reader, table, map)?;
             let mut cursor = ok(&step, reader.cursor(table))?;
             walk(&step, &mut *cursor, map, &mut random, 200)?;
+            both_ends(&step, &*reader, table, map, &mut random)?;
         }
 
         // Two cursors of one reader go their own ways.
@@ -217,6 +256,7 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
             seek_all(&step, &*writer, table, model.table(table))?;
             let mut cursor = ok(&step, writer.cursor(table))?;
             walk(&step, &mut *cursor, model.table(table), &mut random, 100)?;
+            both_ends(&step, &*writer, table, model.table(table), &mut random)?;
         }
 
         let reader = ok(format_args!("{step}: make a reader"), database.reader())?;

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::database::{Database, Durability, Error, PowerLoss, Receipt, Result, Table};
+use terrane_io::Durability;
+
+use crate::database::{Database, Error, PowerLoss, Receipt, Result, Table};
 
 use super::trial::{
     INDEXES, Model, Outcome, TABLES, Trial, commit, holds, ok, refused, same, value,
@@ -64,7 +66,7 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
 
         match durability {
             Durability::None => same("syncs of a commit without sync", after.syncs, before.syncs)?,
-            Durability::Async => {}
+            Durability::Buffered => {}
             Durability::Each | Durability::Group => {
                 let is_more = before.syncs < after.syncs;
                 holds("syncs after a settled commit", is_more, "more than before", after.syncs)?;
@@ -89,7 +91,7 @@ pub(super) fn guarantee(trial: &mut Trial<'_>) -> Outcome {
     let every_commit = guarantee.power_loss == PowerLoss::EveryCommit;
 
     match guarantee.durability {
-        Durability::None | Durability::Async => {
+        Durability::None | Durability::Buffered => {
             let step = format!("level {}", guarantee.durability.name());
             holds(step, !every_commit, "less than every commit after a loss of power", "it")?;
         }

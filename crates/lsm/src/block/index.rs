@@ -36,6 +36,8 @@ const AUTO_ENTRIES_PER_EXTRA_READ: u64 = 100;
 
 /// Which form of page index the runs of a table get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[doc(alias = "index_block")]
 pub enum IndexKind {
     /// The compact form for a run where it costs at most 1 % more reads, else the ordinary one.

@@ -201,7 +201,7 @@ impl CompactionEnv<'_> {
     /// Returns the level on which a single run of this size belongs, as the last level of a table.
     pub(crate) fn last_level_of(&self, size: u64) -> usize {
         let fits = |level: &usize| {
-            let policy = level_policy(self.config.merge_policy, *level, *level);
+            let policy = level_policy(self.config.compaction_policy, *level, *level);
             size <= self.run_size_max(*level, policy)
         };
         (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX)
@@ -232,7 +232,7 @@ impl CompactionEnv<'_> {
         CompactionSpec {
             inputs,
             drop_deletes,
-            operator: self.config.resolve.clone(),
+            operator: self.config.merge_operator.clone(),
             filter: Some(filter),
             index: self.config.index,
             access: self.config.disk_cache.access(level),
@@ -254,7 +254,7 @@ impl CompactionEnv<'_> {
         let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &memory);
         // The inputs served the plan; the union must not hold runs that its tables have replaced.
         let spec = CompactionSpec { inputs: Vec::new(), ..spec };
-        Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
+        Union::new(self.set, spec, self.config.compaction_batch_pages, tables, progress)
     }
 
     /// Ticks between two compactions on a level.
@@ -303,7 +303,7 @@ impl CompactionEnv<'_> {
             self.set.session_dir(),
             table = self.table,
             level,
-            policy = ?self.config.merge_policy,
+            policy = ?self.config.compaction_policy,
             inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
         );
 
@@ -681,7 +681,7 @@ impl Levels {
         }
 
         let last = self.levels.len();
-        let policy = level_policy(context.config.merge_policy, level, last);
+        let policy = level_policy(context.config.compaction_policy, level, last);
 
         let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
@@ -834,7 +834,7 @@ impl Levels {
         let mask = std::mem::take(&mut self.union_mask);
         let Some(run) = run.map(|run| run.under_mask(&mask)) else { return };
 
-        let policy = match context.config.merge_policy {
+        let policy = match context.config.compaction_policy {
             CompactionPolicy::Tiering => LevelPolicy::Tiering,
             CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => LevelPolicy::Levelling,
         };

@@ -90,7 +90,7 @@ mod tests {
         let options = SessionOptions::with_salt(1).create_dir();
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
         let config = TableConfig {
-            resolve: MergeOperator::concatenate().with_value_bytes_max(LIMIT),
+            merge_operator: MergeOperator::concatenate().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };
@@ -156,7 +156,7 @@ mod tests {
         let resolve =
             MergeOperator::new("product", |newer, older| vec![7; newer.len() * older.len()]);
         let config = TableConfig {
-            resolve: resolve.unwrap().with_value_bytes_max(LIMIT),
+            merge_operator: resolve.unwrap().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };
@@ -172,7 +172,7 @@ mod tests {
         assert!(key == b"key" && LIMIT - limit <= 12 && bytes > limit, "{key:?} {bytes} {limit}");
         let pending = table.submit(&[b"key"]).and_then(PendingLookups::wait);
         assert!(matches!(pending, Err(Error::UpsertTooLarge { .. })));
-        let read = table.cursor().unwrap().take(usize::MAX);
+        let read = table.cursor().unwrap().next_many(usize::MAX);
         assert!(matches!(read, Err(Error::UpsertTooLarge { key, .. }) if key == b"key"));
         assert!(table.get(&1_000_u32.to_le_bytes()).unwrap().is_found());
     }
@@ -199,12 +199,12 @@ mod tests {
         check_too_large(&table);
         let name = SnapshotName::new("late").unwrap();
         table.save_snapshot(&name, "").unwrap();
-        let options = OpenOptions::default().resolve(table.config().resolve.clone());
+        let options = OpenOptions::default().merge_operator(table.config().merge_operator.clone());
         let snapshot = session.open_snapshot_with(&name, "", &options).unwrap();
         check_too_large(&snapshot);
         let older = growing(&session);
         let mut diff = older.diff(&table).unwrap();
-        let read = std::iter::from_fn(|| diff.next().transpose()).find_map(Result::err);
+        let read = diff.by_ref().find_map(Result::err);
         assert!(matches!(read, Some(Error::UpsertTooLarge { .. })));
 
         let mut copy = table.fork().unwrap();
@@ -279,7 +279,7 @@ mod tests {
     fn functions_that_do_not_grow_are_refused_nothing() {
         let (session, _) = table();
         let config = TableConfig {
-            resolve: MergeOperator::newest().with_value_bytes_max(LIMIT),
+            merge_operator: MergeOperator::newest().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };

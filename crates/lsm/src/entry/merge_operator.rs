@@ -34,6 +34,25 @@ pub struct MergeOperator {
     value_bytes_max: usize,
 }
 
+/// By its name. Only ready-made operators are read back, because a name alone is no function.
+#[cfg(feature = "serde")]
+impl serde::Serialize for MergeOperator {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> std::result::Result<S::Ok, S::Error> {
+        out.serialize_str(self.name())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for MergeOperator {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> std::result::Result<Self, D::Error> {
+        let name = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(input)?;
+        Self::by_name(&name).ok_or_else(|| {
+            let text = format!("`{name}` is not a ready-made merge operator");
+            serde::de::Error::custom(text)
+        })
+    }
+}
+
 /// The value of an entry of [`Kind::TooLarge`]: lengths of what was combined, and of what came of
 /// that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +106,7 @@ impl MergeOperator {
     /// until the key is inserted or deleted.
     ///
     /// # Errors
-    /// [`Error::InvalidResolveName`] for an empty name, one of more than
+    /// [`Error::InvalidMergeOperatorName`] for an empty name, one of more than
     /// [`OPERATOR_NAME_BYTES_MAX`] bytes, and one that begins with `terrane.`, as those of the
     /// ready-made functions do.
     pub fn new(
@@ -96,7 +115,7 @@ impl MergeOperator {
     ) -> Result<Self> {
         let length = (1..=OPERATOR_NAME_BYTES_MAX).contains(&name.len());
         if !length || name.starts_with(READY_MADE) {
-            return Err(Error::InvalidResolveName { text: name.to_owned() });
+            return Err(Error::InvalidMergeOperatorName { text: name.to_owned() });
         }
         let into =
             move |newer: &[u8], older: &[u8], out: &mut Vec<u8>| *out = combine(newer, older);
@@ -343,7 +362,7 @@ mod tests {
     fn names_are_bounded_and_those_of_ready_made_functions_are_taken() {
         for name in ["", "terrane.max", &"n".repeat(65)] {
             let made = MergeOperator::new(name, |newer, _| newer.to_vec());
-            assert!(matches!(made, Err(Error::InvalidResolveName { text }) if text == name));
+            assert!(matches!(made, Err(Error::InvalidMergeOperatorName { text }) if text == name));
         }
         assert!(MergeOperator::new(&"n".repeat(64), |newer, _| newer.to_vec()).is_ok());
     }

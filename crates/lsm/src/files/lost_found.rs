@@ -55,10 +55,10 @@ pub(crate) fn names(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
 fn link(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<bool> {
     match disk.hard_link(from, to) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => Ok(false),
+        Err(error) if error.system_kind() == Some(ErrorKind::AlreadyExists) => Ok(false),
         Err(error)
             if matches!(
-                error.kind(),
+                error.system_kind(),
                 Some(
                     ErrorKind::Unsupported | ErrorKind::PermissionDenied | ErrorKind::TooManyLinks
                 )
@@ -86,7 +86,7 @@ fn unlink(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 fn make(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
     let lost = dir.join(LOST_FOUND);
     match disk.create_dir(&lost) {
-        Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
+        Err(error) if error.system_kind() == Some(ErrorKind::AlreadyExists) => {}
         made => {
             made?;
             disk.sync_dir(dir)?;
@@ -110,7 +110,7 @@ pub(crate) fn keep_copy(disk: &dyn Disk, dir: &Path, path: &Path) -> io::Result<
         };
         match disk.hard_link(path, &to) {
             Ok(()) => return disk.sync_dir(&lost),
-            Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
+            Err(error) if error.system_kind() == Some(ErrorKind::AlreadyExists) => {}
             // A copy is welcome, but nothing depends on it.
             Err(_) => return Ok(()),
         }
@@ -189,6 +189,8 @@ pub(crate) fn runs_in<'a>(
 mod tests {
     use terrane_io::{Access, OpenMode, SimDisk, Survival};
 
+    use terrane_testkit::sweep::Sweep;
+
     use super::*;
 
     #[test]
@@ -232,21 +234,19 @@ mod tests {
 
         let disk = fresh();
         script(&disk).unwrap();
-        let calls = disk.calls();
         assert_eq!(names(disk.as_ref(), dir).unwrap(), ["00000001.run.1"]);
         assert_eq!(disk.read_raw(active.join(&name)).unwrap(), b"first");
 
-        let first = fresh().calls();
-        for call in first..calls {
-            for seed in 0..8 {
-                let disk = fresh();
-                disk.set_plan(terrane_io::FaultPlan::crash_at(call));
-                assert!(script(&disk).is_err());
-                let disk = disk.after_crash(Survival::Torn(seed));
-                let contents: Vec<_> =
-                    disk.files().iter().map(|path| disk.read_raw(path).unwrap()).collect();
-                assert!(contents.contains(&b"first".to_vec()), "call {call}, seed {seed}");
-            }
-        }
+        Sweep::whole(1).on(&fresh()).crash(
+            |disk| assert_eq!(script(disk).is_err(), disk.has_crashed()),
+            |crash| {
+                crash.power_losses((0..8).map(Survival::Torn), |image| {
+                    let disk = &image.disk;
+                    let contents: Vec<_> =
+                        disk.files().iter().map(|path| disk.read_raw(path).unwrap()).collect();
+                    assert!(contents.contains(&b"first".to_vec()));
+                })
+            },
+        );
     }
 }

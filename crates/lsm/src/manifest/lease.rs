@@ -137,7 +137,7 @@ impl Lease {
     pub(crate) fn take(disk: &dyn Disk, dir: &Path) -> Result<Self> {
         // Another reader may have made the directory meanwhile.
         match disk.create_dir(&dir.join(READERS)) {
-            Err(error) if error.kind() != Some(ErrorKind::AlreadyExists) => {
+            Err(error) if error.system_kind() != Some(ErrorKind::AlreadyExists) => {
                 return Err(error.into());
             }
             _ => {}
@@ -230,7 +230,7 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
 
     match read() {
         // Of another user: nobody knows.
-        Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
+        Err(error) if error.system_kind() == Some(ErrorKind::PermissionDenied) => {
             let dir = path.parent().unwrap_or(path);
             event!(WARN, "lease.unreadable", dir, %error);
             Ok(Needs::EVERYTHING)

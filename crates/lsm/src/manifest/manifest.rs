@@ -537,7 +537,7 @@ pub(crate) struct Found {
 /// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may
 /// be whole.
 pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
-    match error.kind() {
+    match error.system_kind() {
         Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
         _ => unreadable(error),
     }
@@ -603,7 +603,9 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             Some(damage) => Some(damage),
             None => lost(disk, dir)?,
         };
-        if let Some(error) = refused.filter(|error| error.kind() != Some(ErrorKind::FileTooLarge)) {
+        if let Some(error) =
+            refused.filter(|error| error.system_kind() != Some(ErrorKind::FileTooLarge))
+        {
             return Err(error.into());
         }
         if let Some((path, reason)) = damage {

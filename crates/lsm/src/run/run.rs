@@ -46,6 +46,8 @@ const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
 
 /// Purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Purpose {
     /// A run of a level.
     Level = 1,
@@ -55,6 +57,7 @@ pub enum Purpose {
 
 /// The footer of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "the fields are those of the footer's table above")]
 #[doc(alias("SSTable", "TableProperties"))]
 pub struct RunMeta {

@@ -269,7 +269,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
 
     for name in [ACTIVE, SNAPSHOTS].into_iter().filter(|name| has(name)) {
         match disk.remove_dir(&dir.join(name)) {
-            Err(error) if error.kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
+            Err(error) if error.system_kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
                 return corrupted(dir, format!("missing metadata file, and {name} is not empty"));
             }
             removed => removed?,
@@ -363,7 +363,7 @@ fn decode_snapshot(
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(error) => {
-            let reason = match error.kind() {
+            let reason = match error.system_kind() {
                 Some(std::io::ErrorKind::FileTooLarge) => {
                     format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes")
                 }

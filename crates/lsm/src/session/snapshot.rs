@@ -20,6 +20,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use terrane_io::Access;
@@ -83,6 +84,31 @@ impl SnapshotName {
         &self.0
     }
 }
+
+impl AsRef<str> for SnapshotName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SnapshotName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&str> for SnapshotName {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(SnapshotName, SnapshotName::new);
 
 impl fmt::Display for SnapshotName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,7 +207,7 @@ pub(crate) fn write_out(
     let meta = SnapshotMeta {
         created_ns: inner.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
-        resolve: config.resolve.name().to_owned(),
+        resolve: config.merge_operator.name().to_owned(),
         config: config.clone(),
         flushes: tree.flushes,
         now: tree.now(context),
@@ -281,7 +307,7 @@ fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Opt
     let spec = CompactionSpec {
         inputs: vec![Input::Buffer(Memtable::of(segment))],
         drop_deletes: false,
-        operator: context.config.resolve.clone(),
+        operator: context.config.merge_operator.clone(),
         filter: None,
         index: IndexKind::Ordinary,
         access: Access::Buffered,
@@ -357,6 +383,8 @@ fn union_ref(
 
 /// How much is checked when a snapshot is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
@@ -375,7 +403,7 @@ pub enum Verify {
 pub struct OpenOptions {
     /// The merge operator that the table was saved with, unless it is a ready-made one. A
     /// snapshot knows only its name.
-    pub resolve: Option<MergeOperator>,
+    pub merge_operator: Option<MergeOperator>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
     /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and
@@ -385,10 +413,10 @@ pub struct OpenOptions {
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
     pub memory_goal: Option<MemoryGoal>,
-    /// Another [`TableConfig::merge_batch_pages`].
-    pub merge_batch_pages: Option<u32>,
-    /// Another [`TableConfig::merge_thread`].
-    pub merge_thread: Option<CompactionThread>,
+    /// Another [`TableConfig::compaction_batch_pages`].
+    pub compaction_batch_pages: Option<u32>,
+    /// Another [`TableConfig::compaction_thread`].
+    pub compaction_thread: Option<CompactionThread>,
     /// Another [`TableConfig::queue_depth`].
     pub queue_depth: Option<u32>,
     /// How much is checked.
@@ -396,10 +424,10 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// The same with a [`resolve`](Self::resolve) function.
+    /// The same with a [`merge_operator`](Self::merge_operator).
     #[must_use]
-    pub fn resolve(self, resolve: MergeOperator) -> Self {
-        Self { resolve: Some(resolve), ..self }
+    pub fn merge_operator(self, merge_operator: MergeOperator) -> Self {
+        Self { merge_operator: Some(merge_operator), ..self }
     }
 
     /// The same with another [`disk_cache`](Self::disk_cache).
@@ -420,16 +448,16 @@ impl OpenOptions {
         Self { memory_goal: Some(goal), ..self }
     }
 
-    /// The same with another [`merge_batch_pages`](Self::merge_batch_pages).
+    /// The same with another [`compaction_batch_pages`](Self::compaction_batch_pages).
     #[must_use]
-    pub fn merge_batch_pages(self, pages: u32) -> Self {
-        Self { merge_batch_pages: Some(pages), ..self }
+    pub fn compaction_batch_pages(self, pages: u32) -> Self {
+        Self { compaction_batch_pages: Some(pages), ..self }
     }
 
-    /// The same with another [`merge_thread`](Self::merge_thread).
+    /// The same with another [`compaction_thread`](Self::compaction_thread).
     #[must_use]
-    pub fn merge_thread(self, merge_thread: CompactionThread) -> Self {
-        Self { merge_thread: Some(merge_thread), ..self }
+    pub fn compaction_thread(self, compaction_thread: CompactionThread) -> Self {
+        Self { compaction_thread: Some(compaction_thread), ..self }
     }
 
     /// The same with another [`queue_depth`](Self::queue_depth).
@@ -456,8 +484,10 @@ impl OpenOptions {
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
             memory_goal: self.memory_goal.unwrap_or(stored.memory_goal),
-            merge_batch_pages: self.merge_batch_pages.unwrap_or(stored.merge_batch_pages),
-            merge_thread: self.merge_thread.unwrap_or(stored.merge_thread),
+            compaction_batch_pages: self
+                .compaction_batch_pages
+                .unwrap_or(stored.compaction_batch_pages),
+            compaction_thread: self.compaction_thread.unwrap_or(stored.compaction_thread),
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
             ..config
         };
@@ -540,7 +570,8 @@ pub(crate) fn open(
         });
     }
 
-    meta.config.resolve = resolve_of(name.as_str(), &meta.resolve, options.resolve.as_ref())?;
+    meta.config.merge_operator =
+        resolve_of(name.as_str(), &meta.resolve, options.merge_operator.as_ref())?;
     meta.config = options.over(&meta.config)?;
     let tree = open_tree(inner, name.as_str(), &meta, options)
         .map_err(|error| damaged(inner.dir(), name.as_str(), error))?;
@@ -657,7 +688,7 @@ pub(crate) fn resolve_of(
     given: Option<&MergeOperator>,
 ) -> Result<MergeOperator> {
     let resolve = given.cloned().or_else(|| MergeOperator::by_name(stored));
-    resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
+    resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::MergeOperatorMismatch {
         name: name.to_owned(),
         stored: stored.to_owned(),
         given: given.map(|resolve| resolve.name().to_owned()),
@@ -686,7 +717,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
 
     let mut tree = Levels { flushes: meta.flushes, ..Levels::default() };
     if !meta.images.is_empty() {
-        let resolve = &meta.config.resolve;
+        let resolve = &meta.config.merge_operator;
         let read = |image: &MaskedRef| {
             // All of it, so that what is saved next can refer to the same image under another mask.
             let chunk = read_image(&open(image, 1)?.with_mask(&Mask::default()), resolve)?;
@@ -904,6 +935,7 @@ pub(crate) fn delete(inner: &SessionInner, name: &SnapshotName) -> Result<()> {
 
 /// Metadata of a stored snapshot.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SnapshotInfo {
     /// Its name.
@@ -925,7 +957,7 @@ pub struct SnapshotInfo {
 /// Metadata of a snapshot.
 pub(crate) fn info(inner: &SessionInner, name: &SnapshotName) -> Result<SnapshotInfo> {
     let Reading { mut meta, .. } = read(inner, name)?;
-    meta.config.resolve = MergeOperator::by_name(&meta.resolve).unwrap_or_default();
+    meta.config.merge_operator = MergeOperator::by_name(&meta.resolve).unwrap_or_default();
     let runs: BTreeMap<u64, u32> = meta.runs().map(|run| (run.number, run.data_pages)).collect();
     Ok(SnapshotInfo {
         name: name.clone(),

@@ -71,6 +71,7 @@ impl SnapshotPlace {
 
 /// Report of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ExportReport {
     /// Files of runs that were copied.
@@ -87,6 +88,7 @@ pub struct ExportReport {
 
 /// Report of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ImportReport {
     /// Files of runs that were copied.

@@ -55,6 +55,7 @@ impl BackupPlace {
 
 /// Report of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct BackupReport {
     /// The last commit in it.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use terrane_io::{Access, OpenMode};
+use terrane_io::{Access, Durability, OpenMode};
 
 use crate::entry::entry::Update;
 use crate::error::{Error, Result};
@@ -25,7 +25,8 @@ use crate::session::current_manifest::CurrentManifest;
 use crate::session::group_commit::GroupCommit;
 use crate::session::inner::SessionInner;
 use crate::session::snapshot::WrittenOut;
-use crate::store::options::{CheckpointThread, Durability, StoreOptions, TableName};
+use crate::store::options::{CheckpointThread, StoreOptions, TableName};
+use crate::store::write_sets::WriteSets;
 use crate::table::session::Session;
 use crate::table::table::{Applied, Table};
 use crate::trace::event;
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     /// Whether a checkpoint is being made in the background.
     pub(crate) is_checkpointing: AtomicBool,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
+    /// Write sets of recent commits, for the validation of transactions.
+    pub(crate) write_sets: WriteSets,
 }
 
 #[derive(Debug)]
@@ -174,7 +177,12 @@ pub(crate) struct Batch<'a> {
     pub(crate) updates: Vec<(&'a [u8], Update<'a>)>,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// Its updates, with the number of the table.
+    pub(crate) fn of_table(&self) -> impl Iterator<Item = (u64, &'a [u8], Update<'a>)> + Clone {
+        self.updates.iter().map(|(key, update)| (self.key.id, *key, *update))
+    }
+
     /// About what it takes in the log.
     fn bytes(&self) -> usize {
         let size = |(key, update): &(&[u8], Update<'_>)| {
@@ -258,7 +266,7 @@ impl State {
 
 impl Shared {
     fn is_logged(&self) -> bool {
-        self.options.durability > Durability::SnapshotOnly
+        self.options.durability > Durability::None
     }
 
     /// The state, ready for a commit. Before the first one the log is begun, behind what was found
@@ -440,6 +448,7 @@ impl Shared {
         std::mem::forget(unwinding);
         done?;
         state.commit += 1;
+        self.write_sets.note(state.commit, batches.iter().flat_map(Batch::of_table));
         state.show(batches.iter().map(|batch| batch.key.id));
         Ok(state.commit)
     }
@@ -743,7 +752,7 @@ impl State {
     }
 
     /// Duplicates of the tables that have changed, with their last change.
-    fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
+    pub(crate) fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
         let changed = self.tables.iter().filter(|(_, named)| named.changed > named.written);
         changed.map(|(id, named)| Ok((*id, named.changed, named.table.fork()?))).collect()
     }

@@ -1,6 +1,9 @@
 //! How a store is opened, how durable its commits are, and what its tables are called.
 
 use std::fmt;
+use std::str::FromStr;
+
+use terrane_io::Durability;
 
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
@@ -12,6 +15,9 @@ pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
 /// Largest [`StoreOptions::log_bytes_max`].
 pub const LOG_BYTES_MAX: u64 = 1 << 40;
+
+/// Bytes of write sets that a store keeps while transactions live, unless told otherwise.
+pub const WRITE_SET_BYTES: u64 = 64 << 20;
 
 /// The name of a table: as that of a snapshot, see [`SnapshotName`](crate::SnapshotName).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,43 +50,41 @@ impl Default for TableName {
     }
 }
 
+impl AsRef<str> for TableName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TableName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&str> for TableName {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(TableName, TableName::new);
+
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// Failures that a commit survives once its call has returned.
-///
-/// **Damage of the newest commits.** Bytes of the log that rot are an error when the store is
-/// opened, never a commit that is quietly gone, if anything on the disk says that the commit was
-/// durable: a later commit that was synced, a mark that whoever syncs writes behind each sync, or a
-/// checkpoint, which holds the commit itself. The mark is not synced itself. So one case cannot be
-/// told from a commit whose sync never ended: the power went after the last sync of all, before its
-/// mark was on the disk (the next sync brings it there, or the system within its time of writing
-/// back, on Linux half a minute), and the records of that sync are damaged besides. Nor can commits
-/// be missed that nobody has waited for ([`Buffered`](Self::Buffered)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
-#[non_exhaustive]
-pub enum Durability {
-    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the
-    /// default of a store: no log is written. For one commit of a store that has a log: as
-    /// [`Buffered`](Self::Buffered).
-    SnapshotOnly,
-    /// The end of the process: the log is written, not synced. A loss of power takes a suffix of
-    /// the commits.
-    Buffered,
-    /// Like [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then
-    /// a loss of power. All commits that are waited for at the same time, and all before them,
-    /// share one fsync.
-    #[default]
-    Group,
-    /// A loss of power: an fsync in the call, which it shares as [`Group`](Self::Group) does.
-    Each,
-}
-
 /// Where checkpoints are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CheckpointThread {
     /// In the commit that finds the log long enough.
@@ -92,11 +96,27 @@ pub enum CheckpointThread {
 
 /// How a store is opened.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct StoreOptions {
     /// How its session is opened.
     pub session: SessionOptions,
-    /// Default durability of a commit.
+    /// Default durability of a commit; [`Group`](Durability::Group) unless set.
+    ///
+    /// **Damage of the newest commits.** Rotten bytes of the log are an error when the store is
+    /// opened, never a commit that is quietly gone, if anything on the disk says that the commit
+    /// was durable:
+    ///
+    /// - a later commit that was synced;
+    /// - a mark that the writer puts behind each sync, which is itself not synced;
+    /// - a checkpoint, which holds the commit.
+    ///
+    /// One case cannot be told from a commit whose sync never ended: the power went after the last
+    /// sync of all, before its mark was on the disk, and the records of that sync are damaged
+    /// besides. The next sync brings the mark to the disk, or the system does within half a minute
+    /// on Linux. Commits that nobody has waited for ([`Buffered`](Durability::Buffered)) are not
+    /// missed either.
     pub durability: Durability,
     /// Bytes of the log, 64 KiB to 1 TiB; 64 MiB unless set. A checkpoint is due when half of it is
     /// written since the last one, and commits wait for it when all of it is. More takes longer to
@@ -106,7 +126,12 @@ pub struct StoreOptions {
     pub checkpoint_thread: CheckpointThread,
     /// Merge operators of the tables that are not built in: the store knows their
     /// names.
-    pub resolves: Vec<MergeOperator>,
+    pub merge_operators: Vec<MergeOperator>,
+    /// Bytes of keys and deleted ranges that the store remembers of recent commits, to validate
+    /// [transactions](crate::Store::transaction); [`WRITE_SET_BYTES`] unless set. None are kept
+    /// while no transaction lives. A transaction during whose life commits write more than this
+    /// is refused with [`Error::Conflict`].
+    pub write_set_bytes_max: Option<u64>,
 }
 
 impl StoreOptions {
@@ -142,9 +167,15 @@ impl StoreOptions {
 
     /// The same with one more merge operator.
     #[must_use]
-    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
-        self.resolves.push(resolve);
+    pub fn merge_operator(mut self, operator: MergeOperator) -> Self {
+        self.merge_operators.push(operator);
         self
+    }
+
+    /// The same with another [`write_set_bytes_max`](Self::write_set_bytes_max).
+    #[must_use]
+    pub fn write_set_bytes_max(self, bytes: u64) -> Self {
+        Self { write_set_bytes_max: Some(bytes), ..self }
     }
 
     pub(crate) fn log_bytes(&self) -> Result<u64> {

@@ -42,12 +42,12 @@ pub struct ReaderOptions {
     pub open_files_max: usize,
     /// Merge operators of the tables that are not built in: the store knows their
     /// names.
-    pub resolves: Vec<MergeOperator>,
+    pub merge_operators: Vec<MergeOperator>,
 }
 
 impl Default for ReaderOptions {
     fn default() -> Self {
-        Self { open_files_max: OPEN_FILES_DEFAULT, resolves: Vec::new() }
+        Self { open_files_max: OPEN_FILES_DEFAULT, merge_operators: Vec::new() }
     }
 }
 
@@ -60,8 +60,8 @@ impl ReaderOptions {
 
     /// The same with one more merge operator.
     #[must_use]
-    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
-        self.resolves.push(resolve);
+    pub fn merge_operator(mut self, operator: MergeOperator) -> Self {
+        self.merge_operators.push(operator);
         self
     }
 }
@@ -72,15 +72,14 @@ impl ReaderOptions {
 /// are, and keep the files that they need. A process that is killed lets go of them.
 ///
 /// ```no_run
-/// use terrane_lsm::{ReaderOptions, StoreReader, TableName};
+/// use terrane_lsm::{ReaderOptions, StoreReader};
 ///
 /// let mut reader = StoreReader::open_dir("/data/ledger", &ReaderOptions::default())?;
-/// let accounts = TableName::new("accounts")?;
-/// let before = reader.table(&accounts)?;
+/// let before = reader.table("accounts")?;
 /// reader.refresh()?;
-/// let now = reader.table(&accounts)?;
-/// let mut changes = before.diff(&now)?; // what was committed in between
-/// while let Some(change) = changes.next()? {
+/// let now = reader.table("accounts")?;
+/// for change in before.diff(&now)? {
+///     let change = change?; // committed in between
 ///     println!("{:?}: {:?} -> {:?}", change.key, change.old, change.new);
 /// }
 /// # Ok::<(), terrane_lsm::Error>(())
@@ -88,7 +87,7 @@ impl ReaderOptions {
 #[derive(Debug)]
 pub struct StoreReader {
     session: Session,
-    resolves: Vec<MergeOperator>,
+    merge_operators: Vec<MergeOperator>,
     /// Where to go on; `None` after an error.
     place: Option<Place>,
     view: View,
@@ -160,8 +159,8 @@ impl StoreReader {
         event!(DEBUG, "reader.open", dir);
         let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
         let session = Session::of(inner);
-        let resolves = options.resolves.clone();
-        let mut reader = Self { session, resolves, place: None, view: View::default() };
+        let merge_operators = options.merge_operators.clone();
+        let mut reader = Self { session, merge_operators, place: None, view: View::default() };
         reader.refresh()?;
         Ok(reader)
     }
@@ -235,7 +234,7 @@ impl StoreReader {
                 continue;
             }
 
-            let opened = Place::open(inner, &self.resolves, manifest);
+            let opened = Place::open(inner, &self.merge_operators, manifest);
             let newest = self.newest()?;
             match opened {
                 // The log may have gone on over a change of the tables.
@@ -268,12 +267,13 @@ impl StoreReader {
     /// Cost: no I/O.
     ///
     /// # Errors
-    /// [`Error::TableDoesNotExist`]; for this table only [`Error::ResolveNotCompatible`] and
+    /// [`Error::TableDoesNotExist`]; for this table only [`Error::MergeOperatorMismatch`] and
     /// [`Error::StoreCorrupted`].
-    pub fn table(&self, name: &TableName) -> Result<Arc<Table>> {
-        match self.view.tables.get(name.as_str()) {
+    pub fn table(&self, name: impl AsRef<str>) -> Result<Arc<Table>> {
+        let name = name.as_ref();
+        match self.view.tables.get(name) {
             Some(table) => table.clone(),
-            None => Err(Error::TableDoesNotExist { name: name.to_string() }),
+            None => Err(Error::TableDoesNotExist { name: name.to_owned() }),
         }
     }
 
@@ -290,7 +290,7 @@ impl StoreReader {
     /// manifest twice.
     ///
     /// # Errors
-    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as
+    /// [`Error::VersionDoesNotExist`], [`Error::MergeOperatorMismatch`], and as
     /// [`refresh`](Self::refresh).
     pub fn version(&self, number: u64) -> Result<Version> {
         let opened = self.open_version(number);
@@ -308,7 +308,7 @@ impl StoreReader {
             inner.need_log(version.first_segment());
             let _held = inner.hold(version.base.numbers())?;
             if self.newest()?.version(number)? == version {
-                return open_version(inner, version, manifest.next_table, &self.resolves);
+                return open_version(inner, version, manifest.next_table, &self.merge_operators);
             }
         }
     }
@@ -401,15 +401,15 @@ impl StoreReader {
 impl Place {
     fn open(
         inner: &Arc<SessionInner>,
-        resolves: &[MergeOperator],
+        merge_operators: &[MergeOperator],
         manifest: StoreManifest,
     ) -> Result<Self> {
         let mut tables = BTreeMap::new();
         for named in &manifest.tables {
-            let table = match open_table(inner, named, resolves) {
+            let table = match open_table(inner, named, merge_operators) {
                 // The others can be read all the same.
                 Err(
-                    error @ (Error::ResolveNotCompatible { .. } | Error::StoreCorrupted { .. }),
+                    error @ (Error::MergeOperatorMismatch { .. } | Error::StoreCorrupted { .. }),
                 ) => Err(error),
                 table => Ok(table?),
             };

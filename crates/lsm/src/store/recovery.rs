@@ -21,11 +21,11 @@ const REPLAYED_BYTES_MAX: u64 = 128 << 20;
 pub(crate) fn open_tables(
     inner: &Arc<SessionInner>,
     manifest: &StoreManifest,
-    resolves: &[MergeOperator],
+    merge_operators: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Named>> {
     let mut tables = BTreeMap::new();
     for named in &manifest.tables {
-        let table = open_table(inner, named, resolves)?;
+        let table = open_table(inner, named, merge_operators)?;
         let id = named.id;
         let slot = Arc::default();
         tables.insert(id, Named { table, changed: 0, written: 0, slot });
@@ -37,12 +37,12 @@ pub(crate) fn open_tables(
 pub(crate) fn open_table(
     inner: &Arc<SessionInner>,
     NamedMeta { name, meta, .. }: &NamedMeta,
-    resolves: &[MergeOperator],
+    merge_operators: &[MergeOperator],
 ) -> Result<Table> {
     let session = inner.register(Holder::Table);
     let mut meta = meta.clone();
-    let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
-    meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
+    let given = merge_operators.iter().find(|resolve| resolve.name() == meta.resolve);
+    meta.config.merge_operator = snapshot::resolve_of(name, &meta.resolve, given)?;
     let tree =
         snapshot::open_tree(&session, name, &meta, &OpenOptions::default()).map_err(damaged)?;
     Ok(Table::new(session, tree, meta.config))

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use terrane_io::{Disk, RealDisk};
+use terrane_io::{Disk, Durability, RealDisk};
 
 use crate::config::TableConfig;
 use crate::entry::entry::Update;
@@ -41,8 +41,9 @@ use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
 use crate::store::inner::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
-use crate::store::options::{Durability, StoreOptions, TableName};
+use crate::store::options::{StoreOptions, TableName, WRITE_SET_BYTES};
 use crate::store::recovery::{open_tables, recover};
+use crate::store::write_sets::WriteSets;
 use crate::table::cursor::Cursor;
 use crate::table::session::Session;
 use crate::table::table::Table;
@@ -55,15 +56,18 @@ pub struct Store {
 }
 
 /// A handle on a named table; clones are the same table. Threads may share it.
+///
+/// Each call that changes the table is a commit of its own and gives a [`Ticket`].
 #[derive(Debug, Clone)]
 pub struct NamedTable {
-    shared: Arc<Shared>,
-    key: TableKey,
-    slot: Arc<Slot>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) key: TableKey,
+    pub(crate) slot: Arc<Slot>,
 }
 
 /// A named table in a list of them.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct TableInfo {
     /// Its name.
@@ -72,9 +76,16 @@ pub struct TableInfo {
     pub config: TableConfig,
 }
 
-/// The receipt of a commit. It keeps nothing open: when the last handle on the store has gone, so
-/// has the store.
+/// The receipt of a commit, which is applied and written to the log. A loss of power may still take
+/// the commit back.
+///
+/// [`wait`](Self::wait) returns when the commit survives that. With [`Durability::Group`], the
+/// default, the wait makes the commit durable. To commit without waiting is a choice: `drop` the
+/// ticket then; [`Store::sync`] or a later ticket makes the commit durable, too.
+///
+/// A ticket keeps nothing open: when the last handle on the store has gone, so has the store.
 #[derive(Debug, Clone)]
+#[must_use = "the commit is in the log, and survives a loss of power only once `wait` has returned"]
 pub struct Ticket {
     shared: Weak<Shared>,
     /// The last commit that was durable when the store was last heard of.
@@ -99,9 +110,10 @@ impl Store {
     /// writes the log that was found once more, where it stands, and syncs it.
     ///
     /// # Errors
-    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
-    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been
-    /// durable is corrupted; what is known is said at [`Durability`].
+    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`],
+    /// [`Error::MergeOperatorMismatch`], [`Error::InvalidConfig`]. A log that ends before the last
+    /// commit that is known to have been durable is corrupted; what is known is said at
+    /// [`StoreOptions::durability`].
     #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
@@ -134,7 +146,7 @@ impl Store {
         }
 
         let mut state = State {
-            tables: open_tables(&inner, &manifest, &options.resolves)?,
+            tables: open_tables(&inner, &manifest, &options.merge_operators)?,
             commit: manifest.commit,
             log: None,
             is_linked: false,
@@ -146,7 +158,7 @@ impl Store {
             found: None,
         };
 
-        let is_logged = options.durability > Durability::SnapshotOnly;
+        let is_logged = options.durability > Durability::None;
         let place = (is_logged, &mut state);
         let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
@@ -170,6 +182,7 @@ impl Store {
             due_at: AtomicU64::new(log_bytes_max / 2),
             is_checkpointing: AtomicBool::new(false),
             thread: Mutex::default(),
+            write_sets: WriteSets::new(options.write_set_bytes_max.unwrap_or(WRITE_SET_BYTES)),
         });
 
         Ok(Self { shared })
@@ -189,7 +202,8 @@ impl Store {
     /// [`Error::TableExists`], [`Error::InvalidConfig`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty
     /// one.
-    pub fn create_table(&self, name: &TableName, config: &TableConfig) -> Result<NamedTable> {
+    pub fn create_table(&self, name: impl AsRef<str>, config: &TableConfig) -> Result<NamedTable> {
+        let name = &TableName::new(name.as_ref())?;
         config.validate()?;
         let shared = &self.shared;
         let mut published = lock(&shared.published);
@@ -204,7 +218,7 @@ impl Store {
 
         let meta = SnapshotMeta {
             created_ns: shared.inner.disk().clock().wall().as_nanos() as u64,
-            resolve: config.resolve.name().to_owned(),
+            resolve: config.merge_operator.name().to_owned(),
             config: config.clone(),
             ..SnapshotMeta::default()
         };
@@ -229,7 +243,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::SessionClosed`].
-    pub fn table(&self, name: &TableName) -> Result<NamedTable> {
+    pub fn table(&self, name: impl AsRef<str>) -> Result<NamedTable> {
+        let name = &TableName::new(name.as_ref())?;
         self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
         let id = published.manifest.find(name)?;
@@ -269,7 +284,9 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::TableExists`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, it has the one name or the other.
-    pub fn rename_table(&self, from: &TableName, to: &TableName) -> Result<()> {
+    pub fn rename_table(&self, from: impl AsRef<str>, to: impl AsRef<str>) -> Result<()> {
+        let from = &TableName::new(from.as_ref())?;
+        let to = &TableName::new(to.as_ref())?;
         let mut published = lock(&self.shared.published);
         self.shared.inner.check_writable()?;
         event!(DEBUG, "store.rename_table", self.shared.inner.dir(), name = %from, %to);
@@ -295,7 +312,8 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, the table is there as it was, or gone.
-    pub fn drop_table(&self, name: &TableName) -> Result<()> {
+    pub fn drop_table(&self, name: impl AsRef<str>) -> Result<()> {
+        let name = &TableName::new(name.as_ref())?;
         let shared = &self.shared;
         let mut published = lock(&shared.published);
         shared.inner.check_writable()?;
@@ -309,6 +327,7 @@ impl Store {
         let mut state = lock(&shared.state);
         published.publish(&shared.inner, next)?;
         let dropped = state.tables.remove(&id);
+        shared.write_sets.note_replaced(state.commit, Some(vec![id]));
         drop(state);
 
         if let Some(named) = dropped {
@@ -330,7 +349,11 @@ impl Store {
     }
 
     /// Commits batches for several tables, all or nothing, with the durability of the store. The
-    /// batches are applied in their order; a table may come more than once.
+    /// batches are applied in their order; a table may come more than once. A
+    /// [`WriteBatch`](crate::WriteBatch) owns its entries and takes keys of any type.
+    ///
+    /// With [`Durability::Group`], the default, the commit is written to the log when this returns,
+    /// and durable when [`Ticket::wait`] returns.
     ///
     /// # Errors
     /// The errors of [`commit_with`](Self::commit_with).
@@ -372,17 +395,37 @@ impl Store {
             }
         }
 
-        for batch in &grouped {
+        self.commit_batches(&grouped, durability, |_| Ok(()))
+    }
+
+    /// Commits batches, one for each table, unless `check` refuses: no other commit comes between
+    /// the check and this one.
+    ///
+    /// # Errors
+    /// The errors of [`commit_with`](Self::commit_with), and of `check`.
+    pub(crate) fn commit_batches(
+        &self,
+        batches: &[Batch<'_>],
+        durability: Durability,
+        check: impl FnOnce(&State) -> Result<()>,
+    ) -> Result<Ticket> {
+        let shared = &self.shared;
+        for batch in batches {
             shared.inner.check_room_for(&batch.updates)?;
         }
-        let record = shared.record(&grouped)?;
+        let record = shared.record(batches)?;
 
-        let frees = grouped
+        let frees = batches
             .iter()
             .flat_map(|batch| &batch.updates)
             .all(|(_, update)| matches!(update, Update::Delete));
 
-        let commit = shared.commit(&mut *shared.state_to_commit(frees)?, &grouped, record)?;
+        let commit = {
+            let mut state = shared.state_to_commit(frees)?;
+            check(&state)?;
+            shared.commit(&mut state, batches, record)?
+        };
+
         let ticket = Ticket::new(shared, commit);
         if durability == Durability::Each {
             ticket.wait()?;
@@ -515,6 +558,22 @@ impl Store {
     }
 }
 
+impl Shared {
+    /// A table as the last commit left it.
+    pub(crate) fn view_of(&self, state: &State, named: &Named) -> Result<Arc<Table>> {
+        if state.is_torn {
+            // Nobody is to read a part of a commit.
+            self.inner.files().check_poisoned()?;
+        }
+        let mut reading = lock(&named.slot.0);
+        reading.is_wanted = true;
+        if reading.view.is_none() {
+            reading.view = Some(Arc::new(named.table.fork()?));
+        }
+        reading.view.clone().ok_or(Error::SessionClosed)
+    }
+}
+
 impl NamedTable {
     /// Its name when the handle was made.
     #[must_use]
@@ -560,16 +619,7 @@ impl NamedTable {
 
     fn view_in(&self, state: &State) -> Result<Arc<Table>> {
         let named = state.table(self.key.id, &self.key.name)?;
-        if state.is_torn {
-            // Nobody is to read a part of a commit.
-            self.shared.inner.files().check_poisoned()?;
-        }
-        let mut reading = lock(&named.slot.0);
-        reading.is_wanted = true;
-        if reading.view.is_none() {
-            reading.view = Some(Arc::new(named.table.fork()?));
-        }
-        reading.view.clone().ok_or(Error::SessionClosed)
+        self.shared.view_of(state, named)
     }
 
     /// Like [`Table::get`] of the [`view`](Self::view).
@@ -626,6 +676,9 @@ impl NamedTable {
 
     /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
     #[doc(alias("updates", "put_many"))]
@@ -635,6 +688,9 @@ impl NamedTable {
 
     /// Commits the insertion of one entry.
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
@@ -642,6 +698,9 @@ impl NamedTable {
     }
 
     /// Commits an upsert of one key.
+    ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
     ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
@@ -680,6 +739,9 @@ impl NamedTable {
 
     /// Commits the deletion of one key.
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`Store::commit_with`].
     pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
@@ -689,6 +751,9 @@ impl NamedTable {
 
 impl NamedTable {
     /// Commits the deletion of all keys in a range, with the durability of the store.
+    ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
     ///
     /// Cost: that of [`Table::delete_range`], and one small record of the log, whatever the range
     /// holds. Other commits and lookups wait for no longer than for that of one key.
@@ -705,6 +770,9 @@ impl NamedTable {
     /// Commits the deletion of all keys that begin with `prefix`: as
     /// [`delete_range`](Self::delete_range).
     ///
+    /// With [`Durability::Group`], the default, the commit is durable when [`Ticket::wait`]
+    /// returns.
+    ///
     /// # Errors
     /// The errors of [`delete_range`](Self::delete_range).
     pub fn delete_prefix(&self, prefix: &[u8]) -> Result<Ticket> {
@@ -719,7 +787,7 @@ impl NamedTable {
 }
 
 impl Ticket {
-    fn new(shared: &Arc<Shared>, commit: u64) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, commit: u64) -> Self {
         Self { shared: Arc::downgrade(shared), durable: shared.durable.reached(), commit }
     }
 

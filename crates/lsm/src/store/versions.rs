@@ -42,6 +42,7 @@ const CHAIN_BYTES_MAX: u64 = 256 << 20;
 
 /// A retained version in a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct VersionInfo {
     /// The number of the last commit in it.
@@ -78,9 +79,10 @@ impl Version {
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`].
-    pub fn table(&self, name: &TableName) -> Result<Arc<Table>> {
-        let table = self.tables.get(name.as_str()).cloned();
-        table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
+    pub fn table(&self, name: impl AsRef<str>) -> Result<Arc<Table>> {
+        let name = name.as_ref();
+        let table = self.tables.get(name).cloned();
+        table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_owned() })
     }
 }
 
@@ -117,11 +119,11 @@ fn open_tables(
     inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[MergeOperator],
+    merge_operators: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Table>> {
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
-        tables.insert(named.id, open_table(inner, named, resolves)?);
+        tables.insert(named.id, open_table(inner, named, merge_operators)?);
     }
     apply_log_of_version(inner, version, next_table, &mut tables).map_err(damaged)?;
     Ok(tables)
@@ -132,9 +134,9 @@ pub(crate) fn open_version(
     inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[MergeOperator],
+    merge_operators: &[MergeOperator],
 ) -> Result<Version> {
-    let mut opened = open_tables(inner, version, next_table, resolves)?;
+    let mut opened = open_tables(inner, version, next_table, merge_operators)?;
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
         let table = opened.remove(&named.id).map(Arc::new);
@@ -302,7 +304,7 @@ impl Store {
                 version.base.numbers().map(|run| shared.inner.files().attach(run)).collect();
             (version, published.manifest.next_table, log, runs)
         };
-        open_version(&shared.inner, &version, next_table, &shared.options.resolves)
+        open_version(&shared.inner, &version, next_table, &shared.options.merge_operators)
     }
 
     /// Opens the retained version of that name.
@@ -316,7 +318,8 @@ impl Store {
 
     /// Makes all named tables what they were in a retained version, durably; returns the number of
     /// the commit that this is. Tables made since are gone, those dropped since are there again;
-    /// handles on the others stay valid. Versions, also those in between, stay retained: going
+    /// handles on the others stay valid. Every live transaction that has read anything conflicts
+    /// with it. Versions, also those in between, stay retained: going
     /// forward again is going back, too.
     ///
     /// Cost: as opening a version; writes out what the log has for it, as a
@@ -335,7 +338,8 @@ impl Store {
         event!(DEBUG, "store.roll_back", shared.inner.dir(), number);
         let version = published.manifest.version(number)?.clone();
         let next_table = published.manifest.next_table;
-        let tables = open_tables(&shared.inner, &version, next_table, &shared.options.resolves)?;
+        let tables =
+            open_tables(&shared.inner, &version, next_table, &shared.options.merge_operators)?;
         let mut next = published.manifest.clone();
         next.tables.clone_from(&version.base.tables);
         let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();
@@ -344,32 +348,7 @@ impl Store {
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
 
-        // It has a number, but no record: the log of the manifest before ends with the commit
-        // before.
-        let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let log = state.log.clone();
-        let segment = state.segment;
-        let is_linked = state.is_linked;
-        state.commit += 1;
-        state.is_linked = false;
-        next.commit = state.commit;
-
-        let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
-            next.segment = segment;
-            published.publish(&shared.inner, next)
-        });
-
-        if made.is_err() {
-            // The log goes on where it was; the segment that was begun is the next one to be begun
-            // again.
-            state.commit -= 1;
-            (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
-        }
-
-        let both = made?;
-
-        // The log goes on from other tables.
-        published.chain = None;
+        let done = shared.publish_commit(&mut published, state, next)?;
         for written in &written {
             written.share(&shared.inner);
         }
@@ -388,9 +367,10 @@ impl Store {
             state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
         }
 
-        shared.link(state, published.manifest.commit, log_bytes);
+        shared.write_sets.note_replaced(state.commit, None);
+        shared.link(state, published.manifest.commit, done.log_bytes);
         drop(guard);
-        if both {
+        if done.both {
             shared.recycle(&published, LogRoom::Ordinary);
         }
         Ok(published.manifest.commit)

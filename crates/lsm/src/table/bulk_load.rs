@@ -139,7 +139,7 @@ impl BulkLoader {
     /// Adds a batch to what is in memory, or nothing of it.
     fn add<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)], room: Room) -> Result<()> {
         let salt = self.session.salt();
-        let resolve = &self.config.resolve;
+        let resolve = &self.config.merge_operator;
         let mut undo = self.buffer.begin(room, resolve)?;
         for (key, update) in batch {
             let update = (key.as_ref(), *update);
@@ -207,7 +207,7 @@ impl BulkLoader {
         let spec = CompactionSpec {
             inputs,
             drop_deletes: false,
-            operator: self.config.resolve.clone(),
+            operator: self.config.merge_operator.clone(),
             filter: None,
             index: IndexKind::Ordinary,
             access: self.config.disk_cache.access(LEVELS_MAX),
@@ -220,7 +220,7 @@ impl BulkLoader {
     /// Whether a merge may have a second thread: where the configuration gives merges one, but on a
     /// simulated disk, whose calls are to come in one order.
     fn has_two_threads(&self) -> bool {
-        self.config.merge_thread == CompactionThread::Background
+        self.config.compaction_thread == CompactionThread::Background
             && self.session.disk().queue_kind() != QueueKind::Simulated
     }
 
@@ -232,7 +232,7 @@ impl BulkLoader {
         }
         let buffer = std::mem::take(&mut self.buffer);
         let compaction = self.begin_merge(vec![Input::Buffer(buffer)]);
-        if self.config.merge_thread == CompactionThread::Background {
+        if self.config.compaction_thread == CompactionThread::Background {
             compaction.requested.store(u64::MAX, Ordering::Release);
             self.session.worker().advance(&compaction);
         }

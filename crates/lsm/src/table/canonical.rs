@@ -48,6 +48,7 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// Totals of a canonical export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CanonicalSummary {
     /// Number of entries.

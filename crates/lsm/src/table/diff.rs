@@ -15,7 +15,7 @@ use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::Scan;
 use crate::config::TableConfig;
 use crate::entry::entry::{Kind, Order};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lookup::lookup::{LookupEnv, lookup_in};
 use crate::lookup::plan::Plan;
 use crate::lookup::result::Lookup;
@@ -69,7 +69,7 @@ impl View {
             cache: None,
             salt: session.salt(),
             queue_depth: self.config.queue_depth as usize,
-            operator: &self.config.resolve,
+            operator: &self.config.merge_operator,
             spare: session.spare_pages(),
             idle: None,
         };
@@ -134,12 +134,15 @@ struct Suspect {
     new: Option<Lookup>,
 }
 
-/// The keys whose content differs between two tables of a session, in key order; see
-/// [`Table::diff`](crate::Table::diff).
+/// An iterator over the keys whose content differs between two tables of a session, in key order;
+/// see [`Table::diff`](crate::Table::diff).
 ///
-/// Later updates of the tables, and dropping them, do not disturb it: it keeps their files and
-/// write buffers. So references to blobs that it gives are valid for as long as it is there. After
-/// an error it gives that error again. Dropping it early costs nothing.
+/// Later updates of the tables, and dropping them, do not disturb a diff, because it keeps their
+/// files and memtables. References to blobs in its changes are valid for as long as the diff
+/// exists. After an error it ends. Dropping a diff early costs nothing.
+///
+/// **Errors.** The errors of [`Table::get_many`](crate::Table::get_many) and of
+/// [`Cursor::next_ref`](crate::Cursor::next_ref).
 #[derive(Debug)]
 pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
@@ -150,7 +153,8 @@ pub struct Diff {
     ready: VecDeque<Change>,
     older: View,
     newer: View,
-    failed: Option<Error>,
+    /// Whether an error was given.
+    has_failed: bool,
     session: Registered,
 }
 
@@ -178,7 +182,7 @@ impl Diff {
         }
 
         let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
-        let difference = if older.1.resolve == newer.1.resolve {
+        let difference = if older.1.merge_operator == newer.1.merge_operator {
             Difference::new(of_older, of_newer)
         } else {
             // What combines in another way is not the same.
@@ -188,7 +192,7 @@ impl Diff {
         let reading = Reading::Scan(Prefetcher::new(session.files().handles()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let order = Order::Ascending;
-            let operator = config.resolve.clone();
+            let operator = config.merge_operator.clone();
             merge_of(layers, &Scan { order, operator, reading: reading.clone() })
         };
 
@@ -200,37 +204,19 @@ impl Diff {
             ready: VecDeque::new(),
             older: View { plan: Arc::new(Plan::new(of_older)), config: older.1.clone() },
             newer: View { plan: Arc::new(Plan::new(of_newer)), config: newer.1.clone() },
-            failed: None,
+            has_failed: false,
             session,
         }
     }
 
-    /// The next key, with what both tables have of it; `None` at the end, also when asked again.
-    ///
-    /// Each change is made in memory of its own anyway, so nothing is gained by borrowing it.
-    ///
-    /// # Errors
-    /// Those of [`Table::get_many`](crate::Table::get_many) and of
-    /// [`Cursor::next`](crate::Cursor::next).
-    #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
-    pub fn next(&mut self) -> Result<Option<Change>> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+    fn read(&mut self) -> Result<Option<Change>> {
         self.session.check_open()?;
         event!(TRACE, "diff.read", self.session.dir(), cursor = self.session.id());
-
         while self.ready.is_empty() {
-            match self.gather() {
-                Ok(true) => {}
-                Ok(false) => return Ok(None),
-                Err(error) => {
-                    self.failed = Some(error.clone());
-                    return Err(error);
-                }
+            if !self.gather()? {
+                return Ok(None);
             }
         }
-
         Ok(self.ready.pop_front())
     }
 
@@ -295,6 +281,19 @@ impl Diff {
         }
 
         Ok(suspects)
+    }
+}
+
+impl Iterator for Diff {
+    type Item = Result<Change>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed {
+            return None;
+        }
+        let change = self.read();
+        self.has_failed = change.is_err();
+        change.transpose()
     }
 }
 

@@ -25,6 +25,8 @@ use crate::trace::event;
 
 /// How a session is opened.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct SessionOptions {
     /// Salt of all hashes of a session that is created, drawn at random if not given. A session
@@ -74,6 +76,12 @@ impl SessionOptions {
     #[must_use]
     pub fn with_salt(salt: u64) -> Self {
         Self { salt: Some(salt), ..Self::default() }
+    }
+
+    /// Sets [`salt`](Self::salt), for runs that are to be repeatable to the byte.
+    #[must_use]
+    pub fn salt(self, salt: u64) -> Self {
+        Self { salt: Some(salt), ..self }
     }
 
     /// The same, creating a missing directory.
@@ -303,7 +311,7 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotNotCompatible`](crate::Error::SnapshotNotCompatible) for another label,
-    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a merge operator that is
+    /// [`MergeOperatorMismatch`](crate::Error::MergeOperatorMismatch) for a merge operator that is
     /// not ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),

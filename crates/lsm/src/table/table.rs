@@ -148,7 +148,7 @@ impl Table {
         LookupEnv {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
-            operator: &self.config.resolve,
+            operator: &self.config.merge_operator,
             cache: self.cache.as_ref().map(CacheShare::cache),
             spare: self.session.spare_pages(),
             idle: None,
@@ -201,13 +201,14 @@ impl Table {
 
     /// Changes the configuration. The content stays the same, whatever is changed.
     ///
-    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the
-    /// write buffer, which is flushed earlier or later than it would have been; with the next
-    /// lookup: `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level
-    /// as runs arrive there; a merge that is wanted earlier than it had been planned for is
-    /// completed at once. For runs written from then on: `filter`, `index`, `disk_cache`; a lower
-    /// `memory_budget` also folds filters that are there, for all tables that share the runs.
-    /// `resolve` stays as it is. Duplicates and snapshots made before keep theirs.
+    /// In force with the next update: `compaction_schedule`, `compaction_thread`,
+    /// `compaction_batch_pages` and the write buffer, which is flushed earlier or later than it
+    /// would have been; with the next lookup: `queue_depth`. With the next flush:
+    /// `compaction_policy` and `size_ratio`, level by level as runs arrive there; a merge that is
+    /// wanted earlier than it had been planned for is completed at once. For runs written from then
+    /// on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also folds filters that are
+    /// there, for all tables that share the runs. `merge_operator` stays as it is. Duplicates and
+    /// snapshots made before keep theirs.
     ///
     /// Cost: no I/O.
     ///
@@ -221,11 +222,11 @@ impl Table {
         config.validate()?;
 
         let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
-        if config.resolve != self.config.resolve {
-            let value = config.resolve.name().to_owned();
-            let kept = self.config.resolve.name();
+        if config.merge_operator != self.config.merge_operator {
+            let value = config.merge_operator.name().to_owned();
+            let kept = self.config.merge_operator.name();
             let allowed = format!("{kept}, which the table was made with");
-            return Err(refused("resolve", value, allowed));
+            return Err(refused("merge_operator", value, allowed));
         }
 
         if let Some(budget) = config.memory_budget
@@ -306,8 +307,8 @@ impl Table {
     /// it has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read.
-    /// After any error the table is as it was before.
+    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next_ref`] where keys are
+    /// read. After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
         range: R,
@@ -376,7 +377,7 @@ impl Table {
             None => self.tree.room_for(&self.context(), room),
         };
 
-        let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
+        let undo = Some(self.tree.buffer.begin(room, &self.config.merge_operator)?);
         let mut applied = Applied { undo, before: None };
         let ticks = self.tree.now(&self.context());
 
@@ -436,7 +437,7 @@ impl Table {
         let (room, _) = check_batch(batch)?;
         self.value_room.note(room.bytes as u64);
         let now = self.tree.now(&self.context());
-        self.tree.buffer.begin(room, &self.config.resolve)?;
+        self.tree.buffer.begin(room, &self.config.merge_operator)?;
 
         for (key, update) in batch {
             match *update {
@@ -464,7 +465,7 @@ impl Table {
     /// Notes a batch of so many bytes; says whether its upserts must be tried, since they may make
     /// values that are too long.
     fn tries_upserts<K>(&mut self, batch: &[(K, Update<'_>)], bytes: u64) -> bool {
-        let limit = self.config.resolve.value_bytes_max() as u64;
+        let limit = self.config.merge_operator.value_bytes_max() as u64;
         let mut has_room = self.value_room.has_room(bytes, limit);
         if !has_room {
             let is_upsert = |(_, update): &(K, Update<'_>)| matches!(update, Update::Upsert(_));
@@ -487,7 +488,7 @@ impl Table {
         let Some(stored) = stored.value() else { return Ok(()) };
 
         let mut combined = operand.to_vec();
-        match self.config.resolve.combine(&mut combined, stored) {
+        match self.config.merge_operator.combine(&mut combined, stored) {
             Err(Error::ValueTooLarge { bytes, limit }) => Err(Error::UpsertTooLarge {
                 key: key.to_vec(),
                 stored_bytes: stored.len(),
@@ -502,7 +503,7 @@ impl Table {
     /// Puts an update into the write buffer, in which a batch has been begun.
     fn put(&mut self, key: &[u8], update: Update<'_>, undo: Option<&mut Undo>) -> Result<()> {
         let salt = self.session.salt();
-        let resolve = &self.config.resolve;
+        let resolve = &self.config.merge_operator;
         self.tree.buffer.put_update((key, update), salt, resolve, undo)
     }
 
@@ -576,7 +577,7 @@ impl Table {
     ) -> Result<bool> {
         let span = Span { from: from.to_vec(), end: end.map(<[u8]>::to_vec) };
         if !self.tree.has_room_for(&span) {
-            let keys = self.cursor_over(span.range())?.take_keys(MASKED_KEYS_MIN)?;
+            let keys = self.cursor_over(span.range())?.next_keys(MASKED_KEYS_MIN)?;
             if keys.len() < MASKED_KEYS_MIN {
                 for key in &keys {
                     self.put(key, Update::Delete, applied.undo.as_mut())?;
@@ -600,8 +601,8 @@ impl Table {
     /// Whether lookups may do merge work that the next batch of updates will ask for.
     fn can_merge_ahead(&self) -> bool {
         self.batch_ticks > 0
-            && self.config.merge_thread == CompactionThread::Caller
-            && self.config.merge_schedule == CompactionSchedule::Incremental
+            && self.config.compaction_thread == CompactionThread::Caller
+            && self.config.compaction_schedule == CompactionSchedule::Incremental
     }
 
     /// Does a page of merge work that the next batch of updates will ask for, and says whether it
@@ -624,7 +625,7 @@ impl Table {
         let context = self.context();
         let mut next = self.tree.flush(&context)?;
         self.limit_cache(&next);
-        if self.config.merge_schedule == CompactionSchedule::OneShot {
+        if self.config.compaction_schedule == CompactionSchedule::OneShot {
             let with_flush_finished = next.with_flush_finished(&context);
             // The table stays as it is if that failed.
             self.limit_cache(with_flush_finished.as_ref().unwrap_or(&self.tree));
@@ -638,9 +639,9 @@ impl Table {
         let now = self.tree.now(&self.context());
 
         let mut next_work = self.tree.next_flush();
-        let batch = u64::from(self.config.merge_batch_pages);
+        let batch = u64::from(self.config.compaction_batch_pages);
         for pending in self.tree.pending() {
-            match self.config.merge_schedule {
+            match self.config.compaction_schedule {
                 CompactionSchedule::OneShot => {
                     pending.compaction.finish()?;
                     continue;
@@ -648,7 +649,7 @@ impl Table {
                 CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
 
-            let asked = match self.config.merge_thread {
+            let asked = match self.config.compaction_thread {
                 CompactionThread::Caller => 0,
                 CompactionThread::Background => {
                     pending.compaction.requested.load(Ordering::Acquire)
@@ -670,7 +671,7 @@ impl Table {
             return Ok(());
         }
 
-        match self.config.merge_thread {
+        match self.config.compaction_thread {
             // Who is at it, for another handle or to compact, goes on with it; what is due is
             // waited for.
             CompactionThread::Caller if required < compaction.total() => {
@@ -730,6 +731,21 @@ impl Table {
         self.tree = tree;
         self.next_work = 0;
         self.limit_cache(&self.tree);
+    }
+
+    /// Makes the table what a fork of it has become.
+    pub(crate) fn take_over(&mut self, fork: &Self) {
+        let written_bytes = self.tree.written_bytes + fork.tree.written_bytes;
+        self.anchor = Arc::default();
+        self.has_room_to_write = fork.has_room_to_write;
+        self.value_room = fork.value_room;
+        self.batch_ticks = fork.batch_ticks;
+        self.set_tree(Levels { written_bytes, ..fork.tree.clone() });
+    }
+
+    /// Whether it is a table of that session.
+    pub(crate) fn is_of(&self, session: &Arc<SessionInner>) -> bool {
+        Arc::ptr_eq(&*self.session, session)
     }
 
     /// Refuses what changes the files of a session that is closed, poisoned or read only.
@@ -801,7 +817,7 @@ impl Table {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
         let call = self.session.register(Holder::Call);
-        let resolve = self.config.resolve.clone();
+        let resolve = self.config.merge_operator.clone();
         let counters = Arc::clone(&self.counters);
         let anchor = Arc::clone(&self.anchor);
 
@@ -842,9 +858,9 @@ impl Table {
             if !Arc::ptr_eq(&*table.session, session) {
                 return Err(differ("not all of them are tables of this session"));
             }
-            if table.config.resolve != last.config.resolve {
-                let left = table.config.resolve.name();
-                let right = last.config.resolve.name();
+            if table.config.merge_operator != last.config.merge_operator {
+                let left = table.config.merge_operator.name();
+                let right = last.config.merge_operator.name();
                 return Err(differ(&format!("merge operators `{left}` and `{right}`")));
             }
         }
@@ -968,7 +984,7 @@ impl Table {
     /// Cost: that of a scan, and of reading the blobs.
     ///
     /// # Errors
-    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next`].
+    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next_ref`].
     pub fn export_canonical(&self, out: impl Write) -> Result<CanonicalSummary> {
         let id = self.session.id();
         event!(DEBUG, "table.export_canonical", self.session.dir(), table = id);
@@ -1022,7 +1038,7 @@ impl Table {
         let (session, table) = (self.session.register(Holder::Cursor), self.session.id());
         event!(TRACE, "table.range_lookup", session.dir(), table);
         event!(DEBUG, "cursor.new", session.dir(), cursor = session.id(), table);
-        Ok(Cursor::new(session, &self.tree, range, self.config.resolve.clone()))
+        Ok(Cursor::new(session, &self.tree, range, self.config.merge_operator.clone()))
     }
 
     /// Changes of a newer version of the table: the keys whose value or blob differs between the
@@ -1061,7 +1077,7 @@ impl Table {
     /// Cost: a scan of the whole table.
     ///
     /// # Errors
-    /// The errors of [`Cursor::next`].
+    /// The errors of [`Cursor::next_ref`].
     pub fn count_exact(&self) -> Result<u64> {
         let mut cursor = self.cursor()?;
         let mut count = 0;
@@ -1281,13 +1297,13 @@ mod tests {
         let options = SessionOptions::with_salt(1).create_dir();
 
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
-        for merge_policy in [
+        for compaction_policy in [
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::Levelling,
             CompactionPolicy::Tiering,
         ] {
             let config = TableConfig {
-                merge_policy,
+                compaction_policy,
                 size_ratio: 2,
                 write_buffer: BufferSize::Entries(4),
                 disk_cache: DiskCache::LevelsUpTo(2),
@@ -1310,7 +1326,7 @@ mod tests {
                     check_access(&table, 2);
                 }
             }
-            assert!(levels >= 4, "{merge_policy:?}: {levels} levels");
+            assert!(levels >= 4, "{compaction_policy:?}: {levels} levels");
         }
     }
 

@@ -16,7 +16,6 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use terrane_io::Disk;
@@ -25,6 +24,7 @@ use terrane_lsm::{CompactionPolicy, Error, SnapshotName, TableConfig, WriteBuffe
 use terrane_testkit::draw::Draw;
 use terrane_testkit::model::Content;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Note;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::script::{
@@ -40,17 +40,6 @@ const STRIDE: u64 = 7;
 
 /// One flipped bit in this many goes through every check, from the opening on.
 const SAMPLE: u64 = 101;
-
-/// Prints what was damaged when a check fails.
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("damage: {:?}", self.0);
-        }
-    }
-}
 
 /// A closed session with the snapshots `old` and `new`, which share runs.
 struct Specimen {
@@ -69,13 +58,11 @@ fn specimen(began: Duration) -> Specimen {
     let disk = SimDisk::new(1);
     disk.advance(began);
 
-    let config = TableConfig {
-        size_ratio: 2,
-        merge_policy: CompactionPolicy::Tiering,
-        write_buffer: WriteBuffer::Bytes(600),
-        merge_batch_pages: 4096,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .size_ratio(2)
+        .compaction_policy(CompactionPolicy::Tiering)
+        .write_buffer(WriteBuffer::Bytes(600))
+        .compaction_batch_pages(4096);
 
     let keys: Vec<Vec<u8>> = (0..24u8).map(|number| vec![b'k', number, number]).collect();
     let script = Script { config, keys: keys.clone(), steps: Vec::new() };

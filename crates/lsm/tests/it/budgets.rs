@@ -109,8 +109,8 @@ fn absent_keys_cost_no_more_than_the_total_rate_at_every_stage_of_growth() {
         (CompactionPolicy::Tiering, 4),
     ];
 
-    for (merge_policy, size_ratio) in shapes {
-        let config = TableConfig { merge_policy, size_ratio, ..buffer_of(300) };
+    for (compaction_policy, size_ratio) in shapes {
+        let config = buffer_of(300).compaction_policy(compaction_policy).size_ratio(size_ratio);
         let (disk, _session, mut table) = table_of(&config);
         let mut worst: f64 = 0.0;
         for flush in 0..64 {
@@ -121,7 +121,7 @@ fn absent_keys_cost_no_more_than_the_total_rate_at_every_stage_of_growth() {
             }
         }
         // 20,000 keys at a rate of 1 % are 200 reads, give or take 14: three of these for chance.
-        assert!(worst <= 0.0121, "{merge_policy:?}, ratio {size_ratio}: {worst}");
+        assert!(worst <= 0.0121, "{compaction_policy:?}, ratio {size_ratio}: {worst}");
         let FilterPolicy::TotalFpr(rate) = config.filter else { panic!("the default") };
         assert!((rate - 0.01).abs() < 1e-9);
     }
@@ -259,20 +259,22 @@ fn spread_over(n: u64, count: u64) -> u64 {
 
 #[test]
 fn an_update_does_its_share_of_compaction_and_no_more() {
-    for merge_policy in
+    for compaction_policy in
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
-        let incremental = TableConfig { merge_policy, ..buffer_of(200) };
-        let one_shot =
-            TableConfig { merge_schedule: CompactionSchedule::OneShot, ..incremental.clone() };
+        let incremental = buffer_of(200).compaction_policy(compaction_policy);
+        let one_shot = incremental.clone().compaction_schedule(CompactionSchedule::OneShot);
         let (worst, pages, levels) = worst_update(&incremental, 100_000);
         assert!(levels >= 4, "{levels} levels");
-        assert!(worst <= 128 * levels as u64, "{merge_policy:?}: {worst} pages, {levels} levels");
+        assert!(
+            worst <= 128 * levels as u64,
+            "{compaction_policy:?}: {worst} pages, {levels} levels"
+        );
         let (spike, spike_pages, _) = worst_update(&one_shot, 100_000);
         // The same work in the end, but the last level at once.
         assert!(
             spike > 4 * worst,
-            "{merge_policy:?}: {spike} pages in one update, against {worst}"
+            "{compaction_policy:?}: {spike} pages in one update, against {worst}"
         );
         assert!(spike_pages < 2 * pages && pages < 2 * spike_pages, "{pages}, {spike_pages}");
     }
@@ -293,7 +295,7 @@ fn no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
 /// its next updates.
 #[test]
 fn no_update_after_reopening_redoes_a_merge() {
-    let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };
+    let config = buffer_of(200).compaction_batch_pages(1);
     let disk = SimDisk::new(1);
     let session = open(&disk);
     let mut table = session.new_table(&config).unwrap();
@@ -351,7 +353,7 @@ fn worst_of(disk: &SimDisk, table: &mut Table, updates: &[([u8; 34], Update<'_>)
 /// done all the same, and by no update at once.
 #[test]
 fn updates_do_little_each_however_often_a_table_is_reopened() {
-    let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };
+    let config = buffer_of(200).compaction_batch_pages(1);
     let mut disk = SimDisk::new(1);
     let mut table = open(&disk).new_table(&config).unwrap();
     fill(&mut table, 0..20_000);
@@ -388,13 +390,13 @@ fn updates_do_little_each_however_often_a_table_is_reopened() {
 
 #[test]
 fn an_index_of_evenly_spread_keys_takes_1_3_to_1_6_bytes_a_page() {
-    let config = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..buffer_of(250_000) };
+    let config = buffer_of(250_000).compaction_schedule(CompactionSchedule::OneShot);
     for (index, range) in [
         (IndexKind::Auto, 1.3..1.6),
         (IndexKind::Compact, 1.3..1.6),
         (IndexKind::Ordinary, 3.0..5.0),
     ] {
-        let (_disk, _session, mut table) = table_of(&TableConfig { index, ..config.clone() });
+        let (_disk, _session, mut table) = table_of(&config.clone().index(index));
         fill(&mut table, 0..250_000);
         let stats = table.stats();
         assert_eq!(stats.runs(), 1);

@@ -22,11 +22,9 @@ use crate::{SessionDir, content, key, name, value};
 const SORTED_BYTES: u64 = MEMORY_BUDGET_MIN / 8;
 
 fn config() -> TableConfig {
-    TableConfig {
-        memory_budget: Some(MEMORY_BUDGET_MIN),
-        resolve: MergeOperator::concatenate(),
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .memory_budget(MEMORY_BUDGET_MIN)
+        .merge_operator(MergeOperator::concatenate())
 }
 
 /// Loads distinct keys of these numbers.
@@ -48,7 +46,7 @@ fn a_loaded_table_is_what_updates_would_have_made() {
             (SessionDir::real(), CompactionThread::Background),
         ] {
             let session = place.open();
-            let config = TableConfig { merge_thread: thread, ..config() };
+            let config = config().compaction_thread(thread);
             let mut loader = session.bulk_load(&config).unwrap();
             let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
             for _ in 0..60 {
@@ -100,7 +98,7 @@ fn every_entry_is_written_twice() {
     let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
     let session = place.open();
     let memory_budget = Some(4 * MEMORY_BUDGET_MIN);
-    let mut loader = session.bulk_load(&TableConfig { memory_budget, ..config() }).unwrap();
+    let mut loader = session.bulk_load(&config().memory_budget(memory_budget)).unwrap();
     let before = disk.counts();
     load(&mut loader, 0..20_000).unwrap();
     let table = loader.finish().unwrap();
@@ -169,7 +167,7 @@ fn a_load_that_is_given_up_leaves_nothing_behind() {
 /// The last merge has two threads, and whichever of them meets an error ends both.
 #[test]
 fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
-    let config = TableConfig { merge_thread: CompactionThread::Background, ..config() };
+    let config = config().compaction_thread(CompactionThread::Background);
     let place = SessionDir::real();
 
     let session = place.open();
@@ -211,12 +209,12 @@ fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
 
 #[test]
 fn an_empty_load_gives_an_empty_table_and_each_shape_takes_one() {
-    for merge_policy in
+    for compaction_policy in
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
         let place = SessionDir::simulated(2);
         let session = place.open();
-        let config = TableConfig { merge_policy, ..config() };
+        let config = config().compaction_policy(compaction_policy);
         let empty = session.bulk_load(&config).unwrap().finish().unwrap();
         assert_eq!(content(&empty), vec![]);
         let mut loader = session.bulk_load(&config).unwrap();

@@ -106,8 +106,8 @@ fn equal_contents_give_equal_bytes_whatever_their_history() {
             let session = place.try_open(salt).unwrap();
             for config in [
                 buffer_of(1),
-                TableConfig { index: IndexKind::Ordinary, ..buffer_of(7) },
-                TableConfig { merge_schedule: CompactionSchedule::OneShot, ..buffer_of(3) },
+                buffer_of(7).index(IndexKind::Ordinary),
+                buffer_of(3).compaction_schedule(CompactionSchedule::OneShot),
                 buffer_of(1_000),
             ] {
                 let mut table = session.new_table(&config).unwrap();
@@ -314,7 +314,7 @@ fn golden_canonical_export() {
     let session =
         Session::open(place.disk(), &place.dir(), &SessionOptions::with_salt(SALT).create_dir())
             .unwrap();
-    let config = TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(2) };
+    let config = buffer_of(2).merge_operator(MergeOperator::concatenate());
     let mut table = session.new_table(&config).unwrap();
 
     let batch: [(&[u8], Update<'_>); 6] = [

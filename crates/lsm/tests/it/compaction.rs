@@ -18,7 +18,7 @@ use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions, Store, StoreOptions,
-    Table, TableConfig, TableName, Update,
+    Table, TableName, Update,
 };
 
 use crate::gate::GateDisk;
@@ -52,13 +52,15 @@ fn compact(table: &mut Table) {
 
 #[test]
 fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
-    for merge_policy in
+    for compaction_policy in
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
-        for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
+        for compaction_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
             let place = SessionDir::simulated(1);
             let session = place.open();
-            let config = TableConfig { merge_policy, merge_schedule, ..buffer_of(50) };
+            let config = buffer_of(50)
+                .compaction_policy(compaction_policy)
+                .compaction_schedule(compaction_schedule);
             let mut table = session.new_table(&config).unwrap();
             fill(&mut table, 0..2_000);
             clear(&mut table, (0..2_000).filter(|n| n % 3 > 0));
@@ -73,7 +75,7 @@ fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
             let stats = table.stats();
             assert_eq!((stats.runs(), stats.entries()), (1, expected.len() as u64), "{stats:?}");
             assert_eq!(content(&duplicate), expected);
-            assert_eq!(cursor.take(usize::MAX).unwrap().len(), expected.len());
+            assert_eq!(cursor.next_many(usize::MAX).unwrap().len(), expected.len());
             let again = place.runs().len();
             compact(&mut table);
             assert_eq!(place.runs().len(), again, "there was nothing to be done");
@@ -126,7 +128,7 @@ fn what_nobody_needs_is_gone_from_the_disk() {
     let table = store.table(&main_table()).unwrap();
     let doomed: Vec<_> = (0..80_000).map(|n| (key(n), Update::Delete)).collect();
     for batch in doomed.chunks(1_000) {
-        table.write_batch(batch).unwrap();
+        drop(table.write_batch(batch).unwrap());
     }
     let taken = || allocated_below(disk.as_ref(), Path::new(DIR)).unwrap();
     store.checkpoint().unwrap();

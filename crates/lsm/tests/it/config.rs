@@ -17,11 +17,11 @@ use terrane_testkit::seeds::for_each_seed;
 use crate::{SessionDir, buffer_of, clear, content, fill, key, name, spread, value};
 
 fn with_filter(filter: FilterPolicy) -> TableConfig {
-    TableConfig { filter, ..TableConfig::default() }
+    TableConfig::default().filter(filter)
 }
 
 fn with_budget(bytes: u64) -> TableConfig {
-    TableConfig { memory_budget: Some(bytes), ..TableConfig::default() }
+    TableConfig::default().memory_budget(bytes)
 }
 
 /// Invalid configurations: the option, its value as the error prints it, and the allowed values.
@@ -32,15 +32,15 @@ fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)>
     let rates = "0.00001 to 0.1";
     let levels = |filter| with_filter(PerLevel(vec![LevelFilter::Fpr(0.01), filter]));
     vec![
-        ("size_ratio", "1", "2 to 16", TableConfig { size_ratio: 1, ..default.clone() }),
-        ("size_ratio", "17", "2 to 16", TableConfig { size_ratio: 17, ..default.clone() }),
+        ("size_ratio", "1", "2 to 16", default.clone().size_ratio(1)),
+        ("size_ratio", "17", "2 to 16", default.clone().size_ratio(17)),
         ("write_buffer", "entries: 0", "1 to 1073741824", buffer_of(0)),
         ("write_buffer", "entries: 1073741825", "1 to 1073741824", buffer_of((1 << 30) + 1)),
         (
             "write_buffer",
             "bytes: 0",
             "1 to 1073741824",
-            TableConfig { write_buffer: WriteBuffer::Bytes(0), ..default.clone() },
+            default.clone().write_buffer(WriteBuffer::Bytes(0)),
         ),
         ("filter", "rate of 0.2", rates, with_filter(Fpr(0.2))),
         ("filter", "rate of NaN", rates, with_filter(Fpr(f64::NAN))),
@@ -55,38 +55,23 @@ fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)>
         ("filter", "columns: 17", "1 to 16", levels(LevelFilter::Ribbon(17))),
         ("memory_budget", "bytes: 262143", "262144 to", with_budget(MEMORY_BUDGET_MIN - 1)),
         ("memory_budget", "bytes: 11258", "262144 to", with_budget(MEMORY_BUDGET_MAX + 1)),
-        (
-            "write_buffer",
-            "Entries(7)",
-            "memory_budget",
-            TableConfig { memory_budget: Some(1 << 20), ..buffer_of(7) },
-        ),
-        (
-            "filter",
-            "Fpr(0.01)",
-            "memory_budget",
-            TableConfig { memory_budget: Some(1 << 20), ..with_filter(Fpr(0.01)) },
-        ),
+        ("write_buffer", "Entries(7)", "memory_budget", buffer_of(7).memory_budget(1 << 20)),
+        ("filter", "Fpr(0.01)", "memory_budget", with_filter(Fpr(0.01)).memory_budget(1 << 20)),
         (
             "disk_cache",
             "levels up to 0",
             "1 to 64",
-            TableConfig { disk_cache: DiskCache::LevelsUpTo(0), ..default.clone() },
+            default.clone().disk_cache(DiskCache::LevelsUpTo(0)),
         ),
+        ("compaction_batch_pages", "0", "1 to 4096", default.clone().compaction_batch_pages(0)),
         (
-            "merge_batch_pages",
-            "0",
-            "1 to 4096",
-            TableConfig { merge_batch_pages: 0, ..default.clone() },
-        ),
-        (
-            "merge_batch_pages",
+            "compaction_batch_pages",
             "4097",
             "1 to 4096",
-            TableConfig { merge_batch_pages: 4_097, ..default.clone() },
+            default.clone().compaction_batch_pages(4_097),
         ),
-        ("queue_depth", "0", "1 to 1024", TableConfig { queue_depth: 0, ..default.clone() }),
-        ("queue_depth", "1025", "1 to 1024", TableConfig { queue_depth: 1_025, ..default }),
+        ("queue_depth", "0", "1 to 1024", default.clone().queue_depth(0)),
+        ("queue_depth", "1025", "1 to 1024", default.queue_depth(1_025)),
     ]
 }
 
@@ -115,21 +100,21 @@ fn each_option_out_of_range_is_refused_with_its_value_and_what_is_allowed() {
 fn options_at_the_ends_of_their_ranges_work() {
     let session = SessionDir::simulated(1).open();
 
-    let base = TableConfig { merge_batch_pages: 1, queue_depth: 1, size_ratio: 2, ..buffer_of(1) };
-    let per_level = |levels| TableConfig { filter: FilterPolicy::PerLevel(levels), ..base.clone() };
+    let base = buffer_of(1).compaction_batch_pages(1).queue_depth(1).size_ratio(2);
+    let per_level = |levels| base.clone().filter(FilterPolicy::PerLevel(levels));
     let extremes = [
         base.clone(),
-        TableConfig { filter: FilterPolicy::TotalFpr(1e-3), ..base.clone() },
-        TableConfig { filter: FilterPolicy::BitsPerEntry(32.0), ..base.clone() },
-        TableConfig { filter: FilterPolicy::Fpr(0.1), size_ratio: 16, ..base.clone() },
+        base.clone().filter(FilterPolicy::TotalFpr(1e-3)),
+        base.clone().filter(FilterPolicy::BitsPerEntry(32.0)),
+        base.clone().filter(FilterPolicy::Fpr(0.1)).size_ratio(16),
         per_level(vec![LevelFilter::BitsPerEntry(2.0)]),
         per_level(vec![LevelFilter::Fpr(1e-5); 64]),
         per_level(vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)]),
-        TableConfig { disk_cache: DiskCache::LevelsUpTo(64), ..base.clone() },
-        TableConfig { merge_batch_pages: 4_096, queue_depth: 1_024, ..base.clone() },
+        base.clone().disk_cache(DiskCache::LevelsUpTo(64)),
+        base.clone().compaction_batch_pages(4_096).queue_depth(1_024),
         buffer_of(1 << 30),
-        TableConfig { write_buffer: WriteBuffer::Bytes(1), ..TableConfig::default() },
-        TableConfig { write_buffer: WriteBuffer::Bytes(1 << 30), ..TableConfig::default() },
+        TableConfig::default().write_buffer(WriteBuffer::Bytes(1)),
+        TableConfig::default().write_buffer(WriteBuffer::Bytes(1 << 30)),
         with_budget(MEMORY_BUDGET_MIN),
         with_budget(MEMORY_BUDGET_MAX),
     ];
@@ -154,9 +139,9 @@ fn a_snapshot_keeps_every_option() {
         let per_level =
             vec![LevelFilter::BitsPerEntry(20.0), LevelFilter::Fpr(0.05), LevelFilter::Ribbon(8)];
         let configs = [
-            TableConfig { filter: FilterPolicy::PerLevel(per_level), ..buffer_of(10) },
-            TableConfig { disk_cache: DiskCache::LevelsUpTo(2), ..buffer_of(10) },
-            TableConfig { memory_goal: MemoryGoal::Hit, ..with_budget(300 << 10) },
+            buffer_of(10).filter(FilterPolicy::PerLevel(per_level)),
+            buffer_of(10).disk_cache(DiskCache::LevelsUpTo(2)),
+            with_budget(300 << 10).memory_goal(MemoryGoal::Hit),
         ];
 
         for (at, config) in configs.iter().enumerate() {
@@ -183,12 +168,10 @@ fn bits_per_entry(table: &Table, level: usize) -> Option<f64> {
 #[test]
 fn each_level_has_the_filters_that_the_list_gives_it() {
     let levels = [24.0, 12.0, 4.0].map(LevelFilter::BitsPerEntry).to_vec();
-    let config = TableConfig {
-        filter: FilterPolicy::PerLevel(levels),
-        merge_policy: CompactionPolicy::Levelling,
-        merge_schedule: CompactionSchedule::OneShot,
-        ..buffer_of(500)
-    };
+    let config = buffer_of(500)
+        .filter(FilterPolicy::PerLevel(levels))
+        .compaction_policy(CompactionPolicy::Levelling)
+        .compaction_schedule(CompactionSchedule::OneShot);
 
     let mut table = SessionDir::simulated(1).open().new_table(&config).unwrap();
     fill(&mut table, 0..500 * 150);
@@ -266,12 +249,12 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
 fn overwriting_and_deleting_stay_within_the_budget() {
     let budget = 256 << 10;
     for index in [IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary] {
-        for merge_policy in [
+        for compaction_policy in [
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::Levelling,
             CompactionPolicy::Tiering,
         ] {
-            let config = TableConfig { merge_policy, index, ..with_budget(budget) };
+            let config = with_budget(budget).compaction_policy(compaction_policy).index(index);
             let mut table = SessionDir::simulated(1).open().new_table(&config).unwrap();
             for round in 0..60 {
                 // Few keys with ever longer values, and fresh ones.
@@ -290,7 +273,7 @@ fn overwriting_and_deleting_stay_within_the_budget() {
 #[test]
 fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() {
     let session = SessionDir::simulated(1).open();
-    let config = TableConfig { filter: FilterPolicy::BitsPerEntry(20.0), ..buffer_of(500) };
+    let config = buffer_of(500).filter(FilterPolicy::BitsPerEntry(20.0));
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..100_000);
     let duplicate = table.fork().unwrap();
@@ -319,7 +302,7 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
 #[test]
 fn a_budget_that_the_indexes_leave_no_room_in_is_refused_by_name() {
     let session = SessionDir::simulated(1).open();
-    let config = TableConfig { index: IndexKind::Ordinary, ..buffer_of(50) };
+    let config = buffer_of(50).index(IndexKind::Ordinary);
 
     let mut table = session.new_table(&config).unwrap();
     for n in 0..400u64 {
@@ -357,29 +340,30 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         _ => FilterPolicy::PerLevel(list),
     };
 
-    TableConfig {
-        merge_policy: *rng.pick(&[
+    default
+        .clone()
+        .compaction_policy(*rng.pick(&[
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::Levelling,
             CompactionPolicy::Tiering,
-        ]),
-        size_ratio: *rng.pick(&[2, 3, 4, 9, 16]),
-        merge_schedule: *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
-        merge_thread: *rng.pick(&[
+        ]))
+        .size_ratio(*rng.pick(&[2, 3, 4, 9, 16]))
+        .compaction_schedule(
+            *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
+        )
+        .compaction_thread(*rng.pick(&[
             CompactionThread::Caller,
             CompactionThread::Caller,
             CompactionThread::Background,
-        ]),
-        write_buffer: if budget.is_some() { default.write_buffer } else { write_buffer },
-        filter: if budget.is_some() { default.filter.clone() } else { filter },
-        memory_budget: budget,
-        memory_goal: *rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss, MemoryGoal::Balanced]),
-        index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
-        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]),
-        merge_batch_pages: *rng.pick(&[1, 3, 64]),
-        queue_depth: *rng.pick(&[1, 4, 128]),
-        ..default
-    }
+        ]))
+        .write_buffer(if budget.is_some() { default.write_buffer } else { write_buffer })
+        .filter(if budget.is_some() { default.filter.clone() } else { filter })
+        .memory_budget(budget)
+        .memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss, MemoryGoal::Balanced]))
+        .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
+        .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
+        .compaction_batch_pages(*rng.pick(&[1, 3, 64]))
+        .queue_depth(*rng.pick(&[1, 4, 128]))
 }
 
 fn compare(table: &Table, model: &BTreeMap<u64, Vec<u8>>, population: u64) {
@@ -455,8 +439,7 @@ fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
 /// the level: from then on the residents' older entries hid its newer ones.
 #[test]
 fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_them() {
-    let tiering =
-        TableConfig { merge_policy: CompactionPolicy::Tiering, size_ratio: 4, ..buffer_of(10) };
+    let tiering = buffer_of(10).compaction_policy(CompactionPolicy::Tiering).size_ratio(4);
 
     let mut table = SessionDir::simulated(1).open().new_table(&tiering).unwrap();
     let mut expected = BTreeMap::new();
@@ -467,10 +450,10 @@ fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_th
         expected.extend(batch.into_iter().map(|(key, value)| (key.to_vec(), value)));
         // So small that the run on each level is too large for it.
         let buffer = if round % 20 < 10 { 10 } else { 1 };
-        let merge_policy =
+        let compaction_policy =
             if round % 20 < 10 { CompactionPolicy::Tiering } else { CompactionPolicy::Levelling };
         table
-            .set_config(&TableConfig { merge_policy, size_ratio: 2, ..buffer_of(buffer) })
+            .set_config(&buffer_of(buffer).compaction_policy(compaction_policy).size_ratio(2))
             .unwrap();
         assert!(content(&table).into_iter().eq(expected.clone()), "round {round}");
     }
@@ -496,13 +479,13 @@ fn a_smaller_write_buffer_is_flushed_with_the_next_update_and_a_larger_one_later
 #[test]
 fn another_resolve_function_is_refused() {
     let session = SessionDir::simulated(1).open();
-    let config = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..buffer_of(5) };
+    let config = buffer_of(5).merge_operator(MergeOperator::add_u64_wrapping());
     let mut table = session.new_table(&config).unwrap();
     let error = table.set_config(&TableConfig::default()).unwrap_err();
-    let named = matches!(&error, Error::InvalidConfig { option: "resolve", allowed, .. }
-        if allowed.contains(config.resolve.name()));
+    let named = matches!(&error, Error::InvalidConfig { option: "merge_operator", allowed, .. }
+        if allowed.contains(config.merge_operator.name()));
     assert!(named, "{error}");
-    table.set_config(&TableConfig { size_ratio: 7, ..config }).unwrap();
+    table.set_config(&config.size_ratio(7)).unwrap();
 }
 
 #[test]
@@ -541,13 +524,11 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     const ENTRIES: u64 = 150_000;
     let session = SessionDir::simulated(1).open();
 
-    let config = TableConfig {
-        filter: FilterPolicy::BitsPerEntry(14.0),
-        merge_policy: CompactionPolicy::Levelling,
-        size_ratio: 10,
-        index: IndexKind::Compact,
-        ..buffer_of(1_000)
-    };
+    let config = buffer_of(1_000)
+        .filter(FilterPolicy::BitsPerEntry(14.0))
+        .compaction_policy(CompactionPolicy::Levelling)
+        .size_ratio(10)
+        .index(IndexKind::Compact);
 
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..ENTRIES);
@@ -627,10 +608,10 @@ fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
     let session = place.open();
 
     let levels = vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)];
-    let small = |entries| TableConfig {
-        filter: FilterPolicy::PerLevel(levels.clone()),
-        write_buffer: WriteBuffer::Entries(entries),
-        ..TableConfig::default()
+    let small = |entries| {
+        TableConfig::default()
+            .filter(FilterPolicy::PerLevel(levels.clone()))
+            .write_buffer(WriteBuffer::Entries(entries))
     };
 
     let mut table = session.new_table(&small(1_000)).unwrap();

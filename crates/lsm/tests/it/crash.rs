@@ -11,16 +11,15 @@
 //! of these disks for each n the same is done to the recovery: a crash at one of its calls, every
 //! call in turn.
 
-use std::fmt::Debug;
 use std::sync::Arc;
-use std::thread;
 
 use terrane_io::FaultPlan;
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::SnapshotName;
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Crash, Loss, Note, Sweep};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::script::{
@@ -31,43 +30,9 @@ use crate::script::{
 /// Crash images that one script must give at least: fewer mean that the script does too little.
 const IMAGES_MIN: u64 = 2_000;
 
-/// End of a run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Loss {
-    Power(Survival),
-    /// The process dies; what it wrote is seen, but not durable yet.
-    Process,
-}
-
-impl Loss {
-    pub(crate) fn apply(self, disk: &SimDisk) -> Arc<SimDisk> {
-        match self {
-            Self::Power(survival) => disk.after_crash(survival),
-            Self::Process => disk.process_kill(),
-        }
-    }
-}
-
-/// Prints where a run was when it fails.
-pub(crate) struct Note<'a>(pub(crate) &'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("crash: {:?}", self.0);
-        }
-    }
-}
-
-/// Runs a script up to a crash at `call` of `disk`. Returns the states of the snapshots that are
-/// legal then, and the steps that were completed.
-fn run_into_crash(
-    disk: &Arc<SimDisk>,
-    script: &Script,
-    mut model: Model,
-    call: u64,
-) -> (Vec<Snapshots>, usize) {
-    disk.set_plan(FaultPlan { crash_at_call: Some(call), ..FaultPlan::default() });
+/// Runs a script until the disk crashes. Returns the states of the snapshots that are legal then,
+/// and the steps that were completed.
+fn run(disk: &Arc<SimDisk>, script: &Script, mut model: Model) -> (Vec<Snapshots>, usize) {
     let mut runner = Runner::new(disk, script);
     for (number, step) in script.steps.iter().enumerate() {
         if disk.has_crashed() {
@@ -85,11 +50,11 @@ fn run_into_crash(
     (vec![model.snapshots], script.steps.len())
 }
 
-/// The calls of a whole run.
-fn count_calls(disk: &Arc<SimDisk>, script: &Script, model: Model) -> u64 {
-    let (_, steps) = run_into_crash(disk, script, model, u64::MAX);
-    assert_eq!(steps, script.steps.len());
-    disk.calls()
+/// [`run`] from nothing; an undisturbed run completes all steps.
+fn run_whole(disk: &Arc<SimDisk>, script: &Script) -> (Vec<Snapshots>, usize) {
+    let (legal, steps) = run(disk, script, Model::default());
+    assert!(disk.has_crashed() || steps == script.steps.len());
+    (legal, steps)
 }
 
 /// Opens the session and reads all of its snapshots.
@@ -183,30 +148,28 @@ fn snapshots_are_absent_or_whole_after_a_crash_at_any_call() {
     let name = "snapshots_are_absent_or_whole_after_a_crash_at_any_call";
     for_each_seed(name, 2, |rng, seed| {
         let script = Script::draw(20, rng);
-        let calls = count_calls(&SimDisk::new(seed), &script, Model::default());
-        let mut images = 0;
-        for call in places(0..calls, 9, seed) {
-            let disk = SimDisk::new(seed);
-            let (legal, step) = run_into_crash(&disk, &script, Model::default(), call);
-            assert!(disk.has_crashed());
-            let hit = name_of(script.steps.get(step));
-            let losses = losses(&disk, rng);
+        let verdict = |crash: &Crash<'_, (Vec<Snapshots>, usize)>| {
+            let (legal, step) = crash.run;
+            let _note = Note(step);
+            let hit = name_of(script.steps.get(*step));
+            let losses = losses(crash.disk, rng);
             // The death of a process leaves most to the recovery.
             let last = losses.len() - 1;
             let chosen = if rng.chance(1, 2) { last } else { rng.index(losses.len()) };
-            for (number, &loss) in losses.iter().enumerate() {
-                let at = (call, loss, step);
-                let _note = Note(&at);
-                check_image(&loss.apply(&disk), &script, &legal);
-                images += 1;
-                if number == chosen {
-                    go_on(&loss.apply(&disk), &script, &legal, hit);
-                    images += crash_again(&|| loss.apply(&disk), &script, &legal, hit, call);
+            let mut again = 0;
+            let images = crash.images(losses, |image| {
+                check_image(&image.disk, &script, legal);
+                if image.number == chosen {
+                    let crashed = || image.loss.apply(crash.disk);
+                    go_on(&crashed(), &script, legal, hit);
+                    again += crash_again(&crashed, &script, legal, hit, crash.call);
                 }
-            }
-        }
+            });
+            images + again
+        };
+        let images = Sweep::sampled(seed, 9).crash(|disk| run_whole(disk, &script), verdict);
         let least = by_effort(IMAGES_MIN / 9, IMAGES_MIN);
-        assert!(images >= least, "only {images} images from {calls} calls");
+        assert!(images >= least, "only {images} images");
     });
 }
 
@@ -216,23 +179,18 @@ fn a_session_can_be_created_after_crashes_at_any_calls() {
     for_each_seed("a_session_can_be_created_after_crashes_at_any_calls", 1, |rng, seed| {
         let script = Script { steps: vec![Step::Open], ..Script::draw(0, rng) };
         let nothing = [Snapshots::new()];
+        let create = |disk: &Arc<SimDisk>| run_whole(disk, &script);
         let mut images = 0;
-        for call in 0..count_calls(&SimDisk::new(seed), &script, Model::default()) {
-            let disk = SimDisk::new(seed);
-            run_into_crash(&disk, &script, Model::default(), call);
-            for loss in losses(&disk, rng) {
-                for call_again in 0..count_calls(&loss.apply(&disk), &script, Model::default()) {
-                    let again = loss.apply(&disk);
-                    run_into_crash(&again, &script, Model::default(), call_again);
-                    for loss_again in losses(&again, rng) {
-                        let at = (call, loss, call_again, loss_again);
-                        let _note = Note(&at);
-                        check_image(&loss_again.apply(&again), &script, &nothing);
-                        images += 1;
-                    }
-                }
-            }
-        }
+        Sweep::whole(seed).crash(create, |crash| {
+            crash.images(losses(crash.disk, rng), |image| {
+                let sweep = Sweep::whole(seed).on(&image.disk);
+                images += sweep.crash(create, |again| {
+                    again.images(losses(again.disk, rng), |image| {
+                        check_image(&image.disk, &script, &nothing);
+                    })
+                });
+            })
+        });
         assert!(images >= IMAGES_MIN, "only {images} images");
     });
 }
@@ -247,10 +205,12 @@ fn crash_again(
 ) -> u64 {
     let model = Model { snapshots: list(&crashed(), &script.keys, legal), ..Model::default() };
     let script = recovery(script, &model.snapshots, hit, 2);
-    let calls = count_calls(&crashed(), &script, model.clone());
+    let whole = crashed();
+    assert_eq!(run(&whole, &script, model.clone()).1, script.steps.len());
     let disk = crashed();
-    let call = number % calls;
-    let (mut legal_now, step) = run_into_crash(&disk, &script, model, call);
+    let call = number % whole.calls();
+    disk.set_plan(FaultPlan::crash_at(call));
+    let (mut legal_now, step) = run(&disk, &script, model);
 
     if step == 0 {
         // Nobody has been told yet what had survived the first crash.

@@ -40,10 +40,10 @@ fn held(session: &Session, lookup: &Lookup) -> Option<StoredValue> {
 
 fn read(session: &Session, mut diff: Diff) -> Vec<Changed> {
     let mut changes = Vec::new();
-    while let Some(change) = diff.next().unwrap() {
+    while let Some(change) = diff.next().transpose().unwrap() {
         changes.push((change.key, held(session, &change.old), held(session, &change.new)));
     }
-    assert_eq!(diff.next().unwrap(), None);
+    assert_eq!(diff.next().transpose().unwrap(), None);
     changes
 }
 
@@ -68,7 +68,7 @@ fn drawn_key(rng: &mut ChaCha8Rng) -> Vec<u8> {
 impl Version {
     /// Updates of all kinds; few values, so that many are what was there before.
     fn update(&mut self, count: usize, rng: &mut ChaCha8Rng) {
-        let resolve = self.table.config().resolve.clone();
+        let resolve = self.table.config().merge_operator.clone();
         let mut batch = Vec::new();
         for _ in 0..count {
             let len = *rng.pick(&[0, 3, 3, 60, 5_000]);
@@ -149,7 +149,8 @@ fn step(
             let left = &versions[at];
             let right = &versions[other];
             let table = session.incremental_union(&[&left.table, &right.table]).unwrap();
-            let content = united(&left.content, &right.content, &left.table.config().resolve);
+            let content =
+                united(&left.content, &right.content, &left.table.config().merge_operator);
             versions.push(Version { table, content });
         }
         10 => {
@@ -159,8 +160,8 @@ fn step(
         }
         11 => {
             let config = draw_config(rng);
-            let resolve = versions[at].table.config().resolve.clone();
-            versions[at].table.set_config(&TableConfig { resolve, ..config }).unwrap();
+            let resolve = versions[at].table.config().merge_operator.clone();
+            versions[at].table.set_config(&config.merge_operator(resolve)).unwrap();
         }
         _ => {
             let count = 1 + rng.index(40);
@@ -190,7 +191,7 @@ fn a_diff_is_the_difference_of_any_two_tables() {
                 MergeOperator::oldest(),
                 MergeOperator::add_u64_wrapping(),
             ];
-            let config = TableConfig { resolve: rng.pick(&resolves).clone(), ..draw_config(rng) };
+            let config = draw_config(rng).merge_operator(rng.pick(&resolves).clone());
             let table = session.new_table(&config).unwrap();
             let mut versions = vec![Version { table, content: Content::new() }];
             let mut snapshots = Vec::new();
@@ -227,7 +228,7 @@ fn pages_of(disk: &SimDisk, older: &Table, newer: &Table) -> (u64, usize) {
     let mut diff = older.diff(newer).unwrap();
     assert_eq!(disk.counts().read_pages, before, "nothing is read before it is asked for");
     let mut count = 0;
-    while diff.next().unwrap().is_some() {
+    while diff.next().transpose().unwrap().is_some() {
         count += 1;
     }
     (disk.counts().read_pages - before, count)
@@ -260,9 +261,9 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
         (CompactionPolicy::Tiering, 120),
     ];
 
-    for (merge_policy, steps) in policies {
+    for (compaction_policy, steps) in policies {
         let (disk, _session, mut table) =
-            simulated(&TableConfig { merge_policy, ..buffer_of(BUFFER) });
+            simulated(&buffer_of(BUFFER).compaction_policy(compaction_policy));
 
         let mut pairs = Vec::new();
         for at in 0..steps {
@@ -275,7 +276,7 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
         let flushed = BUFFER / 40 + 1;
         for (at, (older, newer)) in pairs.iter().enumerate() {
             let (pages, changes) = pages_of(&disk, older, newer);
-            assert!(pages <= flushed + 100 + 4, "{merge_policy:?}, flush {at}: {pages} pages");
+            assert!(pages <= flushed + 100 + 4, "{compaction_policy:?}, flush {at}: {pages} pages");
             assert_eq!((pages, changes), pages_of(&disk, newer, older), "in the other direction");
             // The first steps delete nothing.
             assert!(at < 4 || changes as u64 == STEP, "{changes} changes");
@@ -323,7 +324,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
         drop((table, newer));
 
         let mut seen = 0;
-        while let Some(change) = diff.next().unwrap() {
+        while let Some(change) = diff.next().transpose().unwrap() {
             let number = (0..20).find(|&number| key(number) == change.key.as_slice()).unwrap();
             assert_eq!(held(&session, &change.old), Some((b"old".to_vec(), Some(blob(number)))));
             let new = Some((b"old".to_vec(), Some(blob(number + 100))));
@@ -344,7 +345,8 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
         assert!(matches!(table.diff(&foreign), Err(Error::TablesOfDifferentSessions)));
         let mut diff = table.diff(&table).unwrap();
         session.close().unwrap();
-        assert!(matches!(diff.next(), Err(Error::SessionClosed)));
+        assert!(matches!(diff.next(), Some(Err(Error::SessionClosed))));
+        assert!(diff.next().is_none(), "an error ends the iteration");
         assert!(matches!(table.diff(&table), Err(Error::SessionClosed)));
     }
 }
@@ -356,7 +358,7 @@ fn tables_with_different_functions_are_compared_by_what_they_hold() {
     let place = SessionDir::simulated(1);
     let session = place.open();
     let made = |resolve: MergeOperator| {
-        let mut table = session.new_table(&TableConfig { resolve, ..buffer_of(3) }).unwrap();
+        let mut table = session.new_table(&buffer_of(3).merge_operator(resolve)).unwrap();
         fill(&mut table, 0..50);
         for number in 0..50 {
             table.upsert(&key(number), &value(number + number % 2, 60)).unwrap();
@@ -389,9 +391,9 @@ fn a_diff_that_failed_gives_its_error_again() {
     for nth in [1, 2, count / 2, count] {
         let mut diff = older.diff(&table).unwrap();
         disk.set_plan(FaultPlan::fail(disk.calls() + nth, FaultKind::Eio, Repeat::Once));
-        let failed = std::iter::repeat_with(|| diff.next()).find_map(Result::err);
+        let failed = diff.by_ref().find_map(Result::err);
         assert!(matches!(failed, Some(Error::Disk(_))), "{failed:?}");
-        assert!(matches!(diff.next(), Err(Error::Disk(_))));
+        assert!(diff.next().is_none(), "an error ends the iteration");
         disk.set_plan(FaultPlan::default());
         assert_eq!(pages_of(&disk, &older, &table), whole);
     }

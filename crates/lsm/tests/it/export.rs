@@ -97,8 +97,8 @@ fn an_export_is_a_session_with_the_snapshot() {
         for (at, config) in [
             buffer_of(1),
             buffer_of(50),
-            TableConfig { index: IndexKind::Ordinary, ..buffer_of(1_000) },
-            TableConfig { disk_cache: DiskCache::None, ..buffer_of(100) },
+            buffer_of(1_000).index(IndexKind::Ordinary),
+            buffer_of(100).disk_cache(DiskCache::None),
         ]
         .into_iter()
         .enumerate()
@@ -500,8 +500,8 @@ fn copies_open_in_a_session_of_another_salt() {
     for place in SessionDir::both() {
         for config in [
             buffer_of(300),
-            TableConfig { index: IndexKind::Compact, ..buffer_of(1_000) },
-            TableConfig { index: IndexKind::Ordinary, ..buffer_of(2) },
+            buffer_of(1_000).index(IndexKind::Compact),
+            buffer_of(2).index(IndexKind::Ordinary),
         ] {
             let (disk, copy, other) = (place.disk(), place.beside("copy"), place.beside("other"));
             let session = place.open();

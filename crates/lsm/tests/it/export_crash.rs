@@ -17,13 +17,13 @@ use std::sync::Arc;
 use terrane_io::{Disk, EntryKind};
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
-use terrane_lsm::{Error, Result, Session, SessionOptions, SnapshotPlace, TableConfig};
+use terrane_lsm::{Error, Result, Session, SessionOptions, SnapshotPlace};
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Note, Sweep};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::buffer_of;
-use crate::crash::{Loss, Note};
 use crate::script::{
     LABEL, Model, Runner, Script, Snapshots, Step, check_table, draw_batch, snapshot_name,
 };
@@ -98,7 +98,7 @@ fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, Stat
     let keys: Vec<Vec<u8>> = (0..12u8).map(|number| vec![b'k', number]).collect();
 
     // Few runs, on two levels, with a merge under way, and a write buffer that holds something.
-    let config = TableConfig { size_ratio: 2, ..buffer_of(9) };
+    let config = buffer_of(9).size_ratio(2);
     let script = Script { config, keys: keys.clone(), steps: Vec::new() };
     let steps = [
         Step::Open,
@@ -195,29 +195,24 @@ fn exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call() {
     let name = "exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call";
     for_each_seed(name, 1, |rng, seed| {
         let (base, keys, state) = prepare(rng, seed);
-        let mut images = 0;
-        for call in (0..).step_by(by_effort(5, 1)) {
-            let disk = base.process_kill();
-            disk.set_plan(FaultPlan::crash_at(call));
-            let (legal, result) = run(&disk, state.clone());
-            if !disk.has_crashed() {
-                result.unwrap();
-                break;
-            }
+        let workload = |disk: &Arc<SimDisk>| {
+            let (legal, result) = run(disk, state.clone());
+            assert!(disk.has_crashed() || result.is_ok(), "{result:?}");
+            legal
+        };
+        let images = Sweep::sampled(seed, 5).on(&base.process_kill()).crash(workload, |crash| {
+            let call = crash.call;
             let some = if call % 2 == 0 { Survival::Random } else { Survival::Torn };
             let survivals = [Survival::Nothing, Survival::Everything, some(seed ^ call)];
             let losses = survivals.map(Loss::Power).into_iter().chain([Loss::Process]);
-            for (number, loss) in losses.enumerate() {
-                let at = (call, loss);
-                let _note = Note(&at);
-                check(&loss.apply(&disk), &keys, &legal);
+            crash.images(losses, |image| {
+                check(&image.disk, &keys, crash.run);
                 // The death of a process leaves most to whoever goes on.
-                if number == 3 || call as usize % 9 == number {
-                    go_on(&loss.apply(&disk), &keys, state.clone());
+                if image.loss == Loss::Process || call as usize % 9 == image.number {
+                    go_on(&image.loss.apply(crash.disk), &keys, state.clone());
                 }
-                images += 1;
-            }
-        }
+            })
+        });
         assert!(images > by_effort(180, 900), "only {images} images");
     });
 }

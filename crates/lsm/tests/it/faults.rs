@@ -11,9 +11,7 @@
 //! to be reported by the closing of the session; so each fault must show up as an error of some
 //! step.
 
-use std::fmt::Debug;
 use std::sync::Arc;
-use std::thread;
 
 use terrane_io::Disk;
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
@@ -21,21 +19,11 @@ use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{Error, SnapshotName, Table};
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Note;
 
 use crate::script::{
     DIR, LABEL, Model, Runner, Script, Step, check_table, files_in, open, snapshot_name, update,
 };
-
-/// Prints where a run was when it fails.
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("fault: {:?}", self.0);
-        }
-    }
-}
 
 /// Result of a run with a fault.
 #[derive(Debug, Default)]

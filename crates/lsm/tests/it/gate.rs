@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use terrane_io::{
-    Access, Anchor, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
-    QueueKind, Result,
-};
+use terrane_io::{Access, Disk, DiskFile, OpenMode, Result};
 
 /// Time limit of a wait; reaching it means that the test is wrong.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -83,13 +80,10 @@ impl Drop for HeldCall<'_> {
 }
 
 impl Disk for GateDisk {
-    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
-        self.disk.anchor(dir)
-    }
-
-    fn absolute(&self, path: &Path) -> Result<PathBuf> {
-        self.disk.absolute(path)
-    }
+    terrane_io::forward!(
+        disk: anchor, absolute, create_dir, remove_dir, remove, hard_link, list, kind, sync_dir,
+        lock, lock_shared, is_locked, free_bytes, clock, queue, queue_kind
+    );
 
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
         self.gate.pass("open", path);
@@ -97,65 +91,9 @@ impl Disk for GateDisk {
         Ok(Arc::new(GateFile { file, gate: Arc::clone(&self.gate) }))
     }
 
-    fn create_dir(&self, path: &Path) -> Result<()> {
-        self.disk.create_dir(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> Result<()> {
-        self.disk.remove_dir(path)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.disk.remove(path)
-    }
-
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         self.gate.pass("rename", to);
         self.disk.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.disk.hard_link(from, to)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
-        self.disk.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
-        self.disk.kind(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
-        self.disk.lock(path)
-    }
-
-    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
-        self.disk.lock_shared(path)
-    }
-
-    fn is_locked(&self, path: &Path) -> Result<bool> {
-        self.disk.is_locked(path)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.disk.free_bytes(dir)
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        self.disk.clock()
-    }
-
-    fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
-        self.disk.queue(depth)
-    }
-
-    fn queue_kind(&self) -> QueueKind {
-        self.disk.queue_kind()
     }
 }
 
@@ -167,42 +105,16 @@ struct GateFile {
 }
 
 impl DiskFile for GateFile {
-    fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    fn access(&self) -> Access {
-        self.file.access()
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_at(buffer, offset)
-    }
+    terrane_io::forward!(file: path, access, len, read_at, set_len, allocate, forget);
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.gate.pass("write", self.path());
         self.file.write_at(bytes, offset)
     }
 
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn allocate(&self, len: u64) -> Result<()> {
-        self.file.allocate(len)
-    }
-
     fn sync(&self) -> Result<()> {
         self.gate.pass("sync", self.path());
         self.file.sync()
-    }
-
-    fn forget(&self, offset: u64, len: u64) {
-        self.file.forget(offset, len);
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -50,15 +50,13 @@ const STORE_FILES: [(&str, &str); 3] = [
 ];
 
 fn config() -> TableConfig {
-    TableConfig {
-        size_ratio: 2,
-        write_buffer: WriteBuffer::Entries(4),
-        filter: FilterPolicy::TotalFpr(0.02),
-        index: IndexKind::Auto,
-        merge_batch_pages: 1,
-        queue_depth: 7,
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .size_ratio(2)
+        .write_buffer(WriteBuffer::Entries(4))
+        .filter(FilterPolicy::TotalFpr(0.02))
+        .index(IndexKind::Auto)
+        .compaction_batch_pages(1)
+        .queue_depth(7)
 }
 
 /// The updates behind the golden files: fresh keys, overwritten ones, deletions, a value of several
@@ -172,7 +170,7 @@ fn golden_files_are_what_is_written_and_are_read() {
 /// The table's content with its blobs.
 fn content_with_blobs(session: &Session, table: &Table) -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let mut cursor = table.cursor().unwrap();
-    let records = cursor.take(100).unwrap().into_iter();
+    let records = cursor.next_many(100).unwrap().into_iter();
     let blob = |blob| session.retrieve_blobs(&[blob]).unwrap().remove(0);
     records.map(|r| (r.key, r.value.into_vec(), r.blob.map(blob).unwrap_or_default())).collect()
 }
@@ -182,14 +180,12 @@ fn content_with_blobs(session: &Session, table: &Table) -> Vec<(Vec<u8>, Vec<u8>
 #[test]
 fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Fpr(0.02)];
-    let config = TableConfig {
-        filter: FilterPolicy::PerLevel(filters),
-        disk_cache: DiskCache::LevelsUpTo(1),
-        resolve: MergeOperator::concatenate(),
-        ..config()
-    };
+    let config = config()
+        .filter(FilterPolicy::PerLevel(filters))
+        .disk_cache(DiskCache::LevelsUpTo(1))
+        .merge_operator(MergeOperator::concatenate());
 
-    let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
+    let budget = TableConfig::default().memory_budget(256 << 10);
     let disk = SimDisk::new(1);
     let still = FixedClockDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
@@ -249,7 +245,7 @@ const RIBBON: &str = "run.ribbon";
 #[test]
 fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(5)]);
-    let config = TableConfig { filter, ..config() };
+    let config = config().filter(filter);
     let disk = SimDisk::new(1);
     let still = FixedClockDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
@@ -312,8 +308,7 @@ fn write_store() -> Arc<SimDisk> {
     };
     let main = table("main", &config());
     table("dropped", &config());
-    let adding =
-        TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..TableConfig::default() };
+    let adding = TableConfig::default().merge_operator(MergeOperator::add_u64_wrapping());
     let sums = table("sums", &adding);
     store.drop_table(&TableName::new("dropped").unwrap()).unwrap();
     let large = [value(2, 9_000), value(3, 9_000)];
@@ -332,11 +327,11 @@ fn write_store() -> Arc<SimDisk> {
     ];
 
     let sum = |number| [("sum", Update::Upsert(number))];
-    store.commit(&[(&main, &updates[..]), (&sums, &sum(&three))]).unwrap();
+    drop(store.commit(&[(&main, &updates[..]), (&sums, &sum(&three))]).unwrap());
     store.retain(Some(&name("first"))).unwrap();
 
     for large in &large {
-        store.commit(&[(&main, &[("large", Update::Insert(large))])]).unwrap();
+        drop(store.commit(&[(&main, &[("large", Update::Insert(large))])]).unwrap());
     }
     store.commit(&[(&sums, &sum(&four))]).unwrap().wait().unwrap();
     assert_eq!(store.retain(None).unwrap(), 4);

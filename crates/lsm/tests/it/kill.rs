@@ -10,15 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use terrane_lsm::{
     CheckpointThread, CompactionThread, Durability, NamedTable, StateDigest, Store, StoreOptions,
     TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::process::{Child, kill_cycles, say};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -26,9 +25,6 @@ use crate::script::updates;
 
 /// Names the store in the process that is killed.
 const CHILD_DIR: &str = "TERRANE_KILL_DIR";
-
-/// Number of kills; `cargo xtask kill` sets it.
-const CYCLES: &str = "TERRANE_KILL_CYCLES";
 
 const TEST: &str = "kill::nothing_durable_is_lost_when_the_process_is_killed";
 
@@ -41,11 +37,9 @@ fn open(dir: &Path) -> Store {
 
 /// The tables `main` and `undo`.
 fn tables(store: &Store) -> [NamedTable; 2] {
-    let config = TableConfig {
-        write_buffer: WriteBuffer::Entries(500),
-        merge_thread: CompactionThread::Background,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(500))
+        .compaction_thread(CompactionThread::Background);
     ["main", "undo"].map(|name| {
         let name = TableName::new(name).unwrap();
         store.table(&name).or_else(|_| store.create_table(&name, &config)).unwrap()
@@ -78,13 +72,11 @@ fn commit(store: &Store, [main, undo]: &[NamedTable; 2], number: u64, durability
 fn child(dir: &Path) {
     let store = open(dir);
     let tables = tables(&store);
-    let mut out = std::io::stdout();
     for number in store.last_commit() + 1.. {
         let durability = if number % 5 == 0 { Durability::Each } else { Durability::Group };
         commit(&store, &tables, number, durability);
         if durability == Durability::Each {
-            writeln!(out, "durable: {number}").unwrap();
-            out.flush().unwrap();
+            say(&format!("durable: {number}"));
         }
     }
 }
@@ -132,35 +124,23 @@ fn nothing_durable_is_lost_when_the_process_is_killed() {
         return;
     }
 
-    let cycles = env::var(CYCLES).map_or(3, |text| text.parse().expect("a number of cycles"));
+    let cycles = kill_cycles(3);
     for_each_seed("kill", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("store");
         let mut content = Content::new();
         let mut known = 0;
         for cycle in 0..cycles {
-            let mut command = Command::new(env::current_exe().unwrap());
-            command.args(["--exact", TEST, "--nocapture"]).env(CHILD_DIR, &dir);
-            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let mut child = Child::start(TEST, [(CHILD_DIR, dir.as_ref())]);
             let mut durable = known;
-            let mut acknowledged = lines.map_while(Result::ok);
-            let wanted = 1 + rng.index(60);
-            let mut count = 0;
-            while count < wanted {
-                let line = acknowledged.next().expect("the process commits until it is killed");
-                if let Some(number) = line.strip_prefix("durable: ") {
-                    durable = number.parse().unwrap();
-                    count += 1;
-                }
+            for _ in 0..=rng.index(60) {
+                let line = child.line(&["durable:"]);
+                durable = line.expect("the process commits until it is killed").1[0];
             }
-            child.kill().unwrap();
-            child.wait().unwrap();
+            child.kill();
             // What it had said before it died counts, too.
-            for line in acknowledged {
-                if let Some(Ok(number)) = line.strip_prefix("durable: ").map(str::parse) {
-                    durable = number;
-                }
+            while let Some((_, numbers)) = child.line(&["durable:"]) {
+                durable = numbers[0];
             }
             check(&dir, durable, &mut content, &mut known);
             if cycles > 10 && (cycle + 1) % 10 == 0 {

@@ -50,11 +50,8 @@ fn batches(size: u64, count: u64) -> Vec<Batch> {
 }
 
 fn new_table(session: &Session, size: u64) -> Table {
-    let config = TableConfig {
-        write_buffer: WriteBuffer::Entries(2_000),
-        merge_batch_pages: 1,
-        ..TableConfig::default()
-    };
+    let config =
+        TableConfig::default().write_buffer(WriteBuffer::Entries(2_000)).compaction_batch_pages(1);
     let mut table = session.new_table(&config).unwrap();
     crate::fill(&mut table, 0..size);
     table
@@ -191,7 +188,7 @@ fn a_large_batch_of_updates_and_one_of_lookups_are_right() {
     for (index, size) in
         [(IndexKind::Compact, most), (IndexKind::Ordinary, 65_537), (IndexKind::Auto, 4_097)]
     {
-        let config = TableConfig { index, ..TableConfig::default() };
+        let config = TableConfig::default().index(index);
         let session = SessionDir::simulated(1).open();
         let mut table = session.new_table(&config).unwrap();
         let number = |at: u64| if at.is_multiple_of(4) { at / 2 } else { at };

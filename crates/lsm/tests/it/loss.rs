@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::{BadMedia, Disk, FaultPlan, SimDisk, Survival};
+use terrane_io::{BadMedia, Disk, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::verify::{KeyGap, Loss, LostWhat, Report, repair, verify};
 use terrane_lsm::{
@@ -22,6 +22,7 @@ use terrane_lsm::{
     Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::effort::by_effort;
+use terrane_testkit::sweep::Sweep;
 
 use crate::SALT;
 use crate::hostile::Damage;
@@ -63,7 +64,7 @@ fn name(text: &str) -> SnapshotName {
 fn content(session: &Session, table: &Table) -> Result<Content> {
     let mut content = Content::new();
     let mut cursor = table.cursor()?;
-    while let Some(record) = cursor.next()? {
+    while let Some(record) = cursor.next().transpose()? {
         let mut value = record.value.into_vec();
         if let Some(blob) = record.blob {
             value.extend(session.retrieve_blobs(&[blob])?.concat());
@@ -96,7 +97,7 @@ struct StoreContent {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(60), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(60));
     let table = store.create_table(&TableName::default(), &config).unwrap();
     let mut states = vec![Content::new()];
     let mut history: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
@@ -109,7 +110,7 @@ fn specimen() -> Specimen {
             let bound = |number: u64| format!("key {:05}", number % KEYS).into_bytes();
             let from = bound(commit * 13);
             let to = bound(commit * 13 + 90);
-            table.delete_range(&from[..]..&to[..]).unwrap();
+            drop(table.delete_range(&from[..]..&to[..]).unwrap());
             state.retain(|key, _| !(&from..&to).contains(&key));
             states.push(state);
             continue;
@@ -134,7 +135,7 @@ fn specimen() -> Specimen {
         });
 
         let updates: Vec<_> = updates.collect();
-        table.write_batch(&updates).unwrap();
+        drop(table.write_batch(&updates).unwrap());
         for (key, value, blob, kind) in &batch {
             let held = match kind {
                 0 => None,
@@ -186,9 +187,9 @@ fn held(disk: &Arc<SimDisk>) -> Result<StoreContent> {
         versions.insert(info.number, content(store.session(), &table)?);
     }
 
-    table.insert(b"later", b"1")?;
+    drop(table.insert(b"later", b"1")?);
     store.checkpoint()?;
-    table.delete(b"later")?;
+    drop(table.delete(b"later")?);
     store.close()?;
     let store = open(disk)?;
     let again = content(store.session(), &*store.table(&TableName::default())?.view()?)?;
@@ -518,24 +519,22 @@ fn a_crash_at_any_call_of_a_repair_leaves_what_can_be_repaired_again() {
     let segment = disk.files().into_iter().rfind(|path| path.starts_with(&log)).unwrap();
     disk.flip_bit(&segment, 1600 * 8);
 
-    let first = disk.calls();
     let whole = disk.clone_disk();
     let report = mend(&whole).unwrap();
-    let calls = whole.calls() - first;
     assert!(report.lost.len() > 2 && check(&whole).is_clean(), "{report:?}");
 
     let expected = held(&whole).unwrap();
-    let step = by_effort(1 + calls as usize / 60, 1);
-    for call in (0..calls).step_by(step) {
-        let survivals = [Survival::Nothing, Survival::Everything, Survival::Torn(call)];
-        let survival = survivals[call as usize % survivals.len()];
-        let place = format!("call {call} of {calls}, {survival:?}");
-        let crashed = disk.clone_disk();
-        crashed.set_plan(FaultPlan::crash_at(first + call));
-        assert!(mend(&crashed).is_err(), "{place}");
-        let after = crashed.after_crash(survival);
-        let report = mend(&after).unwrap();
-        assert!(report.is_clean() && check(&after).is_clean(), "{place}: {report:?}");
-        assert_eq!(held(&after).unwrap(), expected, "{place}");
-    }
+    let every = 1 + (whole.calls() - disk.calls()) / 60;
+    Sweep::sampled(1, every).on(&disk).crash(
+        |disk| assert_eq!(mend(disk).is_err(), disk.has_crashed()),
+        |crash| {
+            let call = crash.call;
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Torn(call)];
+            crash.power_losses([survivals[call as usize % survivals.len()]], |image| {
+                let report = mend(&image.disk).unwrap();
+                assert!(report.is_clean() && check(&image.disk).is_clean(), "{report:?}");
+                assert_eq!(held(&image.disk).unwrap(), expected);
+            })
+        },
+    );
 }

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod script;
+mod serial_history;
 mod store_script;
 
 mod bitflip;
@@ -23,6 +24,7 @@ mod faults;
 mod gate;
 mod golden;
 mod hostile;
+mod install;
 mod kill;
 mod ledger;
 mod loss;
@@ -48,10 +50,12 @@ mod store_versions;
 mod submit;
 mod tables;
 mod trace;
+mod transactions;
 mod union;
 mod upsert;
 mod verify;
 mod versions;
+mod write_batches;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,21 +151,21 @@ impl SessionDir {
 /// Small memtables, both schedules: deep compactions start within a few hundred updates.
 fn small_configs() -> Vec<TableConfig> {
     let mut configs = Vec::new();
-    for (entries, merge_schedule) in [
+    for (entries, compaction_schedule) in [
         (1, CompactionSchedule::Incremental),
         (2, CompactionSchedule::OneShot),
         (3, CompactionSchedule::Incremental),
         (1000, CompactionSchedule::OneShot),
         (1000, CompactionSchedule::Incremental),
     ] {
-        configs.push(TableConfig { merge_schedule, ..buffer_of(entries) });
+        configs.push(buffer_of(entries).compaction_schedule(compaction_schedule));
     }
     configs
 }
 
 /// Default configuration with a memtable of `entries` entries.
 fn buffer_of(entries: u64) -> TableConfig {
-    TableConfig { write_buffer: WriteBuffer::Entries(entries), ..TableConfig::default() }
+    TableConfig::default().write_buffer(WriteBuffer::Entries(entries))
 }
 
 fn name(text: &str) -> SnapshotName {
@@ -216,7 +220,7 @@ fn clear(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
 fn content(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut cursor = table.cursor().unwrap();
     let mut entries = Vec::new();
-    while let Some(record) = cursor.next().unwrap() {
+    while let Some(record) = cursor.next().transpose().unwrap() {
         entries.push((record.key, record.value.into_vec()));
     }
     entries

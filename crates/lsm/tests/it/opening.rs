@@ -33,18 +33,16 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
 
         let options = OpenOptions::default()
             .disk_cache(DiskCache::None)
-            .merge_batch_pages(3)
-            .merge_thread(CompactionThread::Background)
+            .compaction_batch_pages(3)
+            .compaction_thread(CompactionThread::Background)
             .queue_depth(5);
 
         let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
-        let expected = TableConfig {
-            disk_cache: DiskCache::None,
-            merge_batch_pages: 3,
-            merge_thread: CompactionThread::Background,
-            queue_depth: 5,
-            ..buffer_of(30)
-        };
+        let expected = buffer_of(30)
+            .disk_cache(DiskCache::None)
+            .compaction_batch_pages(3)
+            .compaction_thread(CompactionThread::Background)
+            .queue_depth(5);
 
         assert_eq!(opened.config(), &expected);
         assert_eq!(content(&opened), saved);
@@ -56,9 +54,10 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
         opened.save_snapshot(&name("b"), LABEL).unwrap();
         assert_eq!(session.snapshot_info(&name("b")).unwrap().config, expected);
 
-        let options = OpenOptions::default().merge_batch_pages(0);
+        let options = OpenOptions::default().compaction_batch_pages(0);
         let error = session.open_snapshot_with(&name("a"), LABEL, &options).map(drop).unwrap_err();
-        let is_refused = matches!(&error, Error::InvalidConfig { option: "merge_batch_pages", .. });
+        let is_refused =
+            matches!(&error, Error::InvalidConfig { option: "compaction_batch_pages", .. });
         assert!(is_refused, "{error}");
 
         // The label is looked at all the same.
@@ -75,14 +74,14 @@ fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
     const BUDGET: u64 = 256 << 10;
     let session = SessionDir::simulated(1).open();
     let filter = FilterPolicy::BitsPerEntry(20.0);
-    let stored = TableConfig { filter, ..buffer_of(500) };
+    let stored = buffer_of(500).filter(filter);
     let mut table = session.new_table(&stored).unwrap();
     fill(&mut table, 0..20_000);
     table.save_snapshot(&name("a"), LABEL).unwrap();
     drop(table);
     let options = OpenOptions::default().memory_budget(BUDGET);
     let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
-    let expected = TableConfig { memory_budget: Some(BUDGET), ..TableConfig::default() };
+    let expected = TableConfig::default().memory_budget(BUDGET);
     assert_eq!(opened.config(), &expected);
 
     for first in (20_000..40_000).step_by(200) {
@@ -101,7 +100,7 @@ fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
 /// Levels with ribbon filters.
 fn with_ribbons(columns: u8, entries: u64) -> TableConfig {
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(columns)]);
-    TableConfig { filter, ..buffer_of(entries) }
+    buffer_of(entries).filter(filter)
 }
 
 /// Opening reads as many ribbon columns as fit in the memory budget; an update of the table gives
@@ -115,11 +114,11 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
 
     let session = place.open();
     let mut table = session
-        .new_table(&TableConfig {
-            merge_policy: CompactionPolicy::Levelling,
-            merge_schedule: CompactionSchedule::OneShot,
-            ..with_ribbons(14, 25_000)
-        })
+        .new_table(
+            &with_ribbons(14, 25_000)
+                .compaction_policy(CompactionPolicy::Levelling)
+                .compaction_schedule(CompactionSchedule::OneShot),
+        )
         .unwrap();
 
     fill(&mut table, 0..ENTRIES);
@@ -247,7 +246,7 @@ fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
     let place = SessionDir::real();
     let session = place.open();
     let filter = FilterPolicy::BitsPerEntry(20.0);
-    let mut table = session.new_table(&TableConfig { filter, ..buffer_of(2_000) }).unwrap();
+    let mut table = session.new_table(&buffer_of(2_000).filter(filter)).unwrap();
     fill(&mut table, 0..60_000);
     table.save_snapshot(&name("a"), LABEL).unwrap();
     let whole = table.stats().filter_bytes;
@@ -613,7 +612,7 @@ fn keys_beyond_those_of_the_index_are_found_by_whoever_reads_them() {
             if *found == path && what.to_string().contains("largest of the run"));
         assert!(is_told, "{damaged:?}");
         let mut cursor = table.cursor().unwrap();
-        let damaged = cursor.take(usize::MAX).map(drop);
+        let damaged = cursor.next_many(usize::MAX).map(drop);
         assert!(matches!(damaged, Err(Error::Corrupt { .. })), "{damaged:?}");
     }
 }

@@ -21,7 +21,7 @@ const ENTRIES: u64 = 60_000;
 /// A session with a snapshot of a table of 6 MB, in few runs.
 fn session(place: &SessionDir) -> Session {
     let session = place.open();
-    let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(2_000) };
+    let config = buffer_of(2_000).compaction_policy(CompactionPolicy::Levelling);
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..ENTRIES);
     table.save_snapshot(&name("full"), "").unwrap();
@@ -110,21 +110,19 @@ fn without_a_budget_or_with_the_page_cache_of_the_system_there_is_no_cache() {
 #[test]
 fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
     const BUDGET: u64 = 512 << 10;
-    for (merge_schedule, merge_thread) in [
+    for (compaction_schedule, compaction_thread) in [
         (CompactionSchedule::Incremental, CompactionThread::Background),
         (CompactionSchedule::OneShot, CompactionThread::Caller),
     ] {
         let session = SessionDir::simulated(1).open();
-        let config = TableConfig {
-            merge_schedule,
-            merge_thread,
-            memory_budget: Some(BUDGET),
-            disk_cache: DiskCache::None,
-            ..TableConfig::default()
-        };
+        let config = TableConfig::default()
+            .compaction_schedule(compaction_schedule)
+            .compaction_thread(compaction_thread)
+            .memory_budget(BUDGET)
+            .disk_cache(DiskCache::None);
         let check = |table: &Table, what: &str| {
             let stats = table.stats();
-            assert!(stats.memory_bytes() <= BUDGET, "{merge_schedule:?}, {what}: {stats:?}");
+            assert!(stats.memory_bytes() <= BUDGET, "{compaction_schedule:?}, {what}: {stats:?}");
         };
         let mut table = session.new_table(&config).unwrap();
         let mut kept = Vec::new();
@@ -155,10 +153,10 @@ fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
             check(&duplicate, "cleared");
         }
         assert_eq!(content(&table).len(), 30_000);
-        table.set_config(&TableConfig { memory_budget: Some(1 << 20), ..config.clone() }).unwrap();
+        table.set_config(&config.clone().memory_budget(1 << 20)).unwrap();
         look_up(&table, 8, 3_000, 30_000);
         assert!(table.stats().memory_bytes() > BUDGET && table.stats().memory_bytes() <= 1 << 20);
-        table.set_config(&TableConfig { disk_cache: DiskCache::All, ..config }).unwrap();
+        table.set_config(&config.disk_cache(DiskCache::All)).unwrap();
         assert_eq!(table.stats().cache_bytes, 0);
     }
 }

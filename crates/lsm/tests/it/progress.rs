@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
@@ -24,8 +23,9 @@ use terrane_lsm::{
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Note, Sweep};
 
 use crate::{SALT, SessionDir, buffer_of, fill, key, name, small_configs, value};
 
@@ -128,12 +128,12 @@ fn check(session: &Session, table: &Table, entries: &Entries) -> Result<()> {
 
     let mut cursor = table.cursor()?;
     for (key, (value, _)) in entries {
-        let record = cursor.next()?;
+        let record = cursor.next().transpose()?;
         let record = record.map(|record| (record.key, record.value.into_vec()));
         assert_eq!(record.as_ref(), Some(&(key.clone(), value.clone())));
     }
 
-    assert!(cursor.next()?.is_none());
+    assert!(cursor.next().transpose()?.is_none());
     Ok(())
 }
 
@@ -170,7 +170,7 @@ fn is_whole(disk: &Arc<SimDisk>, path: &Path) -> bool {
 fn nearly_merged() -> (Arc<SimDisk>, Entries) {
     let disk = SimDisk::new(1);
     let session = open(&disk).unwrap();
-    let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(500) };
+    let config = buffer_of(500).compaction_policy(CompactionPolicy::Levelling);
     let mut table = session.new_table(&config).unwrap();
     let mut entries = Entries::new();
     let mut next = 0;
@@ -289,7 +289,7 @@ fn progress_of_compactions_is_kept_however_a_session_ends() {
                     (SessionDir::Simulated { .. }, _) => 14,
                 };
                 let config =
-                    TableConfig { resolve: resolve(), index, merge_batch_pages: 1, ..config };
+                    config.merge_operator(resolve()).index(index).compaction_batch_pages(1);
                 let mut mid_merge = MidMerge::new(place.open(), &config);
                 for round in 0..rounds {
                     let count = if buffer == 1000 { 4_600 } else { 1 + rng.index(12) };
@@ -385,8 +385,8 @@ impl MidMerge {
                 let spent = disk.counts() - before;
                 let pages = spent.read_pages + spent.write_pages;
                 let levels = table.stats().levels;
-                let is_incremental =
-                    table.config().merge_schedule == TableConfig::default().merge_schedule;
+                let is_incremental = table.config().compaction_schedule
+                    == TableConfig::default().compaction_schedule;
                 // Chunks of each input, one of the output, and those of blobs.
                 let bound = 128 * levels.len().max(4) as u64;
                 assert!(pages <= bound || !is_incremental, "{pages} pages in an update, {way:?}");
@@ -415,13 +415,11 @@ struct Halfway {
 
 /// The configuration of small tables that merge all the time.
 fn small() -> TableConfig {
-    TableConfig {
-        resolve: resolve(),
-        merge_policy: CompactionPolicy::Levelling,
-        merge_batch_pages: 1,
-        size_ratio: 3,
-        ..buffer_of(8)
-    }
+    buffer_of(8)
+        .merge_operator(resolve())
+        .compaction_policy(CompactionPolicy::Levelling)
+        .compaction_batch_pages(1)
+        .size_ratio(3)
 }
 
 /// The hundredths of its work that the merge on the deepest level has done, if it is one of many
@@ -665,17 +663,6 @@ fn a_merge_that_begins_anew_leaves_what_a_snapshot_keeps() {
     });
 }
 
-/// Prints where a run was when it fails.
-struct Note<'a>(&'a dyn Debug);
-
-impl Drop for Note<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("progress: {:?}", self.0);
-        }
-    }
-}
-
 /// A call on a session with one table.
 #[derive(Debug, Clone)]
 enum Step {
@@ -818,27 +805,19 @@ fn progress_survives_a_crash_at_any_call() {
     for_each_seed("progress_survives_a_crash_at_any_call", 1, |rng, seed| {
         let (base, model, steps) = script(rng, seed);
         let whole = base.clone_disk();
-        let before = whole.calls();
         let (last, is_complete) = run(&whole, model.clone(), &steps);
         assert!(is_complete);
-        let calls = whole.calls() - before;
         let kept: usize = last[0].snapshots.keys().map(|n| outputs(&look(&whole, n)).len()).sum();
         assert!(kept > 3, "{kept} unfinished merges in {:?}", last[0].snapshots.keys());
-        let mut images = 0;
-        for call in places(0..calls, 5, seed) {
-            let disk = base.clone_disk();
-            disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
-            let (legal, _) = run(&disk, model.clone(), &steps);
-            assert!(disk.has_crashed());
+        let workload = |disk: &Arc<SimDisk>| run(disk, model.clone(), &steps).0;
+        let images = Sweep::sampled(seed, 5).on(&base).crash(workload, |crash| {
             let torn = Survival::Torn(rng.below(1 << 40));
             let random = Survival::Random(rng.below(1 << 40));
             let survival = *rng.pick(&[Survival::Nothing, Survival::Everything, random, torn]);
             let is_kill = rng.chance(1, 5);
-            let _note = Note(&(call, survival, is_kill));
-            let image = if is_kill { disk.process_kill() } else { disk.after_crash(survival) };
-            check_image(&image, &legal, rng);
-            images += 1;
-        }
+            let loss = if is_kill { Loss::Process } else { Loss::Power(survival) };
+            crash.images([loss], |image| check_image(&image.disk, crash.run, rng))
+        });
         assert!(images > by_effort(40, 200), "only {images} calls");
     });
 }

@@ -31,19 +31,19 @@ const KEYS: u8 = 64;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config(rng: &mut impl RngCore) -> TableConfig {
-    TableConfig {
-        merge_policy: *rng.pick(&[
+    TableConfig::default()
+        .compaction_policy(*rng.pick(&[
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::Levelling,
             CompactionPolicy::Tiering,
-        ]),
-        size_ratio: 2 + rng.below(3) as u32,
-        merge_schedule: *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
-        write_buffer: WriteBuffer::Entries(*rng.pick(&[1, 4, 9, 30])),
-        merge_batch_pages: 1,
-        resolve: MergeOperator::concatenate(),
-        ..TableConfig::default()
-    }
+        ]))
+        .size_ratio(2 + rng.below(3) as u32)
+        .compaction_schedule(
+            *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
+        )
+        .write_buffer(WriteBuffer::Entries(*rng.pick(&[1, 4, 9, 30])))
+        .compaction_batch_pages(1)
+        .merge_operator(MergeOperator::concatenate())
 }
 
 fn draw_batch(rng: &mut impl RngCore) -> Vec<(Vec<u8>, Change)> {
@@ -77,13 +77,13 @@ fn check(table: &Table, model: &Model, what: &str) {
 
     let mut cursor = table.cursor().unwrap();
     let mut found = Vec::new();
-    while let Some(record) = cursor.next().unwrap() {
+    while let Some(record) = cursor.next().transpose().unwrap() {
         found.push((record.key, record.value.into_vec()));
     }
     assert_eq!(found, expected, "forwards, {what}");
 
     let mut back = Vec::new();
-    while let Some(record) = cursor.prev().unwrap() {
+    while let Some(record) = cursor.prev().transpose().unwrap() {
         back.push((record.key, record.value.into_vec()));
     }
     back.reverse();
@@ -102,7 +102,7 @@ fn check(table: &Table, model: &Model, what: &str) {
 fn check_diff(older: (&Table, &Model), newer: (&Table, &Model)) {
     let mut diff = older.0.diff(newer.0).unwrap();
     let mut found = BTreeMap::new();
-    while let Some(change) = diff.next().unwrap() {
+    while let Some(change) = diff.next().transpose().unwrap() {
         let value = |lookup: &Lookup| lookup.value().map(<[u8]>::to_vec);
         found.insert(change.key, (value(&change.old), value(&change.new)));
     }
@@ -207,7 +207,7 @@ fn a_batch_with_a_range_is_all_or_nothing() {
     for buffer in [3, 100] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let config =
-            TableConfig { write_buffer, resolve: resolve.clone(), ..TableConfig::default() };
+            TableConfig::default().write_buffer(write_buffer).merge_operator(resolve.clone());
 
         let mut table = session.new_table(&config).unwrap();
         let mut model = Model::new();
@@ -264,7 +264,7 @@ fn insert_all(table: &NamedTable, numbers: std::ops::Range<u64>, value: &[u8]) {
     for part in numbers.chunks(1_000) {
         let keys: Vec<_> = part.iter().map(|&number| key(number)).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(value))).collect();
-        table.write_batch(&batch).unwrap();
+        drop(table.write_batch(&batch).unwrap());
     }
 }
 
@@ -276,7 +276,7 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
     let store = store_on(&counted);
     let write_buffer = WriteBuffer::Entries(2_000);
-    let config = TableConfig { write_buffer, ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(write_buffer);
     let table = store.create_table(&TableName::new("main").unwrap(), &config).unwrap();
     insert_all(&table, 0..200_000, b"value");
     store.sync().unwrap();
@@ -306,7 +306,7 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
             }
             let next = |cursor: &mut Cursor| {
                 let record = if from < to { cursor.next() } else { cursor.prev() };
-                record.unwrap().map(|record| record.key)
+                record.map(|record| record.unwrap().key)
             };
             assert_eq!(next(&mut cursor), Some(key(from).to_vec()));
             assert_eq!(next(&mut cursor), Some(key(to).to_vec()));
@@ -345,7 +345,7 @@ fn threads_read_and_commit_beside_deleted_ranges() {
     const KEYS_OF_A_RANGE: u64 = 500;
     let disk = CountedDisk::new(SimDisk::new(7) as Arc<dyn Disk>);
     let store = store_on(&disk);
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(300), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(300));
     let wide = store.create_table(&TableName::new("wide").unwrap(), &config).unwrap();
     let other = store.create_table(&TableName::new("other").unwrap(), &config).unwrap();
     insert_all(&wide, 0..RANGES * KEYS_OF_A_RANGE, b"value");
@@ -404,14 +404,14 @@ fn masks_are_bounded() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
     let store = store_on(&counted);
     let write_buffer = WriteBuffer::Entries(500);
-    let config = TableConfig { write_buffer, ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(write_buffer);
     let table = store.create_table(&TableName::default(), &config).unwrap();
     insert_all(&table, 0..30_000, b"value");
     let mut model: BTreeSet<u64> = (0..30_000).collect();
     let runs = table.stats().unwrap().runs();
 
     for number in (0..4_000).step_by(2) {
-        table.delete_range(&key(number)[..]..&key(number + 1)[..]).unwrap();
+        drop(table.delete_range(&key(number)[..]..&key(number + 1)[..]).unwrap());
         model.remove(&number);
     }
 
@@ -424,12 +424,12 @@ fn masks_are_bounded() {
 
     assert!(stats.levels.iter().map(|level| level.deletes).sum::<u64>() > 0 && runs > 0);
     let before = counted.counts();
-    table.delete_range(&key(5_000)[..]..&key(25_000)[..]).unwrap();
+    drop(table.delete_range(&key(5_000)[..]..&key(25_000)[..]).unwrap());
     assert!((counted.counts() - before).read_bytes < 1 << 20, "{:?}", counted.counts());
     model.retain(|number| !(5_000..25_000).contains(number));
 
     // It touches another one.
-    table.delete_range(&key(25_000)[..]..&key(25_010)[..]).unwrap();
+    drop(table.delete_range(&key(25_000)[..]..&key(25_010)[..]).unwrap());
     model.retain(|number| !(25_000..25_010).contains(number));
 
     let check = |store: &Store| {
@@ -481,14 +481,14 @@ fn versions_share_images_and_not_what_was_deleted() {
     let reader = reader.unwrap();
 
     let before = counted.counts();
-    table.delete_range(&key(20)[..]..&key(280)[..]).unwrap();
+    drop(table.delete_range(&key(20)[..]..&key(280)[..]).unwrap());
     store.checkpoint().unwrap();
     let written = (counted.counts() - before).write_bytes;
     assert!(written < 64 << 10, "{written} bytes, as if an image was written anew");
     let masked = store.retain(None).unwrap();
-    table.delete_prefix(&key(5)).unwrap();
+    drop(table.delete_prefix(&key(5)).unwrap());
     let in_log = store.retain(None).unwrap();
-    table.insert(&key(100), b"new").unwrap();
+    drop(table.insert(&key(100), b"new").unwrap());
 
     let count_of = |store: &Store, number| {
         let version = store.version(number).unwrap();
@@ -514,7 +514,7 @@ fn versions_share_images_and_not_what_was_deleted() {
         let store = store_on(&counted);
         check(&store);
         assert_eq!(count(&store), 40, "round {round}");
-        store.table(&TableName::default()).unwrap().insert(&key(0), b"again").unwrap();
+        drop(store.table(&TableName::default()).unwrap().insert(&key(0), b"again").unwrap());
         store.checkpoint().unwrap();
         store.close().unwrap();
     }
@@ -543,12 +543,10 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     let open = || Session::open(Arc::clone(&counted) as _, Path::new("/store"), &options).unwrap();
     let session = open();
 
-    let config = TableConfig {
-        size_ratio: 2,
-        write_buffer: WriteBuffer::Entries(200),
-        merge_batch_pages: 1,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .size_ratio(2)
+        .write_buffer(WriteBuffer::Entries(200))
+        .compaction_batch_pages(1);
 
     let mut table = session.new_table(&config).unwrap();
     let mut model = Model::new();
@@ -615,7 +613,7 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     for buffer in [10, 1_000] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let resolve = MergeOperator::concatenate();
-        let config = TableConfig { write_buffer, resolve, ..TableConfig::default() };
+        let config = TableConfig::default().write_buffer(write_buffer).merge_operator(resolve);
 
         let mut table = session.new_table(&config).unwrap();
         for number in 0..100 {
@@ -669,7 +667,7 @@ fn ranges_have_their_place_in_a_commit() {
 
     let longest = [9; KEY_BYTES_MAX];
     for table in [&one, &two] {
-        table.insert(&longest, b"").unwrap();
+        drop(table.insert(&longest, b"").unwrap());
         (0..9).for_each(|key| drop(table.insert(&[key], b"old").unwrap()));
     }
 
@@ -681,9 +679,11 @@ fn ranges_have_their_place_in_a_commit() {
     ];
 
     let last_only: [(&[u8], Update<'_>); 1] = [(&[7], Update::DeleteRange(Some(&[8])))];
-    store.commit(&[(&one, &updates[..]), (&two, &last_only)]).unwrap();
-    two.delete_range::<[u8], _>((Bound::Excluded(&[8_u8][..]), Bound::Included(&longest[..])))
-        .unwrap();
+    drop(store.commit(&[(&one, &updates[..]), (&two, &last_only)]).unwrap());
+    drop(
+        two.delete_range::<[u8], _>((Bound::Excluded(&[8_u8][..]), Bound::Included(&longest[..])))
+            .unwrap(),
+    );
     let none = two.delete_range(&[5][..]..&[5][..]).unwrap();
     assert_eq!(none.commit(), store.last_commit());
     let too_long = [1; KEY_BYTES_MAX + 2];

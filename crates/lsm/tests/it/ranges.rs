@@ -91,12 +91,10 @@ fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: 
 
 /// Any shape of table in which entries combine in the order of their arrival.
 fn draw_config(rng: &mut impl Draw) -> TableConfig {
-    TableConfig {
-        resolve: MergeOperator::concatenate(),
-        index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
-        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
-        ..buffer_of(*rng.pick(&[3, 50, 100_000]))
-    }
+    buffer_of(*rng.pick(&[3, 50, 100_000]))
+        .merge_operator(MergeOperator::concatenate())
+        .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
+        .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
 }
 
 /// A record with what its reference to a blob refers to.
@@ -129,14 +127,14 @@ impl Walk<'_> {
 
         let after = at..end.min(at + 1);
         let before = at.saturating_sub(1)..at;
-        match rng.below(14) {
+        match rng.below(16) {
             0 => {
-                let given = self.cursor.next().unwrap();
+                let given = self.cursor.next().transpose().unwrap();
                 self.at = after.end;
                 self.check(given, after);
             }
             1 => {
-                let given = self.cursor.prev().unwrap();
+                let given = self.cursor.prev().transpose().unwrap();
                 self.at = before.start;
                 self.check(given, before);
             }
@@ -175,23 +173,36 @@ impl Walk<'_> {
                 self.at = end;
             }
             10 => {
-                let given = self.cursor.take(count).unwrap();
+                let given = self.cursor.next_many(count).unwrap();
                 self.at = end.min(at + count);
                 self.check(given, at..self.at);
             }
             11 => {
-                let given = self.cursor.take_back(count).unwrap();
+                let given = self.cursor.prev_many(count).unwrap();
                 self.at = at.saturating_sub(count);
                 self.check(given, (self.at..at).rev());
             }
             12 => {
-                let given = self.cursor.take_while(count, |record| record.key < key).unwrap();
+                let given = self.cursor.next_while(count, |record| record.key < key).unwrap();
                 let wanted = |at: &usize| self.expected[*at].0.as_slice() < key;
                 self.at = at + (at..end).take(count).take_while(wanted).count();
                 self.check(given, at..self.at);
             }
+            13 => {
+                let given = self.cursor.next_back().transpose().unwrap();
+                let last = end.saturating_sub(1).max(at)..end;
+                self.check(given, last.clone());
+                self.expected.truncate(last.start);
+            }
+            14 => {
+                let taken = self.cursor.by_ref().rev().take(count).map(Result::unwrap);
+                let taken: Vec<_> = taken.collect();
+                let first = end.saturating_sub(count).max(at);
+                self.check(taken, (first..end).rev());
+                self.expected.truncate(first);
+            }
             _ => {
-                let given = self.cursor.take_while_back(count, |record| record.key > key).unwrap();
+                let given = self.cursor.prev_while(count, |record| record.key > key).unwrap();
                 let wanted = |at: &usize| self.expected[*at].0.as_slice() > key;
                 self.at = at - (0..at).rev().take(count).take_while(wanted).count();
                 self.check(given, (self.at..at).rev());
@@ -224,6 +235,50 @@ fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
     });
 }
 
+/// `for`, `rev`, `collect` and reads of both ends in any order, over every kind of table and range:
+/// the ends meet, and together they give each entry once.
+#[test]
+fn both_ends_of_a_cursor_give_each_entry_once() {
+    for_each_seed("both_ends_of_a_cursor_give_each_entry_once", 12, |rng, seed| {
+        let place = SessionDir::simulated(seed);
+        let session = place.open();
+        let mut table = session.new_table(&draw_config(rng)).unwrap();
+        let mut content = Content::default();
+        grow(&mut table, &mut content, rng, 400);
+
+        for _ in 0..20 {
+            let range = (draw_bound(rng), draw_bound(rng));
+            let expected = content.between(&range.0, &range.1);
+            let open = || table.range::<Vec<u8>, _>(range.clone()).unwrap();
+
+            let mut forward = Vec::new();
+            for record in open() {
+                forward.push(entry_of(&session, record.unwrap()));
+            }
+            assert_eq!(forward, expected);
+            let back: Vec<Record> = open().rev().collect::<terrane_lsm::Result<_>>().unwrap();
+            let back: Vec<_> = back.into_iter().map(|r| entry_of(&session, r)).collect();
+            assert!(back.iter().eq(expected.iter().rev()));
+
+            let mut cursor = open();
+            let mut rest = expected.iter();
+            loop {
+                let (given, wanted) = if rng.chance(1, 2) {
+                    (cursor.next(), rest.next())
+                } else {
+                    (cursor.next_back(), rest.next_back())
+                };
+                let given = given.map(|record| entry_of(&session, record.unwrap()));
+                assert_eq!(given.as_ref(), wanted);
+                if wanted.is_none() {
+                    break;
+                }
+            }
+            assert!(cursor.next().is_none() && cursor.next_back().is_none());
+        }
+    });
+}
+
 /// A walk over enough entries that cursors prefetch in both directions and meet every transition
 /// between pages.
 #[test]
@@ -231,8 +286,7 @@ fn a_cursor_moves_through_many_pages() {
     for_each_seed("a_cursor_moves_through_many_pages", 4, |rng, seed| {
         let place = if seed % 2 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         let session = place.open();
-        let config =
-            TableConfig { write_buffer: buffer_of(3_000).write_buffer, ..draw_config(rng) };
+        let config = draw_config(rng).write_buffer(buffer_of(3_000).write_buffer);
         let mut table = session.new_table(&config).unwrap();
         let mut content = Content::default();
         for number in 0..20_000 {
@@ -253,11 +307,11 @@ fn a_cursor_moves_through_many_pages() {
             let at = walk.at;
             let count = rng.index(walk.expected.len());
             if rng.chance(1, 2) {
-                let given = walk.cursor.take(count).unwrap();
+                let given = walk.cursor.next_many(count).unwrap();
                 walk.at = walk.expected.len().min(at + count);
                 walk.check(given, at..walk.at);
             } else {
-                let given = walk.cursor.take_back(count).unwrap();
+                let given = walk.cursor.prev_many(count).unwrap();
                 walk.at = at.saturating_sub(count);
                 walk.check(given, (walk.at..at).rev());
             }
@@ -287,7 +341,7 @@ fn a_cursor_moves_through_unions_at_every_level_of_debt() {
         let session = place.open();
         let mut tables: Vec<(Table, Content)> = Vec::new();
         for _ in 0..4 {
-            let config = TableConfig { merge_batch_pages: 1, ..draw_config(rng) };
+            let config = draw_config(rng).compaction_batch_pages(1);
             let mut table = session.new_table(&config).unwrap();
             let mut content = Content::default();
             grow(&mut table, &mut content, rng, 150);
@@ -331,8 +385,8 @@ fn a_prefix_gives_the_keys_that_begin_with_it() {
             let prefix = draw_key(rng);
             let keys: Vec<_> = content.0.keys().filter(|key| key.starts_with(&prefix)).collect();
             let mut cursor = table.prefix(&prefix).unwrap();
-            let forward = cursor.take(usize::MAX).unwrap();
-            let back = cursor.take_back(usize::MAX).unwrap();
+            let forward = cursor.next_many(usize::MAX).unwrap();
+            let back = cursor.prev_many(usize::MAX).unwrap();
             assert!(forward.iter().map(|record| &record.key).eq(keys), "prefix {prefix:?}");
             assert!(forward.iter().rev().eq(&back), "prefix {prefix:?}");
         }
@@ -368,7 +422,7 @@ fn ranges_hold_the_keys_between_their_bounds() {
             table.delete(b"c").unwrap();
 
             let keys = |cursor: terrane_lsm::Result<Cursor>| {
-                let records = cursor.unwrap().take(100).unwrap();
+                let records = cursor.unwrap().next_many(100).unwrap();
                 records.iter().map(|r| String::from_utf8_lossy(&r.key).into_owned()).collect()
             };
 
@@ -415,7 +469,7 @@ fn ranges_of_500_501_and_1000_entries_equal_point_lookups() {
                 let range = 0..last;
                 let bounds = numbered(range.start)..numbered(range.end);
                 let mut cursor = table.range::<[u8; 8], _>(bounds).unwrap();
-                let given = cursor.take(usize::MAX).unwrap();
+                let given = cursor.next_many(usize::MAX).unwrap();
                 let given: Vec<_> =
                     given.into_iter().map(|r| (r.key, r.value.into_vec())).collect();
                 assert_eq!(given.len(), count);
@@ -447,31 +501,31 @@ fn cursors_read_on_from_any_position_and_miss_later_updates() {
             for number in 0..100 {
                 table.insert(&numbered(number), b"later").unwrap();
             }
-            assert_eq!(numbers(cursor.take(0).unwrap()), [0; 0]);
-            assert_eq!(numbers(cursor.take(3).unwrap()), [8, 10, 12]);
-            assert_eq!(numbers(cursor.take_while(9, |_| false).unwrap()), [0; 0]);
+            assert_eq!(numbers(cursor.next_many(0).unwrap()), [0; 0]);
+            assert_eq!(numbers(cursor.next_many(3).unwrap()), [8, 10, 12]);
+            assert_eq!(numbers(cursor.next_while(9, |_| false).unwrap()), [0; 0]);
             let below = |record: &RecordRef<'_>| record.key < numbered(18).as_slice();
-            assert_eq!(numbers(cursor.take_while(9, below).unwrap()), [14, 16]);
-            assert_eq!(numbers(cursor.take_while(9, below).unwrap()), [0; 0]);
-            assert_eq!(numbers(cursor.take_while(1, |_| true).unwrap()), [18]);
-            assert_eq!(cursor.take(40).unwrap().len(), 40, "short only at the end");
+            assert_eq!(numbers(cursor.next_while(9, below).unwrap()), [14, 16]);
+            assert_eq!(numbers(cursor.next_while(9, below).unwrap()), [0; 0]);
+            assert_eq!(numbers(cursor.next_while(1, |_| true).unwrap()), [18]);
+            assert_eq!(cursor.next_many(40).unwrap().len(), 40, "short only at the end");
             drop(table);
 
             // 98 was the last. A drained cursor stays empty.
             for _ in 0..3 {
-                assert_eq!(cursor.next().unwrap(), None);
-                assert_eq!(cursor.take(9).unwrap(), []);
+                assert_eq!(cursor.next().transpose().unwrap(), None);
+                assert_eq!(cursor.next_many(9).unwrap(), []);
             }
 
-            assert_eq!(numbers(cursor.take_back(2).unwrap()), [98, 96]);
+            assert_eq!(numbers(cursor.prev_many(2).unwrap()), [98, 96]);
 
             // The first read after the table has gone gives what was there when the cursor was
             // made.
             cursor.seek_to_start();
-            assert_eq!(cursor.take(usize::MAX).unwrap().len(), 46);
+            assert_eq!(cursor.next_many(usize::MAX).unwrap().len(), 46);
             table = session.new_table(&config).unwrap();
-            assert_eq!(table.cursor().unwrap().next().unwrap(), None);
-            assert_eq!(table.cursor().unwrap().prev().unwrap(), None);
+            assert_eq!(table.cursor().unwrap().next().transpose().unwrap(), None);
+            assert_eq!(table.cursor().unwrap().prev().transpose().unwrap(), None);
         }
     }
 }
@@ -488,7 +542,8 @@ fn pages_of_a_table_follow_each_other() {
     let mut count = 0;
     loop {
         let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let page = table.range::<Vec<u8>, _>((from, Bound::Unbounded)).unwrap().take(64).unwrap();
+        let page =
+            table.range::<Vec<u8>, _>((from, Bound::Unbounded)).unwrap().next_many(64).unwrap();
         let Some(record) = page.last() else { break };
         assert!(last.is_none_or(|last| last < page[0].key));
         last = Some(record.key.clone());

@@ -45,7 +45,7 @@ fn options(durability: Durability) -> StoreOptions {
 }
 
 fn config() -> TableConfig {
-    TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
+    TableConfig::default().write_buffer(WriteBuffer::Entries(8))
 }
 
 fn reader(place: &SessionDir) -> StoreReader {
@@ -55,7 +55,7 @@ fn reader(place: &SessionDir) -> StoreReader {
 
 fn content(table: &Table) -> Content {
     let mut cursor = table.cursor().unwrap();
-    let records = cursor.take(usize::MAX).unwrap();
+    let records = cursor.next_many(usize::MAX).unwrap();
     records.into_iter().map(|record| (record.key, record.value.into_vec())).collect()
 }
 
@@ -71,7 +71,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
         let from = rng.below(60) as u8;
         let end = from + rng.below(20) as u8;
         model.retain(|key, _| !(from..end).contains(&key[0]));
-        table.delete_range(&[from][..]..&[end][..]).unwrap();
+        drop(table.delete_range(&[from][..]..&[end][..]).unwrap());
         return;
     }
 
@@ -87,14 +87,14 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
     }
 
     let updates = updates(&batch);
-    table.write_batch(&updates).unwrap();
+    drop(table.write_batch(&updates).unwrap());
 }
 
 #[test]
 fn views_are_what_a_commit_left_whatever_the_writer_does() {
     for_each_seed("reader", by_effort(1, 3), |rng, _| {
         for place in SessionDir::both() {
-            let durability = [Durability::Group, Durability::Each, Durability::SnapshotOnly];
+            let durability = [Durability::Group, Durability::Each, Durability::None];
             let durability = durability[rng.index(3)];
             let open = || Store::open(place.disk(), &place.dir(), &options(durability)).unwrap();
             let mut store = open();
@@ -127,7 +127,7 @@ fn views_are_what_a_commit_left_whatever_the_writer_does() {
                     }
                     24 => {
                         drop(table);
-                        if durability == Durability::SnapshotOnly {
+                        if durability == Durability::None {
                             store.checkpoint().unwrap();
                         }
                         if rng.chance(1, 2) {
@@ -266,7 +266,7 @@ fn a_reader_changes_nothing() {
     let place = SessionDir::simulated(1);
     let store = Store::open(place.disk(), &place.dir(), &options(Durability::Group)).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
-    table.insert(b"k", b"v").unwrap();
+    drop(table.insert(b"k", b"v").unwrap());
     let reader = reader(&place);
     let table = reader.table(&name("main")).unwrap();
     let mut copy = table.fork().unwrap();
@@ -311,23 +311,23 @@ fn directories_that_cannot_be_read_are_refused() {
 fn tables_are_refused_one_by_one() {
     let place = SessionDir::simulated(1);
     let resolve = MergeOperator::new("own", |newer, older| [older, newer].concat()).unwrap();
-    let with = options(Durability::Group).resolve(resolve.clone());
+    let with = options(Durability::Group).merge_operator(resolve.clone());
     let store = Store::open(place.disk(), &place.dir(), &with).unwrap();
-    let own = TableConfig { resolve: resolve.clone(), ..config() };
+    let own = config().merge_operator(resolve.clone());
 
     let main = store.create_table(&name("main"), &config()).unwrap();
     let own = store.create_table(&name("own"), &own).unwrap();
     for number in 0..50_u8 {
-        main.insert(&[number], b"v").unwrap();
-        own.upsert(&[number % 5], &[number]).unwrap();
+        drop(main.insert(&[number], b"v").unwrap());
+        drop(own.upsert(&[number % 5], &[number]).unwrap());
     }
 
     let without = reader(&place);
     assert_eq!(without.tables().len(), 1);
     assert_eq!(content(&without.table(&name("main")).unwrap()).len(), 50);
     let error = without.table(&name("own")).unwrap_err();
-    assert!(matches!(error, Error::ResolveNotCompatible { .. }), "{error}");
-    let options = ReaderOptions::default().resolve(resolve);
+    assert!(matches!(error, Error::MergeOperatorMismatch { .. }), "{error}");
+    let options = ReaderOptions::default().merge_operator(resolve);
     let with = StoreReader::open(place.disk(), &place.dir(), &options).unwrap();
     let value = with.table(&name("own")).unwrap().get(&[3]).unwrap();
     assert_eq!(value.value(), Some(&[3, 8, 13, 18, 23, 28, 33, 38, 43, 48][..]));
@@ -423,7 +423,7 @@ fn write_until_killed(dir: &Path) {
     let options = options.checkpoint_thread(CheckpointThread::Background);
 
     let store = Store::open_dir(dir, &options).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(500), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(500));
     let table = |text: &str| {
         let name = name(text);
         store.table(&name).or_else(|_| store.create_table(&name, &config)).unwrap()

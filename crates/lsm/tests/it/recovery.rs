@@ -39,7 +39,7 @@ fn open(place: &SessionDir, disk: Arc<dyn Disk>) -> Store {
 }
 
 fn config() -> TableConfig {
-    TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(BUFFER) }
+    buffer_of(BUFFER).merge_operator(MergeOperator::concatenate())
 }
 
 fn main_of(store: &Store) -> NamedTable {
@@ -74,7 +74,7 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
         });
     }
 
-    table.write_batch(&batch).unwrap();
+    drop(table.write_batch(&batch).unwrap());
 }
 
 /// A store of several levels with merges under way, whose process has died with a long log.

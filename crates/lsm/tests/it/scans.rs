@@ -40,7 +40,7 @@ fn table_of(entries: u64, config: &TableConfig) -> (Arc<SimDisk>, Session, Table
 }
 
 fn ordinary() -> TableConfig {
-    TableConfig { index: IndexKind::Ordinary, disk_cache: DiskCache::None, ..buffer_of(1_000) }
+    buffer_of(1_000).index(IndexKind::Ordinary).disk_cache(DiskCache::None)
 }
 
 fn spent(disk: &SimDisk, work: impl FnOnce()) -> Counts {
@@ -61,7 +61,7 @@ fn nothing_is_read_before_the_first_read() {
     let other = table.range::<[u8; 34], _>(key(1)..).unwrap();
     drop((table.prefix(b"a").unwrap(), other));
     assert_eq!(disk.calls(), before);
-    cursor.next().unwrap().unwrap();
+    cursor.next().transpose().unwrap().unwrap();
     assert!(disk.calls() > before);
 }
 
@@ -81,7 +81,7 @@ fn positioning_costs_a_page_of_each_run() {
         cursor.seek(&key(number * 997));
         let counts = spent(&disk, || {
             let record = if number % 2 == 0 { cursor.next() } else { cursor.prev() };
-            assert!(record.unwrap().is_some());
+            assert!(record.unwrap().is_ok());
         });
         assert_eq!(counts.queued, 0, "a short range needs no queue");
         pages += counts.read_pages;
@@ -133,8 +133,8 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
 
 #[test]
 fn nothing_is_read_ahead_beyond_the_range() {
-    let config = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..ordinary() };
-    let config = TableConfig { write_buffer: buffer_of(40_000).write_buffer, ..config };
+    let config = ordinary().compaction_schedule(CompactionSchedule::OneShot);
+    let config = config.write_buffer(buffer_of(40_000).write_buffer);
     let (disk, _session, table) = table_of(40_000, &config);
     assert_eq!(table.stats().runs(), 1);
     let mut keys: Vec<_> = (0..40_000).map(key).collect();
@@ -150,10 +150,10 @@ fn nothing_is_read_ahead_beyond_the_range() {
                 );
                 let mut cursor = table.range::<[u8; 34], _>(range).unwrap();
                 let taken = if is_forward {
-                    cursor.take(usize::MAX)
+                    cursor.next_many(usize::MAX)
                 } else {
                     cursor.seek_to_end();
-                    cursor.take_back(usize::MAX)
+                    cursor.prev_many(usize::MAX)
                 };
                 assert_eq!(taken.unwrap().len(), to - from);
             });
@@ -174,7 +174,7 @@ fn nothing_is_read_ahead_beyond_the_range() {
 fn of_a_union_only_the_slice_in_turn_is_read() {
     let (disk, session) = open();
 
-    let config = TableConfig { merge_batch_pages: 1, ..ordinary() };
+    let config = ordinary().compaction_batch_pages(1);
     let mut tables = Vec::new();
     for part in 0..2 {
         let mut table = session.new_table(&config).unwrap();
@@ -185,23 +185,23 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
     let mut union = session.incremental_union(&[&tables[0], &tables[1]]).unwrap();
     union.supply_union_credits(union.remaining_union_debt() / 4).unwrap();
     let mut cursor = union.cursor().unwrap();
-    let counts = spent(&disk, || assert_eq!(cursor.take(20).unwrap().len(), 20));
+    let counts = spent(&disk, || assert_eq!(cursor.next_many(20).unwrap().len(), 20));
     assert_eq!(counts.read_pages, 1, "of the first slice");
     let mut keys: Vec<_> = (0..40_000).map(key).collect();
     keys.sort_unstable();
 
     let counts = spent(&disk, || {
         cursor.seek(&keys[2_000]);
-        assert_eq!(cursor.next().unwrap().unwrap().key, keys[2_000]);
-        assert_eq!(cursor.prev().unwrap().unwrap().key, keys[2_000]);
-        assert_eq!(cursor.prev().unwrap().unwrap().key, keys[1_999]);
+        assert_eq!(cursor.next().transpose().unwrap().unwrap().key, keys[2_000]);
+        assert_eq!(cursor.prev().transpose().unwrap().unwrap().key, keys[2_000]);
+        assert_eq!(cursor.prev().transpose().unwrap().unwrap().key, keys[1_999]);
     });
 
     assert!(counts.read_pages <= 4, "{} pages of a slice, or of two", counts.read_pages);
 
     // All of it, in both directions, over the frontier.
     cursor.seek_to_start();
-    let forward = cursor.take(usize::MAX).unwrap();
+    let forward = cursor.next_many(usize::MAX).unwrap();
     assert!(
         forward
             .iter()
@@ -209,18 +209,16 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
             .eq(keys.iter().map(<[u8; 34]>::as_slice))
     );
 
-    let back = cursor.take_back(usize::MAX).unwrap();
+    let back = cursor.prev_many(usize::MAX).unwrap();
     assert!(forward.iter().rev().eq(&back));
 }
 
 /// Entries in the order of their keys, so that each flush is a run of its own part of them.
 fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
-    let tiering = TableConfig {
-        merge_policy: CompactionPolicy::Tiering,
-        merge_schedule: CompactionSchedule::OneShot,
-        size_ratio,
-        ..buffer_of(100)
-    };
+    let tiering = buffer_of(100)
+        .compaction_policy(CompactionPolicy::Tiering)
+        .compaction_schedule(CompactionSchedule::OneShot)
+        .size_ratio(size_ratio);
     let mut table = session.new_table(&tiering).unwrap();
     for number in 0..entries {
         let value = value(number, 60);
@@ -244,11 +242,11 @@ fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
         let none = range(2_000, 3_000);
         drop(table);
         assert_eq!(place.runs().len(), 6, "of three runs");
-        assert_eq!(cursor.take(usize::MAX).unwrap().len(), 170);
+        assert_eq!(cursor.next_many(usize::MAX).unwrap().len(), 170);
 
         // It can go back, so what it has passed stays.
         assert_eq!(place.runs().len(), 6);
-        assert_eq!(cursor.take_back(usize::MAX).unwrap().len(), 170);
+        assert_eq!(cursor.prev_many(usize::MAX).unwrap().len(), 170);
         drop((cursor, none));
         assert_eq!(place.runs().len(), 2, "of the run in the middle");
         drop(middle);
@@ -299,10 +297,12 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
             assert_eq!(disk.faults(), faults + 1, "{kind:?} at call {number}: {error}");
             assert!(matches!(error, Error::Disk(_) | Error::Corrupt { .. }), "{error:?}");
 
-            // For good, and in both directions, although the fault is over.
-            assert_eq!(cursor.next().unwrap_err().to_string(), error.to_string());
+            // For good, and in both directions, although the fault is over; an iterator ends.
+            assert_eq!(cursor.next_ref().unwrap_err().to_string(), error.to_string());
+            assert_eq!(cursor.next().unwrap().unwrap_err().to_string(), error.to_string());
             cursor.seek_to_start();
-            assert_eq!(cursor.prev().unwrap_err().to_string(), error.to_string());
+            assert_eq!(cursor.prev().unwrap().unwrap_err().to_string(), error.to_string());
+            assert!(cursor.next().is_none() && cursor.next_back().is_none());
             drop(cursor);
             disk.set_plan(FaultPlan::default());
         }
@@ -321,17 +321,17 @@ fn reads_in_flight_leave_nothing_behind() {
     for fault in [None, Some(FaultKind::Eio)] {
         for entries in [4_000, 9_000, 16_000] {
             let mut cursor = table.cursor().unwrap();
-            assert_eq!(cursor.take(entries).unwrap().len(), entries);
+            assert_eq!(cursor.next_many(entries).unwrap().len(), entries);
             if let Some(kind) = fault {
                 disk.set_plan(FaultPlan::fail(disk.calls(), kind, Repeat::Once));
                 drop(cursor);
                 disk.set_plan(FaultPlan::default());
                 continue;
             }
-            let last = cursor.prev().unwrap().unwrap();
-            assert_eq!(cursor.next().unwrap(), Some(last));
+            let last = cursor.prev().transpose().unwrap().unwrap();
+            assert_eq!(cursor.next().transpose().unwrap(), Some(last));
             cursor.seek(&key(entries as u64));
-            assert_eq!(cursor.next().unwrap().unwrap().key, key(entries as u64));
+            assert_eq!(cursor.next().transpose().unwrap().unwrap().key, key(entries as u64));
         }
     }
 
@@ -349,8 +349,8 @@ fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
 
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     let one_run = |entries: u64| {
-        let merge_schedule = CompactionSchedule::OneShot;
-        let config = TableConfig { merge_schedule, ..buffer_of(entries) };
+        let compaction_schedule = CompactionSchedule::OneShot;
+        let config = buffer_of(entries).compaction_schedule(compaction_schedule);
         let mut table = session.new_table(&config).unwrap();
         fill(&mut table, 0..entries);
         assert_eq!(table.stats().runs(), 1);

@@ -148,7 +148,7 @@ pub(crate) fn update(table: &mut Table, batch: &Batch) -> Result<()> {
 pub(crate) fn scan(table: &Table) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut cursor = table.cursor()?;
     let mut found = Vec::new();
-    while let Some(record) = cursor.next()? {
+    while let Some(record) = cursor.next().transpose()? {
         found.push((record.key, record.value.into_vec()));
     }
     Ok(found)
@@ -263,25 +263,23 @@ pub(crate) fn draw_batch(keys: &[Vec<u8>], count: usize, rng: &mut impl RngCore)
 pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
     let policies =
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering];
-    TableConfig {
-        merge_policy: *rng.pick(&policies),
-        size_ratio: 2 + rng.below(3) as u32,
-        merge_schedule: *rng.pick(&[
+    TableConfig::default()
+        .compaction_policy(*rng.pick(&policies))
+        .size_ratio(2 + rng.below(3) as u32)
+        .compaction_schedule(*rng.pick(&[
             CompactionSchedule::Incremental,
             CompactionSchedule::Incremental,
             CompactionSchedule::OneShot,
-        ]),
-        write_buffer: *rng.pick(&[
+        ]))
+        .write_buffer(*rng.pick(&[
             WriteBuffer::Entries(1),
             WriteBuffer::Entries(7),
             WriteBuffer::Entries(10),
             WriteBuffer::Bytes(1_000),
-        ]),
-        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
-        merge_batch_pages: 1 + rng.below(3) as u32,
-        queue_depth: 1 + rng.below(8) as u32,
-        ..TableConfig::default()
-    }
+        ]))
+        .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
+        .compaction_batch_pages(1 + rng.below(3) as u32)
+        .queue_depth(1 + rng.below(8) as u32)
 }
 
 impl Script {

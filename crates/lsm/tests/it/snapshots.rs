@@ -216,7 +216,7 @@ fn closing_ends_everything_and_is_idempotent() {
         let doomed = table.fork().unwrap();
         let mut cursor = doomed.cursor().unwrap();
         drop(doomed);
-        assert!(cursor.next().unwrap().is_some());
+        assert!(cursor.next().transpose().unwrap().is_some());
 
         session.close().unwrap();
         session.close().unwrap();
@@ -244,10 +244,10 @@ fn closing_ends_everything_and_is_idempotent() {
             table.prefix(b"").unwrap_err(),
             table.export_canonical(Vec::new()).unwrap_err(),
             table.save_snapshot(&name("late"), "").unwrap_err(),
-            cursor.next().unwrap_err(),
-            cursor.prev().unwrap_err(),
+            cursor.next().unwrap().unwrap_err(),
+            cursor.prev().unwrap().unwrap_err(),
             cursor.peek().unwrap_err(),
-            cursor.take(1).unwrap_err(),
+            cursor.next_many(1).unwrap_err(),
             session.new_table(&new).unwrap_err(),
             session.union(&[&table]).unwrap_err(),
             session.incremental_union(&[&table]).unwrap_err(),
@@ -544,7 +544,7 @@ fn snapshots_in_mid_merge_open_and_take_updates() {
             };
 
             for config in configs {
-                let config = TableConfig { index, merge_batch_pages: 1, ..config };
+                let config = config.index(index).compaction_batch_pages(1);
 
                 let mut table = session.new_table(&config).unwrap();
                 let mut has_met_a_merge = false;
@@ -564,7 +564,8 @@ fn snapshots_in_mid_merge_open_and_take_updates() {
                 }
 
                 let is_small = config.write_buffer != buffer_of(1_000).write_buffer;
-                let is_incremental = config.merge_schedule == TableConfig::default().merge_schedule;
+                let is_incremental =
+                    config.compaction_schedule == TableConfig::default().compaction_schedule;
                 assert_eq!(has_met_a_merge, is_small && is_incremental, "{config:?}");
             }
         }

@@ -24,6 +24,7 @@ use terrane_lsm::{
 };
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Sweep};
 
 use crate::{FEW_OPEN_FILES, SALT, SessionDir, key, name, value};
 
@@ -54,9 +55,9 @@ fn full(capacity_bytes: u64) -> FaultPlan {
     FaultPlan { capacity_bytes: Some(capacity_bytes), ..FaultPlan::default() }
 }
 
-fn config(merge_thread: CompactionThread) -> TableConfig {
+fn config(compaction_thread: CompactionThread) -> TableConfig {
     let write_buffer = WriteBuffer::Entries(48);
-    TableConfig { write_buffer, merge_thread, ..TableConfig::default() }
+    TableConfig::default().write_buffer(write_buffer).compaction_thread(compaction_thread)
 }
 
 fn main_table() -> TableName {
@@ -83,7 +84,7 @@ fn delete(table: &NamedTable, first: u64) -> Result<()> {
 }
 
 fn content(table: &Table) -> Result<Content> {
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok(records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec())).collect())
 }
 
@@ -141,13 +142,13 @@ fn script() -> Vec<Step> {
 
 struct Runner {
     disk: Arc<SimDisk>,
-    merge_thread: CompactionThread,
+    compaction_thread: CompactionThread,
     store: Option<Store>,
 }
 
 impl Runner {
     fn new(disk: &Arc<SimDisk>) -> Self {
-        Self { disk: Arc::clone(disk), merge_thread: CompactionThread::Caller, store: None }
+        Self { disk: Arc::clone(disk), compaction_thread: CompactionThread::Caller, store: None }
     }
 
     fn store(&mut self) -> Result<Store> {
@@ -165,7 +166,7 @@ impl Runner {
     fn create(&mut self) -> Result<()> {
         let store = self.store()?;
         for name in [main_table(), other()] {
-            match store.create_table(&name, &config(self.merge_thread)) {
+            match store.create_table(&name, &config(self.compaction_thread)) {
                 Err(Error::TableExists { .. }) => {}
                 made => drop(made?),
             }
@@ -211,11 +212,15 @@ struct Outcome {
 }
 
 /// Runs the script on a disk without faults, looking at everything `in_between`.
-fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bool) -> Outcome {
+fn run_whole(
+    disk: &Arc<SimDisk>,
+    compaction_thread: CompactionThread,
+    in_between: bool,
+) -> Outcome {
     disk.set_plan(full(CAPACITY));
 
     let mut outcome = Outcome::default();
-    let mut runner = Runner { merge_thread, ..Runner::new(disk) };
+    let mut runner = Runner { compaction_thread, ..Runner::new(disk) };
     for step in script() {
         match runner.step(step) {
             Ok(()) => {
@@ -244,9 +249,9 @@ fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bo
 
 #[test]
 fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_room() {
-    for merge_thread in [CompactionThread::Caller, CompactionThread::Background] {
+    for compaction_thread in [CompactionThread::Caller, CompactionThread::Background] {
         let disk = SimDisk::new(1);
-        let outcome = run_whole(&disk, merge_thread, true);
+        let outcome = run_whole(&disk, compaction_thread, true);
         let refused = &outcome.refused;
         // The disk is full for a good while, and in the end all go in.
         assert!(refused.len() > 10 && outcome.inserted > 40, "{refused:?}");
@@ -276,7 +281,7 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     let mut found = content(&table.view().unwrap()).unwrap();
     assert!(legal.contains(&found), "{} entries are none of {}", found.len(), legal.len());
     let first = found.keys().next().cloned().unwrap_or_default();
-    table.delete(&first).expect("deletions go on");
+    drop(table.delete(&first).expect("deletions go on"));
     found.remove(&first);
     store.checkpoint().expect("checkpoints go on");
     disk.set_plan(FaultPlan::default());
@@ -294,14 +299,9 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
 #[test]
 fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on() {
     for_each_seed("space_crash", 1, |_, seed| {
-        let whole = SimDisk::new(seed);
-        run_whole(&whole, CompactionThread::Caller, false);
-        let every = by_effort(101, 41);
-        for call in (1 + seed % every..whole.calls()).step_by(every as usize) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan { crash_at_call: Some(call), ..full(CAPACITY) });
+        let workload = |disk: &Arc<SimDisk>| {
             let mut states = vec![Content::new()];
-            let mut runner = Runner::new(&disk);
+            let mut runner = Runner::new(disk);
             for step in script() {
                 let mut next = states.last().unwrap().clone();
                 step.apply(&mut next);
@@ -316,12 +316,15 @@ fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on(
                     Err(error) => panic!("{step:?}: {error}"),
                 }
             }
-            drop(runner);
-            for survival in [Survival::Nothing, Survival::Random(call), Survival::Torn(call)] {
-                check_image(&disk.after_crash(survival), &states);
-            }
-            check_image(&disk.process_kill(), &states);
-        }
+            states
+        };
+        let sweep = Sweep::sampled(seed, 2).one_in(41).from_call(1).with_plan(full(CAPACITY));
+        sweep.crash(workload, |crash| {
+            let survivals =
+                [Survival::Nothing, Survival::Random(crash.call), Survival::Torn(crash.call)];
+            let losses = survivals.map(Loss::Power).into_iter().chain([Loss::Process]);
+            crash.images(losses, |image| check_image(&image.disk, crash.run))
+        });
     });
 }
 

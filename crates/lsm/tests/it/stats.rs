@@ -14,7 +14,7 @@ use terrane_lsm::{
 use crate::{SessionDir, buffer_of, clear, content, fill, key, name};
 
 fn with_filter(filter: FilterPolicy) -> TableConfig {
-    TableConfig { filter, ..buffer_of(500) }
+    buffer_of(500).filter(filter)
 }
 
 fn keys(numbers: impl Iterator<Item = u64>) -> Vec<[u8; 34]> {
@@ -72,11 +72,9 @@ fn lookups_are_counted_by_what_became_of_them() {
 fn filters_false_positive_rates_are_measured_level_by_level() {
     let rates = [0.1, 0.02, 0.004];
     let filter = FilterPolicy::PerLevel(rates.map(LevelFilter::Fpr).to_vec());
-    let config = TableConfig {
-        merge_policy: CompactionPolicy::Tiering,
-        merge_schedule: CompactionSchedule::OneShot,
-        ..with_filter(filter)
-    };
+    let config = with_filter(filter)
+        .compaction_policy(CompactionPolicy::Tiering)
+        .compaction_schedule(CompactionSchedule::OneShot);
 
     let session = SessionDir::simulated(1).open();
     let mut table = session.new_table(&config).unwrap();
@@ -130,13 +128,13 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
 /// its own.
 #[test]
 fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
-    for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
+    for compaction_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
         let place = SessionDir::simulated(1);
         let session = place.open();
         let SessionDir::Simulated { disk } = &place else { panic!("simulated") };
         let before = disk.counts();
         let mut table =
-            session.new_table(&TableConfig { merge_schedule, ..buffer_of(300) }).unwrap();
+            session.new_table(&buffer_of(300).compaction_schedule(compaction_schedule)).unwrap();
         assert_eq!(table.stats().write_amplification(), None);
         fill(&mut table, 0..300 * 65);
         let stats = table.stats();
@@ -224,7 +222,7 @@ fn halved_filters_are_taken_off_the_sums_of_the_session() {
     let config = with_filter(FilterPolicy::BitsPerEntry(20.0));
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..100_000);
-    let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
+    let budget = TableConfig::default().memory_budget(256 << 10);
     table.set_config(&budget).unwrap();
     fill(&mut table, 100_000..101_000);
     assert_eq!(session.stats().filter_bytes, table.stats().filter_bytes);
@@ -258,7 +256,7 @@ fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
 fn many_threads_count_into_the_same_sums() {
     let place = SessionDir::real();
     let session = place.open();
-    let config = TableConfig { merge_thread: CompactionThread::Background, ..buffer_of(500) };
+    let config = buffer_of(500).compaction_thread(CompactionThread::Background);
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..10_000);
 

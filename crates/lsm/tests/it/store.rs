@@ -62,7 +62,7 @@ fn commits_that_wait_together_share_an_fsync() {
     // Each of them asks for its own, if nobody waits at the same time.
     for number in 0..5_u8 {
         let update = (&[number][..], Update::Delete);
-        store.commit_with(&[(&table, &[update][..])], Durability::Each).unwrap();
+        drop(store.commit_with(&[(&table, &[update][..])], Durability::Each).unwrap());
     }
 
     assert_eq!((disk.counts() - before).syncs, 6);
@@ -224,7 +224,7 @@ fn what_a_store_refuses_it_names_and_changes_nothing() {
         assert!(matches!(refused, Err(Error::KeyTooLarge { bytes: 5_000, .. })));
         assert_eq!(state(&store).unwrap()["main"], Content::new());
         let before = store.last_commit();
-        table.insert(b"key", b"value").unwrap();
+        drop(table.insert(b"key", b"value").unwrap());
         assert_eq!(store.last_commit(), before + 1);
         store.drop_table(&other).unwrap();
         let refused = other_table.insert(b"key", b"value");
@@ -252,7 +252,7 @@ fn a_view_is_one_commits_whatever_comes_after() {
     let table = store.create_table(&name("main"), &config()).unwrap();
     let mut views = Vec::new();
     for number in 0..100_u64 {
-        table.insert(&(number % 7).to_le_bytes(), &number.to_le_bytes()).unwrap();
+        drop(table.insert(&(number % 7).to_le_bytes(), &number.to_le_bytes()).unwrap());
         views.push((number, table.view().unwrap()));
     }
 
@@ -279,20 +279,24 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
         .unwrap()
     };
 
-    let with = || options(Durability::Group).resolve(newest_two());
+    let with = || options(Durability::Group).merge_operator(newest_two());
     let open_with = |options: &StoreOptions| {
         Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
     };
     let store = open_with(&with()).unwrap();
-    let own = TableConfig { resolve: newest_two(), ..config() };
+    let own = config().merge_operator(newest_two());
     let table = store.create_table(&name("own"), &own).unwrap();
-    let sums = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..config() };
+    let sums = config().merge_operator(MergeOperator::add_u64_wrapping());
 
     let sum = store.create_table(&name("sum"), &sums).unwrap();
     for number in 0..30_u8 {
         let one = 1_u64.to_le_bytes();
         let updates = [(b"key", Update::Upsert(&[number]))];
-        store.commit(&[(&table, &updates[..]), (&sum, &[(b"sum", Update::Upsert(&one))])]).unwrap();
+        drop(
+            store
+                .commit(&[(&table, &updates[..]), (&sum, &[(b"sum", Update::Upsert(&one))])])
+                .unwrap(),
+        );
     }
 
     store.sync().unwrap();
@@ -303,7 +307,7 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
         Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
     };
     let refused = open_with(&options(Durability::Group));
-    assert!(matches!(refused, Err(Error::ResolveNotCompatible { name, .. }) if name == "own"));
+    assert!(matches!(refused, Err(Error::MergeOperatorMismatch { name, .. }) if name == "own"));
     let store = open_with(&with()).unwrap();
     let found = store.table(&name("own")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&[29, 28][..]));
@@ -321,7 +325,7 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
     let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
     let mut files = std::collections::BTreeSet::new();
     for number in 0..2_000_u64 {
-        table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
+        drop(table.insert(&number.to_le_bytes(), &[7; 500]).unwrap());
         let log: Vec<_> =
             disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect();
         let bytes: u64 = log.iter().map(|path| disk.read_raw(path).unwrap().len() as u64).sum();
@@ -360,7 +364,7 @@ fn an_old_segment_with_a_bad_sector_is_replaced() {
 
         let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
         for number in 0..400_u64 {
-            table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
+            drop(table.insert(&number.to_le_bytes(), &[7; 500]).unwrap());
         }
         let log = log_files(&disk);
         assert!(log.len() > 2, "{log:?}");
@@ -372,7 +376,7 @@ fn an_old_segment_with_a_bad_sector_is_replaced() {
         // A checkpoint, so that the log needs none of these segments.
         store.checkpoint().unwrap();
         for number in 400..800_u64 {
-            table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
+            drop(table.insert(&number.to_le_bytes(), &[7; 500]).unwrap());
         }
         store.sync().unwrap();
         drop((store, table));
@@ -391,7 +395,7 @@ fn a_bad_sector_in_the_segment_in_use_fails_one_commit() {
         let disk = SimDisk::new(1);
         let store = open(&disk, Durability::Buffered).unwrap();
         let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
-        table.insert(b"first", &[7; 500]).unwrap();
+        drop(table.insert(b"first", &[7; 500]).unwrap());
         let log = log_files(&disk);
         disk.add_bad_range(log.last().unwrap(), 4096..u64::MAX, bad);
 
@@ -453,9 +457,9 @@ fn a_range_is_deleted_whole() {
     };
 
     for number in 0..300 {
-        table.insert(&key(number), b"value").unwrap();
+        drop(table.insert(&key(number), b"value").unwrap());
     }
-    table.delete_range(&key(50)[..]..&key(250)[..]).unwrap();
+    drop(table.delete_range(&key(50)[..]..&key(250)[..]).unwrap());
     assert_eq!(table.view().unwrap().count_exact().unwrap(), 100);
 
     // 250 to 255 have another last byte only.
@@ -478,10 +482,10 @@ fn a_changed_configuration_is_that_of_the_next_process() {
 
     let table = store.create_table(&name("main"), &config()).unwrap();
     for number in 0..100_u8 {
-        table.upsert(&[number], b"value").unwrap();
+        drop(table.upsert(&[number], b"value").unwrap());
     }
-    let other = TableConfig { write_buffer: WriteBuffer::Entries(33), ..config() };
-    let refused = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..other.clone() };
+    let other = config().write_buffer(WriteBuffer::Entries(33));
+    let refused = other.clone().merge_operator(MergeOperator::add_u64_wrapping());
     assert!(matches!(table.set_config(&refused), Err(Error::InvalidConfig { .. })));
     table.set_config(&other).unwrap();
     assert_eq!(table.view().unwrap().config(), &other);
@@ -601,7 +605,7 @@ fn nothing_is_committed_to_a_log_that_recovery_would_not_find() {
 fn a_commit_that_names_a_table_again_is_taken_back_whole() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Group).unwrap();
-    let large = TableConfig { write_buffer: WriteBuffer::Entries(100_000), ..config() };
+    let large = config().write_buffer(WriteBuffer::Entries(100_000));
     let table = store.create_table(&name("main"), &large).unwrap();
     let other = store.create_table(&name("other"), &config()).unwrap();
 
@@ -612,7 +616,7 @@ fn a_commit_that_names_a_table_again_is_taken_back_whole() {
 
     let first = updates(1);
     for (key, value) in &first {
-        table.insert(key, value).unwrap();
+        drop(table.insert(key, value).unwrap());
     }
     let before = content(&table).unwrap();
     let second = updates(2);
@@ -624,7 +628,7 @@ fn a_commit_that_names_a_table_again_is_taken_back_whole() {
     let refused = store.commit(&[(&table, &second[..]), (&table, &third[..]), (&other, &bad[..])]);
     assert!(matches!(refused, Err(Error::KeyTooLarge { .. })));
     assert_eq!(content(&table).unwrap(), before);
-    store.commit(&[(&table, &second[..]), (&table, &third[..])]).unwrap();
+    drop(store.commit(&[(&table, &second[..]), (&table, &third[..])]).unwrap());
     let expected: Content = updates(3).into_iter().collect();
     assert_eq!(content(&table).unwrap(), expected);
     store.close().unwrap();

@@ -24,6 +24,7 @@ use terrane_lsm::{
 };
 
 use crate::SALT;
+use terrane_testkit::sweep::Sweep;
 
 const DIR: &str = "/store";
 
@@ -56,7 +57,7 @@ fn state(store: &Store) -> Result<State> {
     for info in store.tables()? {
         let mut cursor = store.table(&info.name)?.cursor()?;
         let content = state.entry(info.name.to_string()).or_default();
-        while let Some(record) = cursor.next()? {
+        while let Some(record) = cursor.next().transpose()? {
             content.insert(record.key, record.value.into_vec());
         }
     }
@@ -72,7 +73,7 @@ struct Specimen {
 fn specimen() -> Specimen {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
+    let config = TableConfig::default().write_buffer(WriteBuffer::Entries(8));
 
     let tables = ["main", "other"]
         .map(|name| store.create_table(&TableName::new(name).unwrap(), &config).unwrap());
@@ -299,7 +300,7 @@ fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_syn
 
     let table = store.create_table(&TableName::default(), &TableConfig::default()).unwrap();
     for number in 0..4_u8 {
-        table.insert(&[number], b"value").unwrap();
+        drop(table.insert(&[number], b"value").unwrap());
     }
     let lost_power = disk.after_crash(Survival::Nothing);
     let killed = disk.process_kill();
@@ -464,7 +465,7 @@ fn lost_metadata_of_a_store_that_is_only_a_log_are_not_replaced_by_others() {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     let table = store.create_table(&TableName::default(), &TableConfig::default()).unwrap();
-    table.insert(b"key", b"value").unwrap();
+    drop(table.insert(b"key", b"value").unwrap());
     let killed = disk.process_kill();
     drop((store, table));
     assert_eq!(check(&killed).problems, []);
@@ -482,33 +483,26 @@ fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
     let run = |disk: &Arc<SimDisk>| -> Result<()> {
         let store = open(disk)?;
         let table = store.create_table(&TableName::default(), &TableConfig::default())?;
-        table.insert(b"key", b"value")?;
+        drop(table.insert(b"key", b"value")?);
         store.checkpoint()?;
-        table.insert(b"key", b"another")?;
+        drop(table.insert(b"key", b"another")?);
         store.close()
     };
 
-    let calls = {
-        let disk = SimDisk::new(1);
-        run(&disk).unwrap();
-        disk.calls()
-    };
-
-    for call in 1..=calls {
-        for survival in [Survival::Nothing, Survival::Everything] {
-            let disk = SimDisk::new(call);
-            let plan = terrane_io::FaultPlan { crash_at_call: Some(call), ..Default::default() };
-            disk.set_plan(plan);
-            drop(run(&disk));
-            let disk = disk.after_crash(survival);
-            if disk.kind(&Path::new(DIR).join("metadata")).unwrap().is_none() {
-                continue;
-            }
-            let report = check(&disk);
-            let torn = |path: &Path| path.to_str().unwrap().contains("manifest.");
-            let minded = report.problems.iter().filter(|problem| !torn(&problem.path));
-            assert_eq!(minded.count(), 0, "call {call}, {survival:?}: {:?}", report.problems);
-            assert!(mend(&disk).is_clean(), "call {call}, {survival:?}");
-        }
-    }
+    Sweep::whole(1).crash(
+        |disk| drop(run(disk)),
+        |crash| {
+            crash.power_losses([Survival::Nothing, Survival::Everything], |image| {
+                let disk = &image.disk;
+                if disk.kind(&Path::new(DIR).join("metadata")).unwrap().is_none() {
+                    return;
+                }
+                let report = check(disk);
+                let torn = |path: &Path| path.to_str().unwrap().contains("manifest.");
+                let minded = report.problems.iter().filter(|problem| !torn(&problem.path));
+                assert_eq!(minded.count(), 0, "{:?}", report.problems);
+                assert!(mend(disk).is_clean());
+            })
+        },
+    );
 }

@@ -13,7 +13,7 @@ use terrane_io::Disk;
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
     BackupPlace, Durability, MergeOperator, NamedTable, Result, SessionOptions, Store,
-    StoreOptions, TableConfig, TableName, Ticket, Update, WriteBuffer,
+    StoreOptions, Table, TableConfig, TableName, Ticket, Update, WriteBatch, WriteBuffer,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -96,6 +96,12 @@ pub(crate) enum Step {
     /// To one of the versions, from the oldest on.
     RollBack(usize),
     BackUp,
+    /// A table without a name that a batch has filled, under a new name.
+    Install(&'static str, Batch),
+    /// The same with a commit: both or neither.
+    InstallWith(&'static str, Batch, Vec<(&'static str, Batch)>),
+    /// Such a table in the place of another one.
+    Replace(&'static str, Batch),
 }
 
 #[derive(Debug, Clone)]
@@ -110,11 +116,9 @@ impl Script {
     /// Returns the configuration of the tables, whose merge operator appends.
     fn config(&self) -> TableConfig {
         let write_buffer = WriteBuffer::Entries(self.buffer);
-        TableConfig {
-            write_buffer,
-            resolve: MergeOperator::concatenate(),
-            ..TableConfig::default()
-        }
+        TableConfig::default()
+            .write_buffer(write_buffer)
+            .merge_operator(MergeOperator::concatenate())
     }
 }
 
@@ -130,7 +134,7 @@ pub(crate) fn options(durability: Durability) -> StoreOptions {
 }
 
 pub(crate) fn config() -> TableConfig {
-    TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
+    TableConfig::default().write_buffer(WriteBuffer::Entries(8))
 }
 
 pub(crate) fn open(disk: &Arc<SimDisk>, durability: Durability) -> Result<Store> {
@@ -198,6 +202,21 @@ impl History {
                 tables.clone_from(next.versions.values().nth(*version).unwrap());
                 next.commit += 1;
             }
+            Step::Install(name, batch) => {
+                assert!(tables.insert((*name).to_owned(), content_of(batch)).is_none());
+            }
+            Step::InstallWith(name, batch, batches) => {
+                for (name, batch) in batches {
+                    let content = tables.get_mut(*name).unwrap();
+                    batch.iter().for_each(|(key, change)| change.apply(content, key));
+                }
+                assert!(tables.insert((*name).to_owned(), content_of(batch)).is_none());
+                next.commit += 1;
+            }
+            Step::Replace(name, batch) => {
+                assert!(tables.insert((*name).to_owned(), content_of(batch)).is_some());
+                next.commit += 1;
+            }
             Step::Sync
             | Step::Wait(_)
             | Step::Checkpoint
@@ -221,7 +240,7 @@ impl History {
     /// A step has returned; `default` is the durability of the store.
     pub(crate) fn done(&mut self, step: &Step, default: Durability) {
         let last = self.states.len() - 1;
-        let is_logged = default > Durability::SnapshotOnly;
+        let is_logged = default > Durability::None;
         match step {
             // All of these make durable what was before them, too.
             Step::Create(_)
@@ -233,6 +252,9 @@ impl History {
             | Step::Checkpoint
             | Step::Compact
             | Step::Sync
+            | Step::Install(..)
+            | Step::InstallWith(..)
+            | Step::Replace(..)
             | Step::Commit(_, Durability::Each) => self.durable = last,
             Step::BackUp => (self.durable, self.backed_up) = (last, self.backups.len()),
             Step::Commit(..) | Step::Wait(_) => {}
@@ -270,6 +292,14 @@ pub(crate) struct Runner {
 impl Runner {
     pub(crate) fn new(disk: &Arc<SimDisk>, script: &Script) -> Self {
         Self { disk: Arc::clone(disk), script: script.clone(), store: None, tickets: Vec::new() }
+    }
+
+    /// A table without a name that a batch has filled.
+    fn volatile(&self, store: &Store, batch: &Batch) -> Result<Table> {
+        let mut table = store.new_volatile_table(&self.script.config())?;
+        let updates: Vec<_> = batch.iter().map(|(key, change)| (key, change.update())).collect();
+        table.write_batch(&updates)?;
+        Ok(table)
     }
 
     pub(crate) fn store(&mut self) -> Result<&Store> {
@@ -323,6 +353,16 @@ impl Runner {
                 let report = store.back_up(&BackupPlace::new(BACKUP), &mut |_, _| {})?;
                 assert_eq!(report.commit, store.last_commit());
             }
+            Step::Install(table, batch) => {
+                drop(store.install(table, &self.volatile(&store, batch)?)?);
+            }
+            Step::InstallWith(table, batch, batches) => {
+                let batches = write_batch(&store, batches)?;
+                drop(store.install_with(table, &self.volatile(&store, batch)?, &batches)?);
+            }
+            Step::Replace(table, batch) => {
+                drop(store.replace(table, &self.volatile(&store, batch)?)?);
+            }
             Step::Reopen => {
                 self.tickets.clear();
                 let closed = store.close();
@@ -334,6 +374,33 @@ impl Runner {
 
         Ok(())
     }
+}
+
+/// The content of a table that a batch has filled.
+fn content_of(batch: &Batch) -> Content {
+    let mut content = Content::new();
+    batch.iter().for_each(|(key, change)| change.apply(&mut content, key));
+    content
+}
+
+/// The same batches in one that owns them.
+pub(crate) fn write_batch(store: &Store, batches: &[(&'static str, Batch)]) -> Result<WriteBatch> {
+    let mut all = WriteBatch::new();
+    for (table, batch) in batches {
+        let table = store.table(table)?;
+        for (key, change) in batch {
+            match change {
+                Change::Insert(value) => all.insert(&table, key, value),
+                Change::Upsert(value) => all.upsert(&table, key, value),
+                Change::Delete => all.delete(&table, key),
+                Change::DeleteRange(Some(end)) => {
+                    all.delete_range(&table, key.as_slice()..end.as_slice());
+                }
+                Change::DeleteRange(None) => all.delete_range(&table, key.as_slice()..),
+            }
+        }
+    }
+    Ok(all)
 }
 
 pub(crate) fn commit(
@@ -353,7 +420,7 @@ pub(crate) fn commit(
 }
 
 pub(crate) fn content(table: &NamedTable) -> Result<Content> {
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok(records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec())).collect())
 }
 
@@ -373,7 +440,7 @@ pub(crate) fn store_state(store: &Store) -> Result<StoreState> {
         let version = store.version(info.number)?;
         let mut state = State::new();
         for name in version.tables() {
-            let records = version.table(&name)?.cursor()?.take(usize::MAX)?;
+            let records = version.table(&name)?.cursor()?.next_many(usize::MAX)?;
             let records = records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec()));
             state.insert(name.to_string(), records.collect());
         }
@@ -447,7 +514,7 @@ pub(crate) fn check_image(
     store.checkpoint().unwrap();
     store.close().unwrap();
     // Without the log, as a plain session sees it: all files are where the manifest says.
-    let store = open(&disk, Durability::SnapshotOnly).unwrap();
+    let store = open(&disk, Durability::None).unwrap();
     assert_eq!(store_state(&store).unwrap(), expected);
     store.close().unwrap();
 }

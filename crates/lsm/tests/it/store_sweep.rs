@@ -26,10 +26,10 @@ use terrane_lsm::Durability;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
+use terrane_testkit::sweep::Loss;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::crash::Loss;
 use crate::sim::number_in;
 use crate::store_script::{
     Batch, Change, History, Runner, Script, Step, StoreState, batch, check_found, check_image,
@@ -49,7 +49,7 @@ pub(crate) struct Workload {
 }
 
 /// Each kind of thing that can be cut short.
-pub(crate) const WORKLOADS: [Workload; 11] = [
+pub(crate) const WORKLOADS: [Workload; 12] = [
     Workload { name: "single commits", script: single_commits },
     Workload { name: "group commits of four", script: group_commits },
     Workload { name: "flushes", script: flushes },
@@ -60,6 +60,7 @@ pub(crate) const WORKLOADS: [Workload; 11] = [
     Workload { name: "recycling of the log", script: recycling },
     Workload { name: "checkpoints without a log", script: without_log },
     Workload { name: "versions and backups", script: versions },
+    Workload { name: "installed tables", script: installs },
     Workload { name: "everything", script: |rng| everything(rng, Durability::Group) },
 ];
 
@@ -212,7 +213,7 @@ fn recycling(rng: &mut ChaCha8Rng) -> Script {
 fn without_log(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     for round in 0..14 {
-        let how = if rng.chance(1, 4) { Durability::Each } else { Durability::SnapshotOnly };
+        let how = if rng.chance(1, 4) { Durability::Each } else { Durability::None };
         let parts = vec![("main", small_batch(rng, 4)), ("undo", small_batch(rng, 4))];
         steps.push(Step::Commit(parts, how));
         match round {
@@ -223,7 +224,7 @@ fn without_log(rng: &mut ChaCha8Rng) -> Script {
         }
     }
 
-    Script { durability: Durability::SnapshotOnly, buffer: 4, steps }
+    Script { durability: Durability::None, buffer: 4, steps }
 }
 
 /// Versions that are retained, gone back to and released, and backups, the later ones over the
@@ -256,14 +257,40 @@ fn versions(rng: &mut ChaCha8Rng) -> Script {
     Script { durability: Durability::Group, buffer: 4, steps }
 }
 
+/// Tables that are installed, alone and with a commit, and replaced, between commits, a version and
+/// a rollback over them.
+fn installs(rng: &mut ChaCha8Rng) -> Script {
+    let mut steps = vec![Step::Create("main")];
+    let commit = |rng: &mut ChaCha8Rng, steps: &mut Vec<Step>, names: &[&'static str]| {
+        let parts = names.iter().map(|name| (*name, small_batch(rng, 4))).collect();
+        steps.push(Step::Commit(parts, how(rng)));
+    };
+
+    commit(rng, &mut steps, &["main"]);
+    steps.push(Step::Install("undo", small_batch(rng, 12)));
+    commit(rng, &mut steps, &["main", "undo"]);
+    steps.push(Step::Retain);
+    let both = vec![("undo", small_batch(rng, 4)), ("main", small_batch(rng, 3))];
+    steps.push(Step::InstallWith("third", small_batch(rng, 12), both));
+    commit(rng, &mut steps, &["third", "undo"]);
+    steps.push(Step::Replace("main", small_batch(rng, 9)));
+    commit(rng, &mut steps, &["main", "third"]);
+    steps.push(Step::Reopen);
+    steps.push(Step::Replace("third", small_batch(rng, 2)));
+    steps.push(Step::RollBack(0));
+    steps.push(Step::InstallWith("fourth", small_batch(rng, 3), Vec::new()));
+    commit(rng, &mut steps, &["fourth", "main"]);
+    Script { durability: Durability::Group, buffer: 4, steps }
+}
+
 /// Two tables from the beginning, a third that comes and goes.
 pub(crate) fn everything(rng: &mut ChaCha8Rng, durability: Durability) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     for round in 0..30 {
         let len = 1 + rng.index(6);
         let how = [Durability::Buffered, Durability::Group, Durability::Each][rng.index(3)];
-        let how = if durability == Durability::SnapshotOnly && !rng.chance(1, 5) {
-            Durability::SnapshotOnly
+        let how = if durability == Durability::None && !rng.chance(1, 5) {
+            Durability::None
         } else {
             how
         };

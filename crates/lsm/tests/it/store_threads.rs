@@ -19,7 +19,7 @@ use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     CheckpointThread, Durability, Error, MergeOperator, NamedTable, Result, Store, StoreOptions,
-    TableConfig, Ticket, Update,
+    Ticket, Update,
 };
 use terrane_testkit::seeds::for_each_seed;
 
@@ -116,8 +116,8 @@ fn store_of(
     disk: &Arc<SimDisk>,
     options: StoreOptions,
 ) -> (Store, [NamedTable; 2]) {
-    let store = open_on(disk, &options.resolve(mine.resolve())).unwrap();
-    let config = TableConfig { resolve: mine.resolve(), ..config() };
+    let store = open_on(disk, &options.merge_operator(mine.resolve())).unwrap();
+    let config = config().merge_operator(mine.resolve());
     let tables = ["main", "undo"].map(|table| store.create_table(&name(table), &config).unwrap());
     (store, tables)
 }
@@ -157,7 +157,8 @@ fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
     drop((store, main, undo, seen));
 
     for disk in [disk.after_crash(Survival::Nothing), disk] {
-        let store = open_on(&disk, &options(Durability::Group).resolve(mine.resolve())).unwrap();
+        let store =
+            open_on(&disk, &options(Durability::Group).merge_operator(mine.resolve())).unwrap();
         for (table, value) in [("main", &b"1"[..]), ("undo", b"11")] {
             let found = store.table(&name(table)).unwrap().get(b"key").unwrap();
             assert_eq!(found.value(), Some(value), "{table}");
@@ -182,13 +183,15 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
             }
             expected.extend([7; 20]);
             expected.truncate(20);
-            main.write_batch(&[
-                (&b"key"[..], Update::Insert(&[7; 20])),
-                (b"filler", Update::Insert(&[1; 900])),
-            ])
-            .unwrap();
+            drop(
+                main.write_batch(&[
+                    (&b"key"[..], Update::Insert(&[7; 20])),
+                    (b"filler", Update::Insert(&[1; 900])),
+                ])
+                .unwrap(),
+            );
             drop(main.view().unwrap());
-            main.upsert(b"key", b"+").unwrap();
+            drop(main.upsert(b"key", b"+").unwrap());
             expected.push(b'+');
             drop(main.view().unwrap());
         }
@@ -205,7 +208,8 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
     assert_eq!(main.get(b"key").unwrap().value(), Some(&expected[..]));
     store.close().unwrap();
     drop((store, main));
-    let store = open_on(&disk.after_crash(Survival::Nothing), &options.resolve(mine.resolve()));
+    let store =
+        open_on(&disk.after_crash(Survival::Nothing), &options.merge_operator(mine.resolve()));
     let found = store.unwrap().table(&name("main")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&expected[..]));
 }
@@ -217,7 +221,7 @@ fn a_commit_that_is_being_written_is_there_after_closing() {
     let gate = GateDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
     let store = open_on(&gate, &options(Durability::Buffered)).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
-    table.insert(b"first", b"begins the log").unwrap();
+    drop(table.insert(b"first", b"begins the log").unwrap());
     gate.close("write", path("log/00000001.log"));
 
     thread::scope(|scope| {
@@ -225,7 +229,7 @@ fn a_commit_that_is_being_written_is_there_after_closing() {
         let held = gate.wait();
         let closing = scope.spawn(|| store.close());
         drop(held);
-        committing.join().unwrap().unwrap();
+        drop(committing.join().unwrap().unwrap());
         closing.join().unwrap().unwrap();
     });
 
@@ -245,14 +249,14 @@ fn a_checkpoint_that_is_being_made_ends_before_closing_does() {
     let options = options(Durability::Buffered).checkpoint_thread(CheckpointThread::Background);
     let store = open_on(&gate, &options).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
-    table.insert(b"first", b"begins the log").unwrap();
+    drop(table.insert(b"first", b"begins the log").unwrap());
     gate.close("rename", path("manifest.a"));
 
     let mut last = 0_u64;
     // Until half of the log is written, and a little more.
     while last < 40 {
         last += 1;
-        table.insert(b"key", &[last.to_le_bytes(); 110].concat()).unwrap();
+        drop(table.insert(b"key", &[last.to_le_bytes(); 110].concat()).unwrap());
     }
 
     thread::scope(|scope| {
@@ -304,7 +308,7 @@ fn when_closing_has_returned_nobody_writes_any_more() {
             store.close().unwrap();
             // At once, while the others find out.
             let next = open_on(&disk, &options).unwrap();
-            next.table(&name("main")).unwrap().insert(b"next", b"store").unwrap();
+            drop(next.table(&name("main")).unwrap().insert(b"next", b"store").unwrap());
             let all = workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect();
             next.close().unwrap();
             all
@@ -330,7 +334,7 @@ fn views_of_several_tables_are_of_one_commit() {
         scope.spawn(|| {
             for number in 0..2_000_u32 {
                 let batch = [(b"key", Update::Insert(&number.to_le_bytes()))];
-                store.commit(&[(&left, &batch), (&right, &batch)]).unwrap();
+                drop(store.commit(&[(&left, &batch), (&right, &batch)]).unwrap());
             }
             is_done.store(true, Ordering::Release);
         });

@@ -25,12 +25,10 @@ use crate::{FEW_OPEN_FILES, SALT, SessionDir};
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config() -> TableConfig {
-    TableConfig {
-        write_buffer: WriteBuffer::Entries(20),
-        resolve: MergeOperator::concatenate(),
-        disk_cache: DiskCache::None,
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(20))
+        .merge_operator(MergeOperator::concatenate())
+        .disk_cache(DiskCache::None)
 }
 
 fn key(number: u64) -> Vec<u8> {

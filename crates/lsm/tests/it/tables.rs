@@ -28,7 +28,7 @@ fn a_batch_is_the_same_as_its_updates_one_by_one() {
         let session = place.open();
         let configs = small_configs().into_iter().map(|config| (config, 500));
         for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
-            let config = TableConfig { resolve: MergeOperator::concatenate(), ..config };
+            let config = config.merge_operator(MergeOperator::concatenate());
             let mut batched = session.new_table(&config).unwrap();
             let mut single = session.new_table(&config).unwrap();
 
@@ -107,12 +107,10 @@ fn a_batch_of_lookups_is_the_same_as_its_keys_one_by_one_at_every_run_count() {
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
         for queue_depth in [1, 3, 128] {
-            let config = TableConfig {
-                merge_policy: policy,
-                queue_depth,
-                filter: FilterPolicy::BitsPerEntry(2.0),
-                ..buffer_of(8)
-            };
+            let config = buffer_of(8)
+                .compaction_policy(policy)
+                .queue_depth(queue_depth)
+                .filter(FilterPolicy::BitsPerEntry(2.0));
             let (_place, _session, mut table) = table_of(&config);
             let mut run_counts = std::collections::BTreeSet::new();
             for round in 0..60 {
@@ -133,7 +131,7 @@ fn a_batch_of_lookups_is_the_same_as_its_keys_one_by_one_at_every_run_count() {
 #[test]
 fn keys_that_share_their_first_eight_bytes_are_told_apart() {
     for index in [IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary] {
-        let (_place, _session, mut table) = table_of(&TableConfig { index, ..buffer_of(1_000) });
+        let (_place, _session, mut table) = table_of(&buffer_of(1_000).index(index));
         let shared = |n: u32| [b"eight by".as_slice(), &n.to_le_bytes()].concat();
         let entries: Vec<_> = (0..10_000).map(|n| (shared(n), value(n.into(), 40))).collect();
         let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
@@ -150,7 +148,10 @@ fn keys_that_share_their_first_eight_bytes_are_told_apart() {
         sorted.sort();
         assert_eq!(content(&table), sorted, "{index:?}");
         let mut cursor = table.cursor_at(&sorted[5_000].0).unwrap();
-        assert_eq!(cursor.next().unwrap().map(|record| record.key), Some(sorted[5_000].0.clone()));
+        assert_eq!(
+            cursor.next().transpose().unwrap().map(|record| record.key),
+            Some(sorted[5_000].0.clone())
+        );
     }
 }
 
@@ -165,7 +166,7 @@ fn values_of_every_size_survive_flush_merge_and_snapshot() {
     for place in SessionDir::both() {
         let session = place.open();
         for disk_cache in [DiskCache::All, DiskCache::None] {
-            let config = TableConfig { disk_cache, ..buffer_of(3) };
+            let config = buffer_of(3).disk_cache(disk_cache);
             let mut table = session.new_table(&config).unwrap();
             let entry = |n: usize| (format!("k{n:03}").into_bytes(), value(n as u64, lens[n % 9]));
 
@@ -218,7 +219,7 @@ fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
 
     assert_eq!(content(&table), before);
     assert_eq!(table.get(&too_long).unwrap(), Lookup::NotFound);
-    assert_eq!(table.cursor_at(&too_long).unwrap().next().unwrap(), None);
+    assert_eq!(table.cursor_at(&too_long).unwrap().next_ref().unwrap().map(drop), None);
 }
 
 #[test]
@@ -240,8 +241,8 @@ fn a_lookup_finds_the_newest_of_many_versions() {
 /// Deletions are dropped when they reach the last level, and with them all that they hide.
 #[test]
 fn deleted_entries_leave_the_disk() {
-    for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
-        let config = TableConfig { merge_schedule, ..buffer_of(2_000) };
+    for compaction_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
+        let config = buffer_of(2_000).compaction_schedule(compaction_schedule);
         let (place, _session, mut table) = table_of(&config);
         fill(&mut table, 0..100_000);
         let full_bytes = place.run_bytes();
@@ -258,7 +259,7 @@ fn deleted_entries_leave_the_disk() {
         let left_bytes = place.run_bytes();
         assert!(
             left_bytes < full_bytes / 10,
-            "{merge_schedule:?}: {left_bytes} of {full_bytes} bytes are left"
+            "{compaction_schedule:?}: {left_bytes} of {full_bytes} bytes are left"
         );
 
         // What is left are the newest deletions, not the 200,000 entries of before.
@@ -271,15 +272,13 @@ fn the_background_thread_changes_no_result() {
     for place in SessionDir::both() {
         let session = place.open();
         for schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
-            let with = |merge_thread| {
-                let merge_batch_pages = 1;
+            let with = |compaction_thread| {
+                let compaction_batch_pages = 1;
                 let base = buffer_of(100);
-                let config = TableConfig {
-                    merge_thread,
-                    merge_batch_pages,
-                    merge_schedule: schedule,
-                    ..base
-                };
+                let config = base
+                    .compaction_thread(compaction_thread)
+                    .compaction_batch_pages(compaction_batch_pages)
+                    .compaction_schedule(schedule);
                 session.new_table(&config).unwrap()
             };
 
@@ -406,10 +405,8 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
             newer.to_vec()
         };
 
-        let config = TableConfig {
-            resolve: terrane_lsm::MergeOperator::new("waits", combine).unwrap(),
-            ..buffer_of(500)
-        };
+        let config = buffer_of(500)
+            .merge_operator(terrane_lsm::MergeOperator::new("waits", combine).unwrap());
 
         let tables = [0, 1].map(|_| {
             let mut table = session.new_table(&config).unwrap();
@@ -466,12 +463,10 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
         newer.to_vec()
     };
 
-    let config = TableConfig {
-        resolve: terrane_lsm::MergeOperator::new("panics", combine).unwrap(),
-        merge_thread: CompactionThread::Background,
-        merge_batch_pages: 1,
-        ..buffer_of(100)
-    };
+    let config = buffer_of(100)
+        .merge_operator(terrane_lsm::MergeOperator::new("panics", combine).unwrap())
+        .compaction_thread(CompactionThread::Background)
+        .compaction_batch_pages(1);
 
     let (_place, session, mut table) = table_of(&config);
     let mut updates = 0;

@@ -116,7 +116,7 @@ fn options() -> SessionOptions {
 }
 
 fn config() -> TableConfig {
-    TableConfig { size_ratio: 2, write_buffer: WriteBuffer::Entries(4), ..TableConfig::default() }
+    TableConfig::default().size_ratio(2).write_buffer(WriteBuffer::Entries(4))
 }
 
 fn insert(table: &mut Table, numbers: std::ops::Range<u8>) {
@@ -138,10 +138,10 @@ fn updates_and_reads(session: &Session) {
     let copy = table.fork().unwrap();
     drop(table);
     let mut cursor = copy.range([5].as_slice()..[9].as_slice()).unwrap();
-    cursor.next().unwrap();
-    cursor.take(10).unwrap();
+    cursor.next().transpose().unwrap();
+    cursor.next_many(10).unwrap();
     drop(copy);
-    cursor.prev().unwrap();
+    cursor.prev().transpose().unwrap();
 }
 
 fn unions_and_options(session: &Session) {
@@ -155,9 +155,7 @@ fn unions_and_options(session: &Session) {
     assert!(union.remaining_union_debt() > 0);
     union.supply_union_credits(1_000).unwrap();
 
-    union
-        .set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config() })
-        .unwrap();
+    union.set_config(&config().compaction_schedule(CompactionSchedule::OneShot)).unwrap();
     insert(&mut union, 10..20);
     let found = union.get(&[1]).unwrap();
     session.retrieve_blobs(&[found.blob().unwrap().clone()]).unwrap();

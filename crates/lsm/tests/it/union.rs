@@ -20,12 +20,10 @@ use crate::{SessionDir, key, name, value};
 pub(crate) type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
 pub(crate) fn config(entries: u64) -> TableConfig {
-    TableConfig {
-        resolve: MergeOperator::concatenate(),
-        write_buffer: WriteBuffer::Entries(entries),
-        merge_batch_pages: 1,
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .merge_operator(MergeOperator::concatenate())
+        .write_buffer(WriteBuffer::Entries(entries))
+        .compaction_batch_pages(1)
 }
 
 /// Table 1.2 of the reference.
@@ -88,13 +86,13 @@ pub(crate) fn update(
 pub(crate) fn assert_holds(session: &Session, table: &Table, model: &Entries, context: &str) {
     let mut cursor = table.cursor().unwrap();
     for (key, (value, blob)) in model {
-        let record = cursor.next().unwrap().expect(context);
+        let record = cursor.next().transpose().unwrap().expect(context);
         assert_eq!((&record.key, &*record.value), (key, value.as_slice()), "{context}");
         let read = record.blob.map(|blob| session.retrieve_blobs(&[blob]).unwrap().remove(0));
         assert_eq!(&read, blob, "{context}");
     }
 
-    assert_eq!(cursor.next().unwrap(), None, "{context}");
+    assert_eq!(cursor.next().transpose().unwrap(), None, "{context}");
     let mut keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     let absent: Vec<Vec<u8>> = keys.iter().map(|key| [key, b"!".as_slice()].concat()).collect();
     keys.extend(absent);
@@ -290,7 +288,7 @@ fn unions_that_are_refused_and_unions_of_nothing() {
         Err(Error::TableUnionNotCompatible { left: 0, right: 1, .. })
     ));
 
-    let resolve = TableConfig { resolve: MergeOperator::max(), ..config(4) };
+    let resolve = config(4).merge_operator(MergeOperator::max());
     let different = session.new_table(&resolve).unwrap();
     assert!(matches!(
         session.union(&[&table, &different, &table]),
@@ -514,12 +512,10 @@ fn a_completed_union_gives_up_its_deletions() {
 fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
     let mut tables = Vec::new();
     for number in 0..10 {
-        let config = TableConfig {
-            write_buffer: WriteBuffer::Entries(1_000),
-            resolve: MergeOperator::newest(),
-            disk_cache: terrane_lsm::DiskCache::None,
-            ..TableConfig::default()
-        };
+        let config = TableConfig::default()
+            .write_buffer(WriteBuffer::Entries(1_000))
+            .merge_operator(MergeOperator::newest())
+            .disk_cache(terrane_lsm::DiskCache::None);
         let mut table = session.new_table(&config).unwrap();
         let in_table = |&at: &u64| crate::spread(at * 16 + number).is_multiple_of(2);
         crate::fill(&mut table, (0..2 * size).filter(in_table));

@@ -23,12 +23,10 @@ fn words() -> MergeOperator {
 }
 
 fn config(entries: u64, resolve: MergeOperator) -> TableConfig {
-    TableConfig {
-        resolve,
-        write_buffer: WriteBuffer::Entries(entries),
-        merge_batch_pages: 1,
-        ..TableConfig::default()
-    }
+    TableConfig::default()
+        .merge_operator(resolve)
+        .write_buffer(WriteBuffer::Entries(entries))
+        .compaction_batch_pages(1)
 }
 
 /// The value of a key, and its blob.
@@ -101,7 +99,7 @@ fn upserts_combine_and_drop_the_blob() {
     for place in SessionDir::both() {
         for (at, config) in small_configs().into_iter().enumerate() {
             let session = place.open();
-            let config = TableConfig { resolve: words(), ..config };
+            let config = config.merge_operator(words());
             let mut table = session.new_table(&config).unwrap();
             table.upsert(b"0", b"Hello").unwrap();
             table.upsert(b"0", b"Goodbye").unwrap();
@@ -117,7 +115,7 @@ fn upserts_combine_and_drop_the_blob() {
                 assert_eq!(value(b"1"), Some((b"v Hello".to_vec(), None)));
                 assert_eq!(value(b"2"), Some((b"v".to_vec(), None)));
                 let mut cursor = table.cursor().unwrap();
-                let values = cursor.take(9).unwrap().into_iter().map(|r| r.value.into_vec());
+                let values = cursor.next_many(9).unwrap().into_iter().map(|r| r.value.into_vec());
                 let expected: [&[u8]; 3] = [b"Goodbye Hello", b"v Hello", b"v"];
                 assert!(values.eq(expected));
             };
@@ -128,7 +126,7 @@ fn upserts_combine_and_drop_the_blob() {
             drop(table);
             session.close().unwrap();
             let session = place.open();
-            let options = OpenOptions::default().resolve(words());
+            let options = OpenOptions::default().merge_operator(words());
             let mut table = session.open_snapshot_with(&name, "", &options).unwrap();
             check(&session, &table);
             table.upsert(b"0", b"Again").unwrap();
@@ -172,7 +170,7 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
     let mut combinations = 0;
     for gap in [0, 1, 3, 40] {
         for schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
-            let config = TableConfig { merge_schedule: schedule, ..config(3, resolve.clone()) };
+            let config = config(3, resolve.clone()).compaction_schedule(schedule);
             for number in 0..64_usize {
                 let operations = [number / 16, number / 4 % 4, number % 4].map(|at| OPERATIONS[at]);
 
@@ -191,7 +189,7 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
                     assert_eq!(read(&session, &copy, b"key"), state, "{operations:?} gap {gap}");
                 }
 
-                let first = table.cursor().unwrap().next().unwrap();
+                let first = table.cursor().unwrap().next().transpose().unwrap();
                 let first = first.filter(|record| record.key == b"key");
                 let first = first.map(|record| {
                     let blob = record.blob.map(|b| session.retrieve_blobs(&[b]).unwrap().remove(0));
@@ -213,7 +211,7 @@ fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
         let session = SessionDir::simulated(seed).open();
         for config in small_configs() {
             let resolve = rng.pick(&MergeOperator::all_ready_made()).clone();
-            let config = TableConfig { resolve: resolve.clone(), merge_batch_pages: 1, ..config };
+            let config = config.merge_operator(resolve.clone()).compaction_batch_pages(1);
             let mut upserted = session.new_table(&config).unwrap();
             let mut inserted = session.new_table(&config).unwrap();
             let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
@@ -254,20 +252,20 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
 
         let refused = session.open_snapshot(&name("own"), "").unwrap_err();
         assert!(
-            matches!(&refused, Error::ResolveNotCompatible { name, stored, given: None }
+            matches!(&refused, Error::MergeOperatorMismatch { name, stored, given: None }
                 if name == "own" && stored == "words"),
             "{refused:?}"
         );
 
-        let given = OpenOptions::default().resolve(MergeOperator::max());
+        let given = OpenOptions::default().merge_operator(MergeOperator::max());
         let refused = session.open_snapshot_with(&name("own"), "", &given).unwrap_err();
         assert!(
-            matches!(&refused, Error::ResolveNotCompatible { stored, given: Some(given), .. }
+            matches!(&refused, Error::MergeOperatorMismatch { stored, given: Some(given), .. }
                 if stored == "words" && given == "terrane.max"),
             "{refused:?}"
         );
 
-        let given = OpenOptions::default().resolve(words());
+        let given = OpenOptions::default().merge_operator(words());
         let mut opened = session.open_snapshot_with(&name("own"), "", &given).unwrap();
         opened.upsert(b"k", b"b").unwrap();
         assert_eq!(opened.get(b"k").unwrap().value(), Some(b"b a".as_slice()));
@@ -341,7 +339,7 @@ fn a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
             let before: Vec<_> =
                 before.iter().map(|found| found.blob().cloned().unwrap()).collect();
             let mut cursor = table.cursor().unwrap();
-            let records = cursor.take(100).unwrap();
+            let records = cursor.next_many(100).unwrap();
             let of_cursor: Vec<_> =
                 records.into_iter().map(|record| record.blob.unwrap()).collect();
 
@@ -389,7 +387,7 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
     for mut place in SessionDir::both() {
         let session = place.open();
         let index = IndexKind::Ordinary;
-        let config = TableConfig { index, ..config(7, MergeOperator::newest()) };
+        let config = config(7, MergeOperator::newest()).index(index);
         let mut table = session.new_table(&config).unwrap();
 
         let sizes = [0, 1, 60, 4079, 4080, 4081, 8160, 10_000, 300_000];
@@ -415,12 +413,12 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
             }
             let mut cursor = table.cursor().unwrap();
             for (key, (value, blob)) in &expected {
-                let record = cursor.next().unwrap().unwrap();
+                let record = cursor.next().transpose().unwrap().unwrap();
                 assert_eq!((&record.key, &*record.value), (key, value.as_slice()));
                 let read = session.retrieve_blobs(&[record.blob.unwrap()]).unwrap();
                 assert_eq!(read, std::slice::from_ref(blob));
             }
-            assert_eq!(cursor.next().unwrap(), None);
+            assert_eq!(cursor.next().transpose().unwrap(), None);
         };
 
         check(&session, &table);

@@ -19,8 +19,8 @@ use terrane_lsm::{
     TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::places;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Sweep;
 
 const DIR: &str = "/ledger";
 const LABEL: &str = "ledger";
@@ -42,11 +42,9 @@ fn damaged_later() -> Arc<SimDisk> {
 
     // Both kinds.
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Ribbon(7)];
-    let config = TableConfig {
-        write_buffer: WriteBuffer::Entries(100),
-        filter: FilterPolicy::PerLevel(filters),
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default()
+        .write_buffer(WriteBuffer::Entries(100))
+        .filter(FilterPolicy::PerLevel(filters));
 
     let mut table = session.new_table(&config).unwrap();
     for number in 0..1_550_u32 {
@@ -77,7 +75,7 @@ fn content(disk: &Arc<SimDisk>, name: &str) -> Option<Content> {
 
     let mut cursor = table.cursor().ok()?;
     let mut content = Vec::new();
-    while let Some(record) = cursor.next().ok()? {
+    while let Some(record) = cursor.next().transpose().ok()? {
         content.push((record.key, record.value.into_vec()));
     }
 
@@ -310,36 +308,27 @@ fn a_crash_at_any_call_of_a_repair_does_no_harm() {
             damaged.flip_bit(&metadata, 100);
         }
 
-        let first = damaged.calls();
-        let calls = {
-            let whole = damaged.clone_disk();
-            assert!(mend(&whole).is_clean());
-            whole.calls() - first
+        let workload = |disk: &Arc<SimDisk>| {
+            let done = repair(&disk_of(disk), Path::new(DIR), Loss::Refused, &mut |_, _| {});
+            assert_eq!(done.is_err(), disk.has_crashed(), "{done:?}");
         };
-
-        for call in places(0..calls, 4, 1) {
+        Sweep::sampled(1, 4).on(&damaged).crash(workload, |crash| {
+            let call = crash.call;
             let survivals = [Survival::Nothing, Survival::Everything, Survival::Torn(call)];
             let survival = survivals[call as usize % survivals.len()];
-            let crashed = damaged.clone_disk();
-            crashed
-                .set_plan(FaultPlan { crash_at_call: Some(first + call), ..FaultPlan::default() });
+            crash.power_losses([survival], |image| {
+                // Somebody opens it before it is repaired.
+                let opened =
+                    Session::open(disk_of(&image.disk), Path::new(DIR), &SessionOptions::default());
+                if let Ok(session) = opened {
+                    assert_eq!(session.salt(), SALT, "made anew over what is there");
+                    session.close().unwrap();
+                }
 
-            assert!(
-                repair(&disk_of(&crashed), Path::new(DIR), Loss::Refused, &mut |_, _| {}).is_err()
-            );
-            let after = crashed.after_crash(survival);
-            let case = format!("call {call}, {survival:?}, metadata lost: {lost_metadata}");
-
-            // Somebody opens it before it is repaired.
-            let opened = Session::open(disk_of(&after), Path::new(DIR), &SessionOptions::default());
-            if let Ok(session) = opened {
-                assert_eq!(session.salt(), SALT, "{case}: made anew over what is there");
-                session.close().unwrap();
-            }
-
-            assert!(mend(&after).is_clean(), "{case}");
-            assert_eq!(contents(&after), before, "{case}");
-        }
+                assert!(mend(&image.disk).is_clean(), "metadata lost: {lost_metadata}");
+                assert_eq!(contents(&image.disk), before, "metadata lost: {lost_metadata}");
+            })
+        });
     }
 }
 

@@ -198,7 +198,7 @@ fn few_files_are_open_whatever_the_number_of_versions() {
             check();
         }
         for (mut cursor, at) in cursors.into_iter().zip((0..VERSIONS).step_by(36)) {
-            let count = cursor.take(usize::MAX).unwrap().len();
+            let count = cursor.next_many(usize::MAX).unwrap().len();
             assert_eq!(count, model(versions.blocks_of(at)).len());
             check();
         }
@@ -307,8 +307,8 @@ fn work_with_few_descriptors(options: &SessionOptions) {
 
     // Past the page cache, so that many reads are in flight.
     let disk_cache = DiskCache::None;
-    let merge_thread = CompactionThread::Background;
-    let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
+    let compaction_thread = CompactionThread::Background;
+    let config = buffer_of(16).disk_cache(disk_cache).compaction_thread(compaction_thread);
     let mut versions = Versions::new(&session, &config);
     (0..100).for_each(|_| versions.push());
 
@@ -342,7 +342,7 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     });
 
     for (cursor, (_, model)) in cursors.iter_mut().zip(&branches) {
-        assert_eq!(cursor.take(usize::MAX).unwrap().len(), model.len());
+        assert_eq!(cursor.next_many(usize::MAX).unwrap().len(), model.len());
     }
     read_ahead_in_many_cursors(&session, options);
 
@@ -366,7 +366,7 @@ fn read_ahead_in_many_cursors(session: &Session, options: &SessionOptions) {
 
     let mut cursors: Vec<_> = (0..300).map(|_| table.cursor().unwrap()).collect();
     for cursor in &mut cursors {
-        assert_eq!(cursor.take(ENTRIES as usize / 2).unwrap().len() as u64, ENTRIES / 2);
+        assert_eq!(cursor.next_many(ENTRIES as usize / 2).unwrap().len() as u64, ENTRIES / 2);
     }
 
     if cfg!(target_os = "linux") {
@@ -377,7 +377,7 @@ fn read_ahead_in_many_cursors(session: &Session, options: &SessionOptions) {
     }
 
     for mut cursor in cursors {
-        assert_eq!(cursor.take(usize::MAX).unwrap().len() as u64, ENTRIES / 2);
+        assert_eq!(cursor.next_many(usize::MAX).unwrap().len() as u64, ENTRIES / 2);
     }
 }
 

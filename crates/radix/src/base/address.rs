@@ -184,6 +184,27 @@ impl AsRef<[u8]> for Address {
     }
 }
 
+impl TryFrom<&[u8]> for Address {
+    type Error = AddressError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, AddressError> {
+        Self::new(bytes)
+    }
+}
+
+impl TryFrom<&[u8]> for Prefix {
+    type Error = AddressError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, AddressError> {
+        Self::new(bytes)
+    }
+}
+
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(Address, |text: &str| text.parse::<Address>());
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(Prefix, |text: &str| text.parse::<Prefix>());
+
 impl From<Address> for Prefix {
     fn from(address: Address) -> Self {
         address.0
@@ -240,6 +261,10 @@ mod tests {
             assert_eq!(text.parse::<Address>(), Err(error), "{text:?}");
         }
 
+        let bytes: &[u8] = &[0xAB, 0xCD];
+        assert_eq!(Address::try_from(bytes), "abcd".parse());
+        assert_eq!(Address::try_from(&[][..]), Err(AddressError::Empty));
+        assert_eq!(Prefix::try_from(&[0; 36][..]), Err(AddressError::TooLong { bytes: 36 }));
         assert_eq!("".parse::<Prefix>(), Ok(Prefix::EMPTY));
         assert_eq!("a".parse::<Prefix>(), Err(AddressError::OddLength { chars: 1 }));
     }

@@ -155,13 +155,12 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidAddress { .. }
-            | Self::DuplicateAddress { .. }
             | Self::InvalidRoot { .. }
-            | Self::TreeExists { .. }
             | Self::InvalidTreeName { .. }
             | Self::ValueTooLarge { .. }
             | Self::Size { .. }
-            | Self::Aborted => ErrorKind::BadInput,
+            | Self::Aborted => ErrorKind::InvalidInput,
+            Self::DuplicateAddress { .. } | Self::TreeExists { .. } => ErrorKind::AlreadyExists,
             Self::AddressNotFound { .. }
             | Self::PrefixNotFound { .. }
             | Self::UnknownRoot { .. }
@@ -185,6 +184,8 @@ impl Error {
         }
     }
 }
+
+terrane_io::error_kind_questions!(Error);
 
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -25,6 +25,16 @@ impl NodeHash {
     ]);
 }
 
+impl Default for NodeHash {
+    /// The root of the empty state.
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+#[cfg(feature = "serde")]
+terrane_io::serde_as_text!(NodeHash, |text: &str| text.parse::<NodeHash>());
+
 impl fmt::Display for NodeHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -38,6 +38,7 @@ pub(super) const HEAD_KEY: &[u8] = b"n";
 /// The number of a version, of all trees of a store: later commits have greater ones, and none is
 /// given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct VersionId(pub(crate) u64);
 
 impl std::fmt::Display for VersionId {

@@ -1,5 +1,11 @@
 //! Iterator over the values of a state in the order of their addresses, from one snapshot.
+//!
+//! The work that is left is a sequence in the order of addresses. Each end of the iterator takes
+//! work from its end of the sequence and puts the parts of a node back there. So the ends meet
+//! without further care, and no leaf comes twice.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::base::address::{Address, Prefix};
@@ -28,6 +34,8 @@ impl View<'_> {
 
 /// Order of leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Order {
     /// From the least address on.
     #[default]
@@ -36,15 +44,26 @@ pub enum Order {
     Descending,
 }
 
-/// Work that is left: a stack, the next on top.
+impl Order {
+    /// The order from the other end.
+    fn reversed(self) -> Self {
+        match self {
+            Self::Ascending => Self::Descending,
+            Self::Descending => Self::Ascending,
+        }
+    }
+}
+
+/// Work that is left.
 enum Pending {
     Edge(Prefix, Edge),
     Leaf(Prefix, Arc<[u8]>),
-    /// Children from a position on, or, descending, before it.
-    Children(Prefix, Arc<Branch>, usize),
+    /// Children at these positions.
+    Children(Prefix, Arc<Branch>, Range<usize>),
 }
 
-/// The leaves of a state; see [`Tree::leaves`](crate::Tree::leaves). After an error it ends.
+/// The leaves of a state, a double-ended iterator; see [`Tree::leaves`](crate::Tree::leaves). After
+/// an error it ends.
 ///
 /// Cost: reads each node once that is not in memory.
 pub struct Leaves<'a> {
@@ -52,7 +71,8 @@ pub struct Leaves<'a> {
     view: View<'a>,
     root: Root,
     order: Order,
-    pending: Vec<Pending>,
+    /// By address, whatever the order.
+    pending: VecDeque<Pending>,
 }
 
 impl std::fmt::Debug for Leaves<'_> {
@@ -96,22 +116,22 @@ impl<'a> Leaves<'a> {
         from: Option<&Address>,
         order: Order,
     ) -> Result<Self> {
-        let mut leaves = Self { inner, view, root, order, pending: Vec::new() };
+        let mut leaves = Self { inner, view, root, order, pending: VecDeque::new() };
         let Some(edge) = edge else { return Ok(leaves) };
-        leaves.pending.push(Pending::Edge(Prefix::EMPTY, edge.clone()));
+        leaves.pending.push_back(Pending::Edge(Prefix::EMPTY, edge.clone()));
         let Some(from) = from.map(Address::as_bytes) else { return Ok(leaves) };
 
         // Opens the nodes that the address leads through and drops all leaves before it.
-        while let Some(next) = leaves.pending.pop() {
+        while let Some(next) = leaves.pop(order) {
             match next {
                 Pending::Edge(path, edge) => {
                     let mut end = path;
                     end.extend(edge.extension.as_bytes());
                     let end = end.as_bytes();
                     if from.starts_with(end) {
-                        leaves.open(path, &edge)?;
+                        leaves.open(order, path, &edge)?;
                     } else if (end > from) == (order == Order::Ascending) {
-                        leaves.pending.push(Pending::Edge(path, edge));
+                        leaves.push(order, Pending::Edge(path, edge));
                         break;
                     }
                 }
@@ -121,19 +141,35 @@ impl<'a> Leaves<'a> {
                         Order::Descending => path.as_bytes() <= from,
                     };
                     if is_in {
-                        leaves.pending.push(Pending::Leaf(path, value));
+                        leaves.push(order, Pending::Leaf(path, value));
                         break;
                     }
                 }
-                children @ Pending::Children(..) => leaves.expand(children),
+                Pending::Children(path, branch, left) => leaves.expand(order, path, branch, left),
             }
         }
 
         Ok(leaves)
     }
 
-    /// Replaces an edge by the value and children of its node.
-    fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
+    /// Takes the work at the end where an order begins.
+    fn pop(&mut self, order: Order) -> Option<Pending> {
+        match order {
+            Order::Ascending => self.pending.pop_front(),
+            Order::Descending => self.pending.pop_back(),
+        }
+    }
+
+    /// Puts work to the end where an order begins.
+    fn push(&mut self, order: Order, work: Pending) {
+        match order {
+            Order::Ascending => self.pending.push_front(work),
+            Order::Descending => self.pending.push_back(work),
+        }
+    }
+
+    /// Puts the value and children of the node of an edge in place of the edge.
+    fn open(&mut self, order: Order, mut path: Prefix, edge: &Edge) -> Result<()> {
         path.extend(edge.extension.as_bytes());
         let (value, branch) = match &edge.end {
             Node::Leaf(value) => (Some(Arc::clone(value)), None),
@@ -148,47 +184,41 @@ impl<'a> Leaves<'a> {
 
         let value = value.map(|value| Pending::Leaf(path, value));
         let children = branch.map(|branch| {
-            let at = if self.order == Order::Ascending { 0 } else { branch.len() };
-            Pending::Children(path, branch, at)
+            let all = 0..branch.len();
+            Pending::Children(path, branch, all)
         });
 
-        // The value has the least address of all below, so it comes first, or last if descending.
-        match self.order {
-            Order::Ascending => self.pending.extend(children.into_iter().chain(value)),
-            Order::Descending => self.pending.extend(value.into_iter().chain(children)),
+        // The value of a node has the least address below it, so the end that goes up puts it last.
+        let parts = match order {
+            Order::Ascending => [children, value],
+            Order::Descending => [value, children],
+        };
+        for part in parts.into_iter().flatten() {
+            self.push(order, part);
         }
 
         Ok(())
     }
 
-    /// Pushes the next child on top of the rest.
-    fn expand(&mut self, children: Pending) {
-        let Pending::Children(path, branch, at) = children else { return };
-        let (next, rest) = match self.order {
-            Order::Ascending => (at, at + 1),
-            // Before position 0 there is nothing: the wrapped position lies behind all children.
-            Order::Descending => (at.wrapping_sub(1), at.wrapping_sub(1)),
+    /// Puts the next child before the rest of them.
+    fn expand(&mut self, order: Order, path: Prefix, branch: Arc<Branch>, mut left: Range<usize>) {
+        let next = match order {
+            Order::Ascending => left.next(),
+            Order::Descending => left.next_back(),
         };
-
-        if next >= branch.len() {
-            return;
-        }
+        let Some(next) = next else { return };
 
         let mut below = path;
         below.extend(&[branch.token_at(next)]);
         let edge = Pending::Edge(below, branch.edge_at(next).to_edge());
-        self.pending.push(Pending::Children(path, branch, rest));
-
-        self.pending.push(edge);
+        self.push(order, Pending::Children(path, branch, left));
+        self.push(order, edge);
     }
-}
 
-impl Iterator for Leaves<'_> {
-    type Item = Result<(Address, Vec<u8>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+    /// Gives the next leaf in an order.
+    fn give(&mut self, order: Order) -> Option<Result<(Address, Vec<u8>)>> {
         loop {
-            match self.pending.pop()? {
+            match self.pop(order)? {
                 Pending::Leaf(path, value) => {
                     let address = Address::try_from(path).map_err(|_| Error::Corruption {
                         root: Some(self.root),
@@ -202,13 +232,27 @@ impl Iterator for Leaves<'_> {
                     return Some(address.map(|address| (address, value.to_vec())));
                 }
                 Pending::Edge(path, edge) => {
-                    if let Err(error) = self.open(path, &edge) {
+                    if let Err(error) = self.open(order, path, &edge) {
                         self.pending.clear();
                         return Some(Err(error));
                     }
                 }
-                children @ Pending::Children(..) => self.expand(children),
+                Pending::Children(path, branch, left) => self.expand(order, path, branch, left),
             }
         }
+    }
+}
+
+impl Iterator for Leaves<'_> {
+    type Item = Result<(Address, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.give(self.order)
+    }
+}
+
+impl DoubleEndedIterator for Leaves<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.give(self.order.reversed())
     }
 }

@@ -2,6 +2,9 @@
 
 /// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct Options {
     /// Bytes of the cache of nodes.
     pub cache_bytes: usize,
@@ -14,5 +17,19 @@ impl Default for Options {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { cache_bytes: 64 << 20, threads }
+    }
+}
+
+impl Options {
+    /// Sets [`cache_bytes`](Self::cache_bytes).
+    #[must_use]
+    pub fn cache_bytes(self, cache_bytes: usize) -> Self {
+        Self { cache_bytes, ..self }
+    }
+
+    /// Sets [`threads`](Self::threads).
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 }

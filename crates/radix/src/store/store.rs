@@ -41,6 +41,7 @@ pub struct Tree {
 
 /// A retained version of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct VersionInfo {
     /// Its number; later commits have greater ones.
     pub id: VersionId,

@@ -54,11 +54,28 @@ pub struct Committed {
 
 /// Options of pruning a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct PruneOptions {
     /// Keeps the last version of a root that has two or more retained children.
     pub keep_fork_points: bool,
     /// Returns the hashes of the removed nodes, and not only their number. Costs hashing them.
     pub list: bool,
+}
+
+impl PruneOptions {
+    /// Sets [`keep_fork_points`](Self::keep_fork_points).
+    #[must_use]
+    pub fn keep_fork_points(self, keep_fork_points: bool) -> Self {
+        Self { keep_fork_points, ..self }
+    }
+
+    /// Sets [`list`](Self::list).
+    #[must_use]
+    pub fn list(self, list: bool) -> Self {
+        Self { list, ..self }
+    }
 }
 
 /// Outcome of pruning a root.

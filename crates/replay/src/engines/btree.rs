@@ -172,7 +172,7 @@ impl Btree {
             }
         }
 
-        let config = Config::variable().with_memory(MEMORY_BYTES);
+        let config = Config::variable().memory_bytes(MEMORY_BYTES);
         let index = Index::open_or_create(disk.clone(), dir, &config)?;
         let shared = Shared {
             index,
@@ -211,7 +211,7 @@ impl Shared {
     fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
         let mut snapshots = Vec::new();
         let mut cursor = self.index.prefix(&[0; 4])?;
-        while let Some((key, value)) = cursor.next()? {
+        while let Some((key, value)) = cursor.next_ref()? {
             let text = |bytes: &[u8]| {
                 String::from_utf8(bytes.to_vec())
                     .map_err(|_| corrupt("a snapshot's name is no text"))
@@ -275,7 +275,7 @@ impl Shared {
             let mut keys = Vec::new();
             let mut cursor = self.index.prefix(prefix)?;
             while keys.len() < CHUNK
-                && let Some((key, _)) = cursor.next()?
+                && let Some((key, _)) = cursor.next_ref()?
             {
                 keys.push(key.to_vec());
             }
@@ -507,7 +507,7 @@ struct BtreeCursor<'a> {
 
 /// Key without its table, and head.
 fn next_stored(stored: &mut terrane::btree::Cursor) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-    let next = stored.next()?;
+    let next = stored.next_ref()?;
     Ok(next.map(|(key, head)| (key[5..].to_vec(), head.to_vec())))
 }
 

@@ -44,14 +44,12 @@ impl Default for Settings {
 
 impl Settings {
     fn options(self) -> Options {
-        let durability = if self.is_durable { Durability::Durable } else { Durability::Relaxed };
-        Options {
-            cache_bytes: self.cache_bytes,
-            hash_threads: self.hash_threads,
-            access: self.access,
-            durability,
-            ..Options::new(Arc::new(BtreeIndexes::default()))
-        }
+        let durability = if self.is_durable { Durability::Each } else { Durability::Buffered };
+        Options::new(Arc::new(BtreeIndexes::default()))
+            .cache_bytes(self.cache_bytes)
+            .hash_threads(self.hash_threads)
+            .access(self.access)
+            .durability(durability)
     }
 }
 

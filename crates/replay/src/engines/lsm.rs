@@ -118,7 +118,7 @@ struct LsmCursor(terrane::lsm::Cursor);
 
 impl Cursor for LsmCursor {
     fn next(&mut self) -> Result<Option<Entry>> {
-        let record = self.0.next()?;
+        let record = self.0.next().transpose()?;
         Ok(record.map(|record| Entry { key: record.key, value: record.value.into_vec() }))
     }
 }

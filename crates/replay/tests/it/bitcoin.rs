@@ -91,7 +91,7 @@ fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states()
         let mut diff = before.diff(&after).unwrap();
         let mut spent = 0;
         let mut found = BTreeMap::new();
-        while let Some(change) = diff.next().unwrap() {
+        while let Some(change) = diff.next().transpose().unwrap() {
             let old = change.old.value().map(<[u8]>::to_vec);
             spent += u64::from(old.is_some());
             found.insert(change.key, old);

@@ -106,8 +106,7 @@ fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
         Store::open(database, &radix::Options::default()).unwrap().into()
     } else {
         let durability = Durability::None;
-        let opening =
-            OpenOptions { back_end: Some(back_end), durability, ..OpenOptions::default() };
+        let opening = OpenOptions::default().back_end(back_end).durability(durability);
         opening.open_or_create(dir).unwrap()
     };
 

@@ -17,7 +17,7 @@ use terrane_replay::engines::engine::{self, Engine};
 use terrane_replay::engines::lsm::Lsm;
 use terrane_replay::error::Class;
 use terrane_replay::monitor::{Monitor, Phase};
-use terrane_testkit::effort::places;
+use terrane_testkit::sweep::Sweep;
 
 /// Number of reported blocks, each of which was durable before its report.
 #[derive(Default)]
@@ -102,11 +102,9 @@ impl Case {
         replay(engine, std::slice::from_ref(&self.path), &options, watcher)
     }
 
-    /// The report of an undisturbed replay, and the calls that it took.
-    fn undisturbed(&self) -> (Report, u64) {
-        let disk = SimDisk::new(1);
-        let report = self.run(&disk, &mut Watcher::default()).unwrap();
-        (report, disk.calls())
+    /// The report of an undisturbed replay.
+    fn undisturbed(&self) -> Report {
+        self.run(&SimDisk::new(1), &mut Watcher::default()).unwrap()
     }
 
     /// Resumes on a disk after a fault.
@@ -123,36 +121,39 @@ impl Case {
 #[test]
 fn a_loss_of_power_at_any_call_costs_nothing_durable() {
     for case in cases() {
-        let (expected, calls) = case.undisturbed();
-        assert!(calls > 50, "{calls} calls");
-        for call in 0..calls {
-            let disk = SimDisk::new(1);
-            disk.set_plan(FaultPlan::crash_at(call));
-            let mut watcher = Watcher::default();
-            // Failures of the last calls may have no consequence.
-            let outcome = case.run(&disk, &mut watcher);
-            for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
-                let context = format!("crash at call {call}, {survival:?}, then {outcome:?}");
-                let report = case.resume(&disk.after_crash(survival), &expected, &context);
-                if case.history == STRAIGHT {
-                    assert!(report.blocks + watcher.blocks <= expected.blocks, "{context}");
-                }
-            }
-        }
+        let expected = case.undisturbed();
+        let images = Sweep::whole(1).crash(
+            |disk| {
+                let mut watcher = Watcher::default();
+                // Failures of the last calls may have no consequence.
+                let outcome = case.run(disk, &mut watcher);
+                (format!("{outcome:?}"), watcher.blocks)
+            },
+            |crash| {
+                let survivals =
+                    [Survival::Nothing, Survival::Everything, Survival::Torn(crash.call)];
+                let (outcome, blocks) = crash.run;
+                crash.power_losses(survivals, |image| {
+                    let report = case.resume(&image.disk, &expected, outcome);
+                    if case.history == STRAIGHT {
+                        assert!(report.blocks + blocks <= expected.blocks, "{outcome}");
+                    }
+                })
+            },
+        );
+        assert!(images > 150, "{images}");
     }
 }
 
 #[test]
 fn a_failing_call_is_reported_and_costs_nothing_durable() {
     for case in cases() {
-        let (expected, calls) = case.undisturbed();
+        let expected = case.undisturbed();
         for kind in FaultKind::ERRORS {
-            for call in places(0..calls, 4, 1) {
-                let disk = SimDisk::new(1);
-                disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
+            Sweep::sampled(1, 4).fault(kind, Some(Repeat::Once), |disk, _| {
                 let mut watcher = Watcher::default();
-                let outcome = case.run(&disk, &mut watcher);
-                let context = format!("{kind:?} at call {call}, then {outcome:?}");
+                let outcome = case.run(disk, &mut watcher);
+                let context = format!("{outcome:?}");
                 if let Err(error) = &outcome {
                     assert_ne!(error.class(), Class::Input, "{context}");
                 }
@@ -161,7 +162,7 @@ fn a_failing_call_is_reported_and_costs_nothing_durable() {
                 if case.history == STRAIGHT {
                     assert!(report.blocks + watcher.blocks <= expected.blocks, "{context}");
                 }
-            }
+            });
         }
     }
 }
@@ -169,7 +170,7 @@ fn a_failing_call_is_reported_and_costs_nothing_durable() {
 #[test]
 fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
     let case = Case::new(STRAIGHT, lsm);
-    let (expected, _) = case.undisturbed();
+    let expected = case.undisturbed();
 
     let mut failed = 0;
     for blocks in 0..64 {

@@ -162,12 +162,12 @@ impl Error {
             Self::NotBuilt { .. } => ErrorKind::Unsupported,
             Self::Absent { .. } => ErrorKind::NotFound,
             Self::Foreign { .. } | Self::Unfinished { .. } | Self::Refused(_) => {
-                ErrorKind::BadInput
+                ErrorKind::InvalidInput
             }
-            Self::Disk(error) => error.error_kind(),
+            Self::Disk(error) => error.kind(),
             Self::Io { path, source } => {
                 let source = io::Error::from(source.kind());
-                disk::Error::io("open", path, source).error_kind()
+                disk::Error::io("open", path, source).kind()
             }
             Self::Locked { .. } => ErrorKind::Locked,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
@@ -178,3 +178,5 @@ impl Error {
         Self::Io { path: path.to_owned(), source }
     }
 }
+
+terrane_io::error_kind_questions!(Error);

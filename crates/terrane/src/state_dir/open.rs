@@ -77,12 +77,13 @@ impl Deref for OpenStore {
 /// use terrane::state_dir::{BackEnd, OpenOptions};
 ///
 /// # fn main() -> Result<(), terrane::state_dir::Error> {
-/// let options = OpenOptions::new(BackEnd::Lsm).with_durability(Durability::Group);
+/// let options = OpenOptions::new(BackEnd::Lsm).durability(Durability::Group);
 /// let store = options.open_or_create(Path::new("/var/lib/node/state"))?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// Back-end that the store must have; `None` accepts any, and creates [`BackEnd::Lsm`].
     pub back_end: Option<BackEnd>,
@@ -122,26 +123,45 @@ impl OpenOptions {
 
     /// Sets the durability of commits. A back-end that lacks the level refuses to open.
     #[must_use]
-    pub fn with_durability(self, durability: Durability) -> Self {
+    pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
+    }
+
+    /// Sets the back-end that the store must have. `None` accepts any.
+    #[must_use]
+    pub fn back_end(self, back_end: impl Into<Option<BackEnd>>) -> Self {
+        Self { back_end: back_end.into(), ..self }
+    }
+
+    /// Sets the options of the radix store itself.
+    #[must_use]
+    pub fn options(self, options: Options) -> Self {
+        Self { options, ..self }
     }
 
     /// Opens the store for reading: nothing is changed, and another process may write the store
     /// meanwhile.
     #[must_use]
     pub fn read_only(self) -> Self {
-        Self { is_read_only: true, ..self }
+        self.is_read_only(true)
+    }
+
+    /// Sets [`is_read_only`](Self::is_read_only).
+    #[must_use]
+    pub fn is_read_only(self, is_read_only: bool) -> Self {
+        Self { is_read_only, ..self }
     }
 
     /// Sets the URLs of the Redis servers: one server, or several servers of one cluster.
     #[must_use]
-    pub fn with_redis(
-        self,
-        urls: impl IntoIterator<Item = impl Into<String>>,
-        password: Password,
-    ) -> Self {
-        let redis_urls = urls.into_iter().map(Into::into).collect();
-        Self { redis_urls, redis_password: password, ..self }
+    pub fn redis_urls(self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { redis_urls: urls.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Sets the source of the password of the Redis servers.
+    #[must_use]
+    pub fn redis_password(self, redis_password: Password) -> Self {
+        Self { redis_password, ..self }
     }
 
     /// Opens the store of a directory.

@@ -45,12 +45,12 @@ impl Subject for InDirectories {
 }
 
 fn lsm(dir: &Path, indexes: &[&str]) -> Result<Arc<dyn Database>> {
-    let options = LsmOptions::default().with_durability(Durability::None);
+    let options = LsmOptions::default().durability(Durability::None);
     Ok(Arc::new(LsmDatabase::open(RealDisk::auto(), dir, indexes, &options)?))
 }
 
 fn btree(dir: &Path, indexes: &[&str]) -> Result<Arc<dyn Database>> {
-    let options = BtreeOptions::default().with_durability(Durability::None);
+    let options = BtreeOptions::default().durability(Durability::None);
     Ok(Arc::new(BtreeDatabase::open(RealDisk::auto(), dir, indexes, &options)?))
 }
 
@@ -78,7 +78,7 @@ fn the_state_on_lmdb() {
     use terrane_backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
 
     let open: Open = |dir, indexes| {
-        let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
+        let options = LmdbOptions::default().sync(SyncMode::None);
         Ok(Arc::new(LmdbDatabase::open(dir.with_extension("mdb"), indexes, &options)?))
     };
     check_all(&mut InDirectories::new(open), by_effort(2_000, 100_000));
@@ -91,12 +91,9 @@ fn the_state_on_sqlite() {
 
     let open: Open = |dir, indexes| {
         let file = SqliteOptions::file(dir.with_extension("sqlite"));
-        let options = SqliteOptions {
-            synchronous: Synchronous::Off,
-            // A compaction in whose way snapshots are waits so long.
-            busy_timeout: Duration::from_millis(50),
-            ..file
-        };
+        // A compaction in whose way snapshots are waits so long.
+        let busy_timeout = Duration::from_millis(50);
+        let options = file.synchronous(Synchronous::Off).busy_timeout(busy_timeout);
         Ok(Arc::new(SqliteDatabase::open(indexes, &options)?))
     };
     check_all(&mut InDirectories::new(open), by_effort(500, 5_000));
@@ -116,8 +113,8 @@ fn the_state_on_redis() {
         }
 
         fn reopen(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
-            let options = Options::server(self.0.url()).with_prefix(format!("store-{}", self.1));
-            Ok(Arc::new(Redis::open(options.with_indexes(indexes.iter().copied()))?))
+            let options = Options::server(self.0.url()).prefix(format!("store-{}", self.1));
+            Ok(Arc::new(Redis::open(options.indexes(indexes.iter().copied()))?))
         }
 
         fn is_persistent(&self) -> bool {

@@ -25,8 +25,9 @@ use terrane_radix::{
     Tree,
 };
 use terrane_testkit::draw::Draw;
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::{Loss, Sweep};
 use terrane_testkit::{ChaCha8Rng, RngCore};
 
 use super::histories::{Model, batch, check_all};
@@ -35,7 +36,11 @@ const DIR: &str = "/store";
 const NAMES: [&str; 2] = ["one", "two"];
 /// The keys of the metadata map.
 const KEYS: [&[u8]; 2] = [b"height", b"tip"];
-const LIST: PruneOptions = PruneOptions { keep_fork_points: false, list: true };
+
+/// A pruning that keeps no fork points and lists what it removes.
+fn prune_options() -> PruneOptions {
+    PruneOptions::default().keep_fork_points(false).list(true)
+}
 
 /// An engine with buffers so small that each step goes on to runs or leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,14 +57,14 @@ impl Engine {
         let dir = Path::new(DIR);
         let durability = if self == Self::LsmGroup { Durability::Group } else { Durability::Each };
         if self == Self::Btree {
-            let mut options = BtreeOptions::default().with_durability(durability);
+            let mut options = BtreeOptions::default().durability(durability);
             options.memory_bytes = 1 << 20;
             options.buffer_bytes = Some(2_000);
             options.log_bytes_max = 64 << 10;
             return Ok(Arc::new(BtreeDatabase::open(disk, dir, &INDEXES, &options)?));
         }
 
-        let mut options = LsmOptions::default().with_durability(durability);
+        let mut options = LsmOptions::default().durability(durability);
         options.write_buffer_bytes = Some(2_000);
         options.log_bytes_max = Some(64 << 10);
         Ok(Arc::new(LsmDatabase::open(disk, dir, &INDEXES, &options)?))
@@ -69,7 +74,7 @@ impl Engine {
     fn open(self, disk: &Arc<SimDisk>) -> Result<Store> {
         let database = self.database(disk.clone())?;
         assert_eq!(database.guarantee().power_loss, PowerLoss::EveryCommit);
-        Store::open(database, &Options { cache_bytes: 1 << 10, threads: 1 })
+        Store::open(database, &Options::default().cache_bytes(1 << 10).threads(1))
     }
 }
 
@@ -294,7 +299,7 @@ fn perform_together(store: &Store, operations: &[Operation]) -> Result<()> {
                 assert_eq!(committed.root, *root);
             }
             Operation::Prune { tree, root, outcome } => {
-                assert_eq!(transaction.prune(NAMES[*tree], root, &LIST)?, *outcome);
+                assert_eq!(transaction.prune(NAMES[*tree], root, &prune_options())?, *outcome);
             }
             Operation::Metadata { key, value } => {
                 transaction.set_metadata(KEYS[*key], value.as_deref())?;
@@ -392,30 +397,23 @@ fn survival(rng: &mut ChaCha8Rng, disk: &SimDisk) -> Survival {
     }
 }
 
-/// How many calls a script takes.
-fn calls(script: &Script, engine: Engine, seed: u64) -> u64 {
-    let disk = SimDisk::new(seed);
-    assert_eq!(script.run(engine, &disk, 0), script.steps.len());
-    disk.calls()
-}
-
 fn crash_at_each_call(name: &str, engine: Engine) {
     let mut images = 0;
     for_each_seed(name, 1, |rng, seed| {
         let script = Script::draw(rng);
-        for call in places(0..calls(&script, engine, seed), 12, seed) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan::crash_at(call));
-            let done = script.run(engine, &disk, 0);
-            for survival in [Survival::Nothing, survival(rng, &disk), survival(rng, &disk)] {
-                script.check_image(engine, &disk.after_crash(survival), done);
-                images += 1;
-            }
-            if rng.chance(1, 3) {
-                script.check_image(engine, &disk.process_kill(), done);
-                images += 1;
-            }
-        }
+        let workload = |disk: &Arc<SimDisk>| {
+            let done = script.run(engine, disk, 0);
+            assert!(disk.has_crashed() || done == script.steps.len());
+            done
+        };
+        images += Sweep::sampled(seed, 12).crash(workload, |crash| {
+            let [one, other] = [(); 2].map(|()| survival(rng, crash.disk));
+            let power = [Survival::Nothing, one, other].map(Loss::Power);
+            let process = rng.chance(1, 3).then_some(Loss::Process);
+            crash.images(power.into_iter().chain(process), |image| {
+                script.check_image(engine, &image.disk, *crash.run);
+            })
+        });
     });
 
     assert!(images > by_effort(25, 300), "{images}");
@@ -534,17 +532,16 @@ fn a_step_that_fails_has_changed_nothing() {
     for_each_seed("a_step_that_fails_has_changed_nothing", 1, |rng, seed| {
         let script = Script::draw(rng);
         for (engine, every) in [(Engine::LsmGroup, 3), (Engine::LsmEach, 3), (Engine::Btree, 1)] {
-            let calls = calls(&script, engine, seed);
-            let every = every * by_effort(16, 1);
             for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::FailedSync] {
                 let mut failed = 0;
                 let mut poisoned = 0;
-                for call in (rng.below(every)..calls).step_by(every as usize) {
-                    let plan = FaultPlan::fail(call, kind, Repeat::Once);
-                    let outcome = script.run_under(plan, engine, &SimDisk::new(seed));
+                let sweep = Sweep::sampled(seed, 16).one_in(every);
+                sweep.fault(kind, Some(Repeat::Once), |disk, fault| {
+                    let plan = FaultPlan { fail: fault, ..FaultPlan::default() };
+                    let outcome = script.run_under(plan, engine, disk);
                     failed += u32::from(outcome.0);
                     poisoned += u32::from(outcome.1);
-                }
+                });
 
                 assert!(failed > by_effort(1, 20), "{engine:?} {kind:?}: {failed}");
                 let is_common = kind == FaultKind::FailedSync;

@@ -227,7 +227,7 @@ impl Damage {
 
         drop(transaction);
         let mut transaction = store.transaction().unwrap();
-        let options = PruneOptions { list: true, ..PruneOptions::default() };
+        let options = PruneOptions::default().list(true);
         if let Err(error) = transaction.prune(state.tree, &state.root, &options) {
             self.is_told(&error, state, None);
         }
@@ -254,7 +254,7 @@ impl Damage {
     fn examine(&self, database: Arc<dyn Database>, states: &[State]) -> Found {
         let mut found = Found::default();
         // Nothing is kept in memory, so that each reads for itself.
-        let store = match Store::open(database, &Options { cache_bytes: 0, threads: 1 }) {
+        let store = match Store::open(database, &Options::default().cache_bytes(0).threads(1)) {
             Ok(store) => store,
             Err(Error::CorruptRecord { .. }) => return Found { by_store: true, ..found },
             Err(Error::Unsupported(_)) if self.is_sealed => return found,

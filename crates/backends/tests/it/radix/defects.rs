@@ -106,8 +106,8 @@ fn equal_values_are_listed_under_their_own_addresses(store: &Store) {
 
 fn a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
     let tree = tree(store);
-    let keeping = PruneOptions { keep_fork_points: true, list: true };
-    for options in [PruneOptions { list: true, ..PruneOptions::default() }, keeping] {
+    let keeping = PruneOptions::default().keep_fork_points(true).list(true);
+    for options in [PruneOptions::default().list(true), keeping] {
         let parent = commit(&tree, &Root::EMPTY, &[set("aa0000", "0"), set("bb", "1")]);
         let forks: Vec<Root> =
             (1..4).map(|n| commit(&tree, &parent, &[set("aa0000", format!("{n}"))])).collect();

@@ -771,7 +771,7 @@ fn a_missing_row_is_named_by_all_that_reads_it() {
         };
 
         change(None);
-        let options = Options { cache_bytes: 0, threads: 1 };
+        let options = Options::default().cache_bytes(0).threads(1);
         let damaged = Store::open(Arc::clone(&database), &options).unwrap();
         let tree = tree(&damaged);
         let is_corruption = |error: &Error| matches!(error, Error::Corruption { .. });

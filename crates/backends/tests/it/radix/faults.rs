@@ -131,7 +131,7 @@ fn all_leaves(store: &Store) -> States {
 
 fn open(database: &Arc<Faulty>, cache_bytes: usize) -> Store {
     let database: Arc<dyn Database> = Arc::clone(database) as _;
-    Store::open(database, &Options { cache_bytes, threads: 1 }).unwrap()
+    Store::open(database, &Options::default().cache_bytes(cache_bytes).threads(1)).unwrap()
 }
 
 struct Trial<'a> {
@@ -278,7 +278,7 @@ fn a_transaction_that_failed_half_way_cannot_be_finished(subject: &mut dyn Subje
 fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
     let memory: Arc<dyn Database> = Arc::new(terrane_kv::Memory::new(&INDEXES).unwrap());
     let database = Faulty::new(Arc::clone(&memory));
-    let options = Options { cache_bytes: 0, threads: 1 };
+    let options = Options::default().cache_bytes(0).threads(1);
     let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options).unwrap();
     let tree = store.create_tree("tree").unwrap();
     let long = vec![7; 200];
@@ -330,7 +330,7 @@ fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
 #[test]
 fn a_row_that_is_too_large_for_the_database_is_told_as_a_size() {
     let database = Faulty::new(Arc::new(terrane_kv::Memory::new(&INDEXES).unwrap()));
-    let options = Options { cache_bytes: 0, threads: 1 };
+    let options = Options::default().cache_bytes(0).threads(1);
     let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options).unwrap();
     let tree = store.create_tree("tree").unwrap();
     database.fail(Call::Write, 0, Fault::Size);

@@ -190,6 +190,22 @@ fn read(rng: &mut impl Draw, tree: &Tree, version: &Version) {
     }
 
     assert_eq!(found, expected);
+
+    // Both ends in random turns give each leaf once.
+    let mut leaves = tree.leaves_from(&version.root, from, order).unwrap();
+    let mut rest = expected.iter();
+    loop {
+        let (leaf, wanted) = if rng.below(2) == 0 {
+            (leaves.next(), rest.next())
+        } else {
+            (leaves.next_back(), rest.next_back())
+        };
+        assert_eq!(leaf.map(|leaf| leaf.unwrap().0.as_bytes().to_vec()).as_ref(), wanted);
+        if wanted.is_none() {
+            break;
+        }
+    }
+    assert!(leaves.next().is_none() && leaves.next_back().is_none());
 }
 
 pub(super) fn check(subject: &mut dyn Subject, operations: u64) {

@@ -160,7 +160,8 @@ fn parents_are_the_nearest_retained_ancestors(store: &Store) {
                 let children =
                     ids.iter().filter(|child| forest.parent(**child) == Some(id)).count();
                 let keep_fork_points = rng.chance(1, 2);
-                let options = PruneOptions { keep_fork_points, list: false };
+                let options =
+                    PruneOptions::default().keep_fork_points(keep_fork_points).list(false);
                 let pruned = tree.prune_with(&forest.roots[&id], &options).unwrap();
 
                 if keep_fork_points && children > 1 {

@@ -20,7 +20,7 @@ use super::words::{assert_whole, commit, content, leaves, prune, set};
 use super::{fresh, reopened};
 
 fn open(database: &Arc<dyn Database>) -> Result<Store, Error> {
-    Store::open(Arc::clone(database), &Options { cache_bytes: 0, threads: 1 })
+    Store::open(Arc::clone(database), &Options::default().cache_bytes(0).threads(1))
 }
 
 /// The roots that are whole, by trees' names.

@@ -29,7 +29,7 @@ const NAMES: [&str; 2] = ["one", "two"];
 
 /// Everything fits into memory, so that what is there is what answers.
 fn open(database: &Arc<dyn Database>) -> Store {
-    Store::open(Arc::clone(database), &Options { cache_bytes: 64 << 20, threads: 1 }).unwrap()
+    Store::open(Arc::clone(database), &Options::default().cache_bytes(64 << 20).threads(1)).unwrap()
 }
 
 fn in_memory() -> Arc<dyn Database> {
@@ -126,7 +126,7 @@ fn two_stores_over_one_handle_on_lsm_tables_agree() {
     use terrane_kv::Durability;
 
     let folder = tempfile::tempdir().unwrap();
-    let options = LsmOptions::default().with_durability(Durability::None);
+    let options = LsmOptions::default().durability(Durability::None);
     let opened = LsmDatabase::open(RealDisk::auto(), folder.path(), &INDEXES, &options).unwrap();
     let database: Arc<dyn Database> = Arc::new(opened);
     two_stores_agree([&database, &database], 200);
@@ -139,7 +139,7 @@ fn two_connections_of_sqlite_agree() {
     let folder = tempfile::tempdir().unwrap();
     let databases: [Arc<dyn Database>; 2] = std::array::from_fn(|_| {
         let file = SqliteOptions::file(folder.path().join("store.sqlite"));
-        let options = SqliteOptions { synchronous: Synchronous::Off, ..file };
+        let options = file.synchronous(Synchronous::Off);
         Arc::new(SqliteDatabase::open(&INDEXES, &options).unwrap()) as _
     });
     two_stores_agree([&databases[0], &databases[1]], 200);
@@ -151,7 +151,7 @@ const PLACE: &str = "TERRANE_TEST_SHARED_LMDB";
 fn lmdb(path: &Path) -> Arc<dyn Database> {
     use terrane_backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
 
-    let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
+    let options = LmdbOptions::default().sync(SyncMode::None);
     Arc::new(LmdbDatabase::open(path, &INDEXES, &options).unwrap())
 }
 

@@ -101,7 +101,7 @@ fn step(transaction: &mut terrane_radix::Transaction<'_>, one: &Root, two: &Root
     let first = transaction.commit("one", one, &[set("aa0000", "2")]).unwrap().root;
     let last = transaction.commit_with("one", &first, &[set("cc", "c")], b"height 3").unwrap().root;
     let of_two = transaction.commit("two", two, &[delete("aa0000"), set("dd", "d")]).unwrap().root;
-    let options = PruneOptions { list: true, ..PruneOptions::default() };
+    let options = PruneOptions::default().list(true);
 
     for (root, count) in [(one, 1), (&first, 1)] {
         // The leaf of `one` is in `two` as well, and so are the nodes above it but the root.
@@ -216,7 +216,7 @@ fn many_prunes_and_commits_in_one_transaction(store: &Store) {
     for round in 1..30u8 {
         let value = vec![round; if round % 2 == 0 { 3 } else { 90 }];
         let next = transaction.commit("one", &root, &[set("aa0000", &value)]).unwrap().root;
-        let options = PruneOptions { keep_fork_points: true, list: false };
+        let options = PruneOptions::default().keep_fork_points(true).list(false);
         let pruned = transaction.prune("one", &root, &options).unwrap();
         assert!(matches!(pruned, Pruned::Removed { .. }), "{pruned:?}");
         assert_eq!(transaction.prune("one", &root, &options).unwrap(), Pruned::Unknown);
@@ -225,7 +225,7 @@ fn many_prunes_and_commits_in_one_transaction(store: &Store) {
 
     let fork = transaction.commit("one", &root, &[set("cc", "1")]).unwrap().root;
     transaction.commit("one", &root, &[set("cc", "2")]).unwrap();
-    let options = PruneOptions { keep_fork_points: true, list: false };
+    let options = PruneOptions::default().keep_fork_points(true).list(false);
     assert_eq!(transaction.prune("one", &root, &options).unwrap(), Pruned::ForkPoint(2));
     assert_eq!(transaction.prune_below("one", &fork, 0).unwrap(), 1);
     assert_eq!(transaction.retain("one", &BTreeSet::from([fork])).unwrap(), 1);

@@ -198,7 +198,7 @@ impl Run<'_> {
             "prune" => {
                 let root = self.root(&step["root"]);
                 let keep_fork_points = step["keep_fork_points"].as_bool().unwrap_or(false);
-                let options = PruneOptions { keep_fork_points, list: true };
+                let options = PruneOptions::default().keep_fork_points(keep_fork_points).list(true);
                 let before = self.nodes();
                 let found = match root.parse() {
                     Ok(root) => tree(&self.store).prune_with(&root, &options),

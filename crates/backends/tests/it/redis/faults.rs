@@ -48,7 +48,7 @@ fn a_commit_that_was_lost_on_its_way_is_sent_again() {
 fn a_sync_whose_connection_broke_is_done_on_another() {
     let Some(running) = start(&["--appendonly", "no"]) else { return };
     let proxy = Proxy::new(running.server.port());
-    let options = impatient(Options::server(proxy.url())).with_durability(Durability::None);
+    let options = impatient(Options::server(proxy.url())).durability(Durability::None);
     let database = Redis::open(options).unwrap();
     put(&database, "key", b"1").unwrap();
 

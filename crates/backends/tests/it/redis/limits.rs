@@ -126,7 +126,7 @@ fn keys_of_others_are_noticed_before_anything_is_changed() {
     put(&database, "key", b"3").unwrap();
     drop((reader, database));
     running.server.command(&["SET", "{other}:meta", "another's"]).unwrap();
-    let found = Redis::open(running.options().with_prefix("other"));
+    let found = Redis::open(running.options().prefix("other"));
 
     assert!(matches!(found, Err(Error::Corruption { .. })));
 }
@@ -171,16 +171,16 @@ fn options_that_cannot_be_honoured_are_refused() {
         assert!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
     };
     let server = || Options::server("redis://127.0.0.1:1/");
-    refused(server().with_prefix(""));
-    refused(server().with_prefix("a{b}"));
-    refused(server().with_pool(0));
-    refused(server().with_lease(std::time::Duration::ZERO));
-    refused(server().with_indexes(["Upper"]));
-    refused(server().with_indexes(["twice", "twice"]));
-    refused(server().with_indexes((0..17).map(|number| format!("i{number}"))));
+    refused(server().prefix(""));
+    refused(server().prefix("a{b}"));
+    refused(server().pool(0));
+    refused(server().lease(std::time::Duration::ZERO));
+    refused(server().indexes(["Upper"]));
+    refused(server().indexes(["twice", "twice"]));
+    refused(server().indexes((0..17).map(|number| format!("i{number}"))));
     refused(Options::server("no URL"));
     refused(Options::server("rediss://127.0.0.1:1/#insecure"));
-    refused(Options::cluster(["redis://127.0.0.1:1/"]).with_database(3));
+    refused(Options::cluster(["redis://127.0.0.1:1/"]).database(3));
     refused(Options::cluster([""; 0]));
     let away = Redis::open(server());
 
@@ -191,7 +191,7 @@ fn options_that_cannot_be_honoured_are_refused() {
 fn databases_of_a_server_are_apart() {
     let Some(running) = start(&[]) else { return };
     let first = running.open();
-    let second = Redis::open(running.options().with_database(3)).unwrap();
+    let second = Redis::open(running.options().database(3)).unwrap();
     put(&first, "key", b"1").unwrap();
     assert_eq!(read(&second, "key").unwrap(), None);
 }

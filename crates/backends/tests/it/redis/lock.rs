@@ -26,7 +26,7 @@ fn a_second_opening_is_refused_until_the_first_is_closed() {
     let second = running.open();
     assert_eq!(read(&second, "key").unwrap().unwrap(), b"1");
     assert!(is_locked(Redis::open(running.options())));
-    assert!(Redis::open(running.options().with_prefix("another")).is_ok());
+    assert!(Redis::open(running.options().prefix("another")).is_ok());
     let reader = second.reader().unwrap();
     drop(second);
     assert!(is_locked(Redis::open(running.options())), "a reader keeps the store open");
@@ -38,7 +38,7 @@ fn a_second_opening_is_refused_until_the_first_is_closed() {
 
 /// Opens with a lease so short that it has run out when this returns.
 fn open_and_let_run_out(running: &Running) -> Redis {
-    let database = Redis::open(running.options().with_lease(Duration::from_millis(1))).unwrap();
+    let database = Redis::open(running.options().lease(Duration::from_millis(1))).unwrap();
     put(&database, "key", b"1").unwrap();
     while format!("{:?}", running.server.command(&["EXISTS", "{terrane}:lock"]).unwrap())
         != "int(0)"

@@ -8,9 +8,8 @@ use super::{put, read, start};
 #[test]
 fn a_password_beside_the_url_opens_a_server_that_asks_for_one() {
     let Some(running) = start(&["--requirepass", "right-word"]) else { return };
-    let with = |url: &str, word: &str| {
-        Redis::open(Options::server(url).with_password(Some(word.to_owned())))
-    };
+    let with =
+        |url: &str, word: &str| Redis::open(Options::server(url).password(Some(word.to_owned())));
     let url = running.server.url();
     let database = with(&url, "right-word").unwrap();
     put(&database, "key", b"1").unwrap();

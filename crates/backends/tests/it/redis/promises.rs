@@ -6,7 +6,7 @@ use terrane_kv::{Database, Durability, Error, PowerLoss};
 use super::{Running, impatient, put, read, start};
 
 fn takes(running: &Running, durability: Durability) -> bool {
-    match Redis::open(running.options().with_durability(durability)) {
+    match Redis::open(running.options().durability(durability)) {
         Ok(_) => true,
         Err(Error::Unsupported { .. }) => false,
         Err(error) => panic!("{error}"),
@@ -15,7 +15,7 @@ fn takes(running: &Running, durability: Durability) -> bool {
 
 #[test]
 fn more_than_the_server_gives_is_refused_at_opening() {
-    let all = [Durability::None, Durability::Async, Durability::Each, Durability::Group];
+    let all = [Durability::None, Durability::Buffered, Durability::Each, Durability::Group];
     let expected: [(&[&str], [bool; 4]); 5] = [
         (&[], [true, false, false, false]),
         (&["--save", "3600 1"], [true, true, false, false]),
@@ -123,9 +123,9 @@ fn a_log_that_was_turned_on_just_now_is_waited_for() {
     set("rdb-key-save-delay", "0");
     let early = running.open();
     let guarantee = early.guarantee();
-    assert_eq!(guarantee.durability, Durability::Async, "{}", guarantee.text);
+    assert_eq!(guarantee.durability, Durability::Buffered, "{}", guarantee.text);
     early.close().unwrap();
-    let each = running.options().with_durability(Durability::Each);
+    let each = running.options().durability(Durability::Each);
     let busy = Redis::open(impatient(each.clone()));
     assert!(matches!(busy, Err(Error::Busy { .. })), "{busy:?}");
     set("appendonly", "no");
@@ -157,7 +157,7 @@ fn open_without(
         [&["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "+@all"], commands].concat();
     running.server.command(&words).unwrap();
     let url = running.server.url().replace("//", "//limited:word@");
-    Redis::open(Options::server(url).with_durability(durability))
+    Redis::open(Options::server(url).durability(durability))
 }
 
 #[test]

@@ -20,8 +20,8 @@ struct Stores<'a> {
 impl Stores<'_> {
     fn open(&self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
         let prefix = format!("store-{}", self.number);
-        let options = self.options.clone().with_indexes(indexes.iter().copied());
-        Ok(shared(Redis::open(options.with_prefix(prefix))?))
+        let options = self.options.clone().indexes(indexes.iter().copied());
+        Ok(shared(Redis::open(options.prefix(prefix))?))
     }
 }
 
@@ -60,7 +60,7 @@ fn a_server_without_a_log_conforms() {
 #[test]
 fn a_server_that_syncs_every_commit_conforms() {
     let Some(running) = start(&["--appendonly", "yes", "--appendfsync", "always"]) else { return };
-    let options = Options::server(running.server.url()).with_durability(Durability::Each);
+    let options = Options::server(running.server.url()).durability(Durability::Each);
     conforms(options, &running.server, &Extent::small(2));
 }
 
@@ -76,7 +76,7 @@ fn a_cluster_conforms() {
     // A store of its own prefix is in a slot of its own: between them they use all servers.
     for number in 0..8 {
         let prefix = format!("spread-{number}");
-        let options = Options::cluster(cluster.urls()).with_prefix(prefix.clone());
+        let options = Options::cluster(cluster.urls()).prefix(prefix.clone());
         let database = Redis::open(options).unwrap();
         super::put(&database, "key", b"value").unwrap();
         assert_eq!(super::read(&database, "key").unwrap().unwrap(), b"value");

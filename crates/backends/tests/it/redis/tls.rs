@@ -97,7 +97,7 @@ impl Encrypted {
 
     fn open(&self, host: &str, ca_file: Option<&str>) -> Result<Redis, Error> {
         let ca_file = ca_file.map(|name| self.path(name));
-        Redis::open(Options::server(self.url(host)).with_ca_file(ca_file))
+        Redis::open(Options::server(self.url(host)).ca_file(ca_file))
     }
 }
 
@@ -151,7 +151,7 @@ fn a_server_that_speaks_no_tls_is_refused() {
     let Some(running) = super::start(&[]) else { return };
     let dir = certificates();
     let url = running.server.url().replace("redis://", "rediss://:secret-word@");
-    let options = Options::server(url).with_ca_file(Some(dir.path().join("ca.pem")));
+    let options = Options::server(url).ca_file(Some(dir.path().join("ca.pem")));
     refused(Redis::open(super::impatient(options)), "connecting");
 }
 
@@ -160,7 +160,7 @@ fn a_file_without_authorities_is_refused_before_anything_is_sent() {
     let dir = certificates();
     let open = |name: &str| {
         let options = Options::server("rediss://:secret-word@127.0.0.1:1/");
-        Redis::open(options.with_ca_file(Some(dir.path().join(name))))
+        Redis::open(options.ca_file(Some(dir.path().join(name))))
     };
     refused(open("absent.pem"), "absent.pem");
     refused(open("server.key"), "no certificate");
@@ -188,7 +188,7 @@ fn a_cluster_is_used_over_tls() {
     });
 
     let options = Options::cluster([format!("rediss://:secret-word@127.0.0.1:{port}/")]);
-    let trusting = |name: &str| options.clone().with_ca_file(Some(dir.path().join(name)));
+    let trusting = |name: &str| options.clone().ca_file(Some(dir.path().join(name)));
     let database = Redis::open(trusting("ca.pem")).unwrap();
     put(&database, "key", b"1").unwrap();
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"1");

@@ -124,11 +124,9 @@ fn check(options: &Options) -> Result<()> {
 
 fn config(options: &Options) -> TableConfig {
     let buffer = (options.keys * ENTRY_BYTES / BUFFER_SHARE).clamp(1, BUFFER_BYTES_MAX);
-    let base = TableConfig {
-        write_buffer: WriteBuffer::Bytes(buffer),
-        merge_schedule: CompactionSchedule::OneShot,
-        ..utxo::table_config(options.shape, None)
-    };
+    let base = utxo::table_config(options.shape, None)
+        .write_buffer(WriteBuffer::Bytes(buffer))
+        .compaction_schedule(CompactionSchedule::OneShot);
 
     match options.shape {
         Shape::Default => base,
@@ -138,7 +136,7 @@ fn config(options: &Options) -> TableConfig {
             let above_last = fillings.max(1).ilog10() as usize;
             let mut levels = vec![LevelFilter::Ribbon(UPPER_FILTER_COLUMNS); above_last];
             levels.push(LevelFilter::Ribbon(LAST_FILTER_COLUMNS));
-            TableConfig { filter: FilterPolicy::PerLevel(levels), ..base }
+            base.filter(FilterPolicy::PerLevel(levels))
         }
     }
 }

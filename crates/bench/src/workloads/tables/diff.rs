@@ -145,7 +145,7 @@ fn measure(
     let start = Instant::now();
     let mut diff = older.diff(newer)?;
     let mut changes = Vec::with_capacity(expected.len());
-    while let Some(change) = diff.next()? {
+    while let Some(change) = diff.next().transpose()? {
         changes.push(change);
     }
     let cost = (disk.counts().read_pages - before, seconds(start) * 1e3);
@@ -194,7 +194,7 @@ fn pairs(table: &mut Table, options: &Options, monitor: &mut dyn Monitor) -> Res
 /// Completes all compactions, also those that other tables share with this one.
 fn complete_compactions(table: &mut Table) -> Result<()> {
     let config = table.config().clone();
-    table.set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config })?;
+    table.set_config(&config.compaction_schedule(CompactionSchedule::OneShot))?;
     // The next update does all that is due.
     Ok(table.insert(b"one more", b"")?)
 }

@@ -166,9 +166,9 @@ fn measure(
 
     let draws = Draws::new(draws_dir, (prepared, kind), (drawn, batch_size), monitor)?;
     reset_rss_peak();
-    let merge_thread =
+    let compaction_thread =
         if options.threads > 1 { CompactionThread::Background } else { CompactionThread::Caller };
-    let mut open_options = OpenOptions::default().merge_thread(merge_thread);
+    let mut open_options = OpenOptions::default().compaction_thread(compaction_thread);
     open_options = open_options.queue_depth(options.queue_depth);
 
     if let Some(bytes) = options.memory_budget {

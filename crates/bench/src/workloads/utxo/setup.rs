@@ -115,17 +115,15 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
 
-    let merge_thread = if options.background_merges {
+    let compaction_thread = if options.background_merges {
         CompactionThread::Background
     } else {
         CompactionThread::Caller
     };
 
-    let config = TableConfig {
-        merge_thread,
-        memory_goal: memory_goal.into(),
-        ..table_config(shape, memory_budget)
-    };
+    let config = table_config(shape, memory_budget)
+        .compaction_thread(compaction_thread)
+        .memory_goal(memory_goal.into());
 
     let start = Instant::now();
     let before = Usage::now();

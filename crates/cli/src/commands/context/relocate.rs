@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::backends::BtreeIndexes;
-use terrane::context::{Options, Store};
+use terrane::context::Store;
 use terrane::io::{Disk, RealDisk};
 
 use super::{CACHE_BYTES, CommonArgs, LocationArgs, note};
@@ -56,7 +56,7 @@ impl MoveArgs {
         // The command opens no reader, as index and volumes may be missing from their recorded
         // places.
         let options = Store::options_of(&*disk, dir, Arc::new(BtreeIndexes::default()))?;
-        let options = self.locations.over(Options { cache_bytes: CACHE_BYTES, ..options });
+        let options = self.locations.over(options.cache_bytes(CACHE_BYTES));
         let store = Store::open(disk, dir, &options)?;
         let mut recovery = store.recovery();
         let index_entries = recovery.indexed.take();

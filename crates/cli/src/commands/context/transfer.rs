@@ -175,7 +175,7 @@ fn existing(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<StoreReader>, Fai
 
 /// Returns the options of a new store.
 fn new_options() -> Options {
-    Options { cache_bytes: CACHE_BYTES, ..Options::new(Arc::new(BtreeIndexes::default())) }
+    Options::new(Arc::new(BtreeIndexes::default())).cache_bytes(CACHE_BYTES)
 }
 
 impl ExportArgs {
@@ -276,8 +276,7 @@ impl ImportArgs {
         let branch = self.branch.as_ref().map(String::as_bytes);
         let (store, snapshot) = match reader {
             Some(reader) => {
-                let options =
-                    Options { import_elements_max: self.elements_max, ..options(&reader) };
+                let options = options(&reader).import_elements_max(self.elements_max);
                 let options = self.locations.over(options);
                 drop(reader);
                 let store = open_to_write(disk, dir, &options)?;
@@ -292,7 +291,7 @@ impl ImportArgs {
                 (store, imported.map_err(failed)?)
             }
             None => {
-                let options = Options { import_elements_max: self.elements_max, ..new_options() };
+                let options = new_options().import_elements_max(self.elements_max);
                 let options = self.locations.over(options);
                 let imported = match branch {
                     Some(branch) => Store::import_new_to(disk, dir, &options, branch, &mut input),

@@ -38,7 +38,7 @@ fn updates(batch: &[(Vec<u8>, Change)]) -> Vec<(&[u8], Update<'_>)> {
 /// All of a table, and some of its keys besides.
 fn read_all(table: &Table, keys: &[Vec<u8>]) -> Result<(Vec<Lookup>, Vec<Record>)> {
     let lookups = table.get_many(keys)?;
-    let records = table.cursor()?.take(usize::MAX)?;
+    let records = table.cursor()?.next_many(usize::MAX)?;
     Ok((lookups, records))
 }
 
@@ -300,10 +300,17 @@ impl World {
 
         let before = held.table.config().clone();
         // The merge operator stays as it is.
-        let refused = if config.resolve == before.resolve { "memory_budget" } else { "resolve" };
+        let refused = if config.merge_operator == before.merge_operator {
+            "memory_budget"
+        } else {
+            "merge_operator"
+        };
         match held.table.set_config(&config) {
             Ok(()) => {
-                assert_eq!((held.table.config(), &before.resolve), (&config, &config.resolve));
+                assert_eq!(
+                    (held.table.config(), &before.merge_operator),
+                    (&config, &config.merge_operator)
+                );
             }
             Err(Error::InvalidConfig { option, .. }) => {
                 assert_eq!((option, held.table.config()), (refused, &before));
@@ -522,13 +529,13 @@ impl World {
         let stored = self.forest.snapshot_resolve(text).unwrap_or(MergeOperator::Newest);
         let mut options = self.swarm.open_options(seed);
         if !seed.is_multiple_of(4) {
-            options = options.resolve(engine_resolve(stored));
+            options = options.merge_operator(engine_resolve(stored));
         }
 
         let got = self.session().open_snapshot_with(&name(text), label, &options);
-        if let Err(Error::ResolveNotCompatible { name, stored: asked, given: None }) = &got {
+        if let Err(Error::MergeOperatorMismatch { name, stored: asked, given: None }) = &got {
             assert_eq!(
-                (name.as_str(), stored, &options.resolve),
+                (name.as_str(), stored, &options.merge_operator),
                 (text, MergeOperator::Xor, &None)
             );
             assert_eq!(asked, stored.name());
@@ -537,7 +544,7 @@ impl World {
 
         if let Some((table, id)) = agree(got, || self.forest.open_snapshot(text, label))? {
             let config = table.config();
-            assert_eq!(config.resolve, engine_resolve(stored));
+            assert_eq!(config.merge_operator, engine_resolve(stored));
             assert_eq!(config.disk_cache, options.disk_cache.unwrap_or(config.disk_cache));
             assert_eq!(config.queue_depth, options.queue_depth.unwrap_or(config.queue_depth));
             let version = self.new_version();
@@ -564,7 +571,7 @@ impl World {
     pub(super) fn open_snapshot_as_saved(&self, session: &Session, text: &str) -> Result<Table> {
         let info = session.snapshot_info(&name(text))?;
         let resolve = MergeOperator::ALL.into_iter().find(|resolve| resolve.name() == info.resolve);
-        let options = OpenOptions::default().resolve(engine_resolve(resolve.unwrap()));
+        let options = OpenOptions::default().merge_operator(engine_resolve(resolve.unwrap()));
         session.open_snapshot_with(&name(text), &info.label, &options)
     }
 }

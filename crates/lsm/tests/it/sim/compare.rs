@@ -167,7 +167,7 @@ pub(super) fn check_table(
     keys: &[Vec<u8>],
 ) -> Result<()> {
     let mut cursor = table.cursor()?;
-    let records = cursor.take(usize::MAX)?;
+    let records = cursor.next_many(usize::MAX)?;
     match_records(&records, content.iter()).check(session)?;
     check_lookups(session, table, content, keys)
 }

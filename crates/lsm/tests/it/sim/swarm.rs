@@ -117,7 +117,7 @@ impl Swarm {
             keys,
             has_background: configs
                 .iter()
-                .any(|(c, _)| c.merge_thread == CompactionThread::Background),
+                .any(|(c, _)| c.compaction_thread == CompactionThread::Background),
             is_single_threaded,
             configs,
             steps: if is_deep { *rng.pick(&[150, 300, 600]) } else { *rng.pick(&[10, 30, 60]) },
@@ -203,7 +203,7 @@ impl Swarm {
         }
 
         if rng.chance(1, 3) {
-            options = options.merge_batch_pages(*rng.pick(&[1, 200]));
+            options = options.compaction_batch_pages(*rng.pick(&[1, 200]));
         }
 
         if rng.chance(1, 3) {
@@ -212,7 +212,7 @@ impl Swarm {
 
         if self.has_background && rng.chance(1, 3) {
             let threads = [CompactionThread::Caller, CompactionThread::Background];
-            options = options.merge_thread(*rng.pick(&threads));
+            options = options.compaction_thread(*rng.pick(&threads));
         }
 
         if rng.chance(1, 3) {
@@ -308,35 +308,34 @@ fn draw_config(
         FilterPolicy::PerLevel(levels),
     ];
 
-    let config = TableConfig {
-        resolve: engine_resolve(resolve),
-        merge_policy: *rng.pick(&[
+    let config = TableConfig::default()
+        .merge_operator(engine_resolve(resolve))
+        .compaction_policy(*rng.pick(&[
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::LazyLevelling,
             CompactionPolicy::Levelling,
             CompactionPolicy::Tiering,
-        ]),
-        size_ratio: *rng.pick(&[4, 2, 3, 5, 16]),
-        merge_schedule: *rng.pick(&[
+        ]))
+        .size_ratio(*rng.pick(&[4, 2, 3, 5, 16]))
+        .compaction_schedule(*rng.pick(&[
             CompactionSchedule::Incremental,
             CompactionSchedule::Incremental,
             CompactionSchedule::Incremental,
             CompactionSchedule::OneShot,
-        ]),
-        merge_thread: if rng.chance(background_of_4, 4) {
+        ]))
+        .compaction_thread(if rng.chance(background_of_4, 4) {
             CompactionThread::Background
         } else {
             CompactionThread::Caller
-        },
-        write_buffer,
-        filter: rng.pick(&filters).clone(),
-        index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
-        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]),
-        merge_batch_pages: *rng.pick(&[1, 2, 16, 200]),
-        queue_depth: *rng.pick(&[1, 2, 7, 64, 128]),
-        memory_budget: None,
-        memory_goal: MemoryGoal::default(),
-    };
+        })
+        .write_buffer(write_buffer)
+        .filter(rng.pick(&filters).clone())
+        .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
+        .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
+        .compaction_batch_pages(*rng.pick(&[1, 2, 16, 200]))
+        .queue_depth(*rng.pick(&[1, 2, 7, 64, 128]))
+        .memory_budget(None)
+        .memory_goal(MemoryGoal::default());
 
     if rng.chance(1, 8) {
         // The engine splits it, and so wants no sizes from the user.
@@ -347,7 +346,11 @@ fn draw_config(
             3 => MemoryGoal::Miss,
             _ => MemoryGoal::Balanced,
         };
-        return TableConfig { write_buffer, filter, memory_budget, memory_goal, ..config };
+        return config
+            .write_buffer(write_buffer)
+            .filter(filter)
+            .memory_budget(memory_budget)
+            .memory_goal(memory_goal);
     }
 
     config

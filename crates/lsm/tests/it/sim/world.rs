@@ -451,7 +451,7 @@ impl World {
 
         for held in self.cursors.iter_mut().flatten() {
             // One that has failed tells of its failure.
-            assert!(held.cursor.next().is_err());
+            assert!(held.cursor.next_ref().is_err());
         }
     }
 

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-
-use terrane::io::FaultPlan;
 use terrane::io::{Disk, SimDisk, Survival};
 use terrane_testkit::draw::Draw as _;
 use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::sweep::Sweep;
 use terrane_testkit::{ChaCha8Rng, RngCore as _};
 
 use super::*;
@@ -487,43 +486,39 @@ fn fork_value(branch: u8, block: u8) -> Vec<u8> {
 
 #[test]
 fn after_a_loss_of_power_at_any_call_no_way_back_leads_to_an_abandoned_branch() {
-    let disk = SimDisk::new(1);
-    fork(&disk).unwrap();
-    let calls = disk.calls();
-
     let mut left = 0;
-    for call in 0..calls {
-        let disk = SimDisk::new(1);
-        disk.set_plan(FaultPlan::crash_at(call));
-        drop(fork(&disk));
+    let mut check = |disk: &Arc<SimDisk>| {
+        let history = open_durably(disk, None, 0);
+        let Some(tip) = history.tip().cloned() else { return };
+        let branch = tip.note[0];
+        let blocks = 1..=u8::try_from(tip.block).unwrap();
+        assert!(history.kept().eq(1..=tip.block));
 
-        for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
-            let context = format!("crash at call {call}, {survival:?}");
-            let disk = disk.after_crash(survival);
-            let history = open_durably(&disk, None, 0);
-            let Some(tip) = history.tip().cloned() else { continue };
-            let branch = tip.note[0];
-            let blocks = 1..=u8::try_from(tip.block).unwrap();
-            assert!(history.kept().eq(1..=tip.block), "{context}");
+        left += u64::from(
+            branch == 2
+                && history.points.iter().any(|point| {
+                    let log = history.names.open_log(history.engine.as_ref(), *point).unwrap();
+                    read_log(log.as_ref()).unwrap().1.is_some_and(|tip| tip.note[0] == 1)
+                }),
+        );
 
-            left += u64::from(
-                branch == 2
-                    && history.points.iter().any(|point| {
-                        let log = history.names.open_log(history.engine.as_ref(), *point).unwrap();
-                        read_log(log.as_ref()).unwrap().1.is_some_and(|tip| tip.note[0] == 1)
-                    }),
-            );
-
-            drop(history);
-            for block in blocks {
-                let mut history = open_durably(&disk, None, 0);
-                history.rollback(Some(block.into()), |_, _| true).unwrap();
-                let value = fork_value(branch, block);
-                assert_eq!(history.tip().unwrap().note, value, "{context}");
-                assert_eq!(content(history.state()), Model::from([(vec![0], value)]), "{context}");
-            }
+        drop(history);
+        for block in blocks {
+            let mut history = open_durably(disk, None, 0);
+            history.rollback(Some(block.into()), |_, _| true).unwrap();
+            let value = fork_value(branch, block);
+            assert_eq!(history.tip().unwrap().note, value);
+            assert_eq!(content(history.state()), Model::from([(vec![0], value)]));
         }
-    }
+    };
+
+    Sweep::whole(1).crash(
+        |disk| drop(fork(disk)),
+        |crash| {
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Torn(crash.call)];
+            crash.power_losses(survivals, |image| check(&image.disk))
+        },
+    );
 
     assert!(left > 0, "no crash left a point of the abandoned branch");
 }

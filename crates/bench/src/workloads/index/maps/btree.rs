@@ -32,7 +32,7 @@ impl BtreeMap {
     pub(in super::super) fn create(dir: &Path, memory_budget: u64) -> Result<Self> {
         let disk = counted_disk(dir)?;
         let memory = usize::try_from(memory_budget).unwrap_or(usize::MAX);
-        let config = Config::fixed(KEY_BYTES, VALUE_BYTES).with_memory(memory);
+        let config = Config::fixed(KEY_BYTES, VALUE_BYTES).memory_bytes(memory);
         let index = Index::create(disk.clone(), dir, &config)?;
         Ok(Self { index, disk, dir: dir.to_owned(), reader: None, is_behind: false })
     }
@@ -45,7 +45,7 @@ struct Sorted<'a> {
 }
 
 impl Records for Sorted<'_> {
-    fn next(&mut self) -> terrane::btree::Result<Option<(&[u8], &[u8])>> {
+    fn next_ref(&mut self) -> terrane::btree::Result<Option<(&[u8], &[u8])>> {
         self.current = self.entries.next();
         Ok(self.current.as_ref().map(|(key, value)| (&key[..], &value[..])))
     }
@@ -69,7 +69,7 @@ impl Map for BtreeMap {
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => {
-                let config = Config::fixed(KEY_BYTES, VALUE_BYTES).with_memory(READER_BYTES);
+                let config = Config::fixed(KEY_BYTES, VALUE_BYTES).memory_bytes(READER_BYTES);
                 IndexReader::open(self.disk.clone(), &self.dir, &config)?
             }
         };

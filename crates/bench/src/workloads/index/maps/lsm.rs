@@ -48,7 +48,8 @@ impl Map for LsmMap {
     fn replace_many(&mut self, entries: &[(Key, Value)]) -> Result<()> {
         let batch: Vec<_> =
             entries.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
-        self.table.write_batch(&batch)?;
+        // `flush` makes all of them durable.
+        drop(self.table.write_batch(&batch)?);
         Ok(())
     }
 
@@ -63,12 +64,12 @@ impl Map for LsmMap {
     }
 
     fn remove(&mut self, key: &Key) -> Result<()> {
-        self.table.delete(key)?;
+        drop(self.table.delete(key)?);
         Ok(())
     }
 
     fn clear(&mut self) -> Result<()> {
-        self.table.delete_prefix(&[])?;
+        drop(self.table.delete_prefix(&[])?);
         Ok(())
     }
 

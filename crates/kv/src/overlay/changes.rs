@@ -6,16 +6,16 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-use terrane_kv::gap::{Gap, Way};
-use terrane_kv::removals::{Crossed, Removals};
-use terrane_kv::{Cursor, Entry, Result};
+use crate::database::{Cursor, Entry, Result};
+use crate::gap::{Gap, GapCursor, Way};
+use crate::removals::{Crossed, Removals};
 
 /// Changes of one table, by key; `None` removes the key.
-pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+pub type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// Keys of one table that a writer has read from its snapshot, with the length of the value, if
 /// any.
-pub(crate) type Known = HashMap<Vec<u8>, Option<usize>>;
+pub type Known = HashMap<Vec<u8>, Option<usize>>;
 
 /// Cursor over the changes of a writer and the entries below.
 ///
@@ -23,7 +23,7 @@ pub(crate) type Known = HashMap<Vec<u8>, Option<usize>>;
 /// entry.
 ///
 /// Cost: the first step over a run of removals crosses them one by one; later steps jump over it.
-pub(crate) struct ChangedCursor<'a> {
+pub struct ChangedCursor<'a> {
     below: Box<dyn Cursor + 'a>,
     changes: &'a Changes,
     removals: &'a RefCell<Removals<Vec<u8>>>,
@@ -34,17 +34,12 @@ pub(crate) struct ChangedCursor<'a> {
 
 impl<'a> ChangedCursor<'a> {
     /// A cursor before the first entry. `below` must stand there too.
-    pub(crate) fn new(
+    pub fn new(
         below: Box<dyn Cursor + 'a>,
         changes: &'a Changes,
         removals: &'a RefCell<Removals<Vec<u8>>>,
     ) -> Self {
         Self { below, changes, removals, gap: Gap::First, ahead: None }
-    }
-
-    fn go_to(&mut self, gap: Gap<Vec<u8>>) {
-        self.gap = gap;
-        self.ahead = None;
     }
 
     /// Reads the next entry of the cursor below, unless `ahead` has it.
@@ -74,13 +69,6 @@ impl<'a> ChangedCursor<'a> {
             Way::Forward => ahead.next(),
             Way::Backward => ahead.next_back(),
         }
-    }
-
-    fn step(&mut self, way: Way) -> Result<Option<Entry>> {
-        let mut crossed = Crossed::default();
-        let found = self.step_over(way, &mut crossed);
-        self.removals.borrow_mut().note(&crossed);
-        found
     }
 
     /// Steps to the next entry; collects the removals that the step crosses.
@@ -150,34 +138,31 @@ impl<'a> ChangedCursor<'a> {
         self.below.seek(far)?;
         let gap = Gap::Before(far.clone());
         drop(removals);
-        self.go_to(gap);
+        self.gap = gap;
+        self.ahead = None;
 
         Ok(true)
     }
 }
 
-impl Cursor for ChangedCursor<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.go_to(Gap::First);
-        self.below.seek_first()
+impl GapCursor for ChangedCursor<'_> {
+    type Key = Vec<u8>;
+
+    fn go_to(&mut self, gap: Gap<Vec<u8>>) -> Result<()> {
+        self.gap = gap;
+        self.ahead = None;
+        match &self.gap {
+            Gap::First => self.below.seek_first(),
+            Gap::Last => self.below.seek_last(),
+            Gap::Before(key) | Gap::After(key) => self.below.seek(key),
+        }
     }
 
-    fn seek_last(&mut self) -> Result<()> {
-        self.go_to(Gap::Last);
-        self.below.seek_last()
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.go_to(Gap::Before(key.to_vec()));
-        self.below.seek(key)
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Forward)
-    }
-
-    fn prev(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Backward)
+    fn step(&mut self, way: Way) -> Result<Option<Entry>> {
+        let mut crossed = Crossed::default();
+        let found = self.step_over(way, &mut crossed);
+        self.removals.borrow_mut().note(&crossed);
+        found
     }
 }
 

@@ -1,59 +1,206 @@
 //! Database over an engine: tables by name, one writer at a time, one commit for each transaction.
 //!
-//! An engine gives snapshots and atomic batches ([`Engine`]). [`Common`] adds the rest of a
-//! [`Database`](terrane_kv::Database): names of indexes, the turn of the writer, counters, the
-//! guarantee, and the disk that the engine works on.
+//! An engine gives snapshots, atomic batches and syncs ([`Engine`]). [`Common`] adds the rest:
+//! names of indexes, the turn of the writer, counters, the guarantee, and the disk that the engine
+//! works on. Every engine is a [`Database`].
 //!
 //! A writer takes its snapshot when it first reads, and drops the snapshot before it commits: the
 //! engine need not copy pages that no snapshot holds.
 
 use std::cell::{OnceCell, RefCell};
-use std::path::Path;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrane_io::files::allocated_below;
-use terrane_io::{CountedDisk, Disk, NoSyncDisk};
-use terrane_kv::removals::Removals;
-use terrane_kv::turn::{Turn, TurnGuard};
-use terrane_kv::{
-    Counts, Cursor, Durability, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
-    Writer, check_entry,
-};
+use terrane_io::{CountedDisk, Disk, Durability, NoSyncDisk};
 
+use crate::database::{
+    Counts, Cursor, Database, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table, Writer,
+    check_entry,
+};
 use crate::overlay::changes::{ChangedCursor, Changes, Known};
 use crate::overlay::failure::{closed, disk_error};
 use crate::overlay::names::IndexNames;
+use crate::removals::Removals;
+use crate::turn::{Turn, TurnGuard};
 
 /// Most keys that a writer remembers of each table: some megabytes.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// All tables of an engine at one moment, by number: 0 is the main table, the indexes follow.
-pub(crate) trait Snapshot: Send {
+/// All tables of an engine at one moment, by number: 0 is the main table, the indexes follow. The
+/// methods are those of [`Reader`], and so are their errors.
+pub trait Snapshot: Send {
+    /// See [`Reader::get`].
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    /// See [`Reader::get_many`].
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn get_many(&self, table: usize, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
+    /// See [`Reader::cursor`].
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn cursor(&self, table: usize) -> Result<Box<dyn Cursor + '_>>;
+    /// See [`Reader::count`].
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn count(&self, table: usize) -> Result<u64>;
 }
 
-/// An engine that can take snapshots and commit atomically.
-pub(crate) trait Engine {
+/// An engine that can take snapshots and commit atomically: a [`Database`] by the methods that all
+/// of them share.
+pub trait Engine: Debug + Send + Sync {
+    /// Name of the back-end.
+    const NAME: &'static str;
+
+    /// Snapshot of all tables.
     type Snapshot: Snapshot + 'static;
 
     /// Whether a commit is faster if it knows the old values' lengths of some of its keys.
     const WANTS_KNOWN: bool;
 
+    /// State beside the engine.
+    fn common(&self) -> &Common;
+
+    /// Takes a snapshot of the last commit.
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn snapshot(&self) -> Result<Self::Snapshot>;
+
+    /// Whether a sync has failed, so that nothing is written any more.
+    fn is_poisoned(&self) -> bool;
 
     /// Commits the changes of each table, all or nothing. The caller makes one commit at a time.
     /// `known` holds for the state that the commit finds.
+    ///
+    /// # Errors
+    /// Those of the engine; the commit has not taken place.
     fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt>;
+
+    /// Syncs all commits up to this one.
+    ///
+    /// # Errors
+    /// Those of the engine; a failed sync poisons it.
+    fn sync_to(&self, receipt: Receipt) -> Result<()>;
+
+    /// Syncs all commits.
+    ///
+    /// # Errors
+    /// Those of [`sync_to`](Self::sync_to).
+    fn sync_all(&self) -> Result<()>;
+
+    /// Settings of the engine, which follow path and durability.
+    fn own_settings(&self) -> Vec<(&'static str, String)>;
+
+    /// See [`Database::compact`].
+    ///
+    /// # Errors
+    /// Those of the engine.
+    fn compact_files(&self) -> Result<()>;
+
+    /// Closes the engine. The caller calls it once.
+    ///
+    /// # Errors
+    /// Those of the engine, which is closed in any case.
+    fn close_files(&self) -> Result<()>;
+}
+
+impl<E: Engine> Database for E {
+    fn name(&self) -> &'static str {
+        E::NAME
+    }
+
+    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
+        self.common().check_open("reader")?;
+        Ok(Box::new(self.common().reader_of(self.snapshot()?)))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        if self.is_poisoned() {
+            return Err(Error::Poisoned { back_end: E::NAME });
+        }
+
+        let common = self.common();
+        common.check_open("writer")?;
+        let turn = common.turn.take(E::NAME)?;
+
+        // Another thread may have closed the database while this call waited.
+        common.check_open("writer")?;
+        let tables = common.indexes.iter().len() + 1;
+        Ok(Box::new(EngineWriter {
+            engine: self,
+            snapshot: OnceCell::new(),
+            changes: vec![Changes::new(); tables],
+            known: RefCell::new(vec![Known::new(); tables]),
+            removals: vec![RefCell::default(); tables],
+            _turn: turn,
+        }))
+    }
+
+    /// Counting commits of this process is enough, since no other process writes the files.
+    fn last_commit(&self) -> Option<u64> {
+        Some(self.common().commits.load(Ordering::Acquire))
+    }
+
+    fn settle(&self, receipt: Receipt) -> Result<()> {
+        self.common().check_open("settle")?;
+        match self.common().durability {
+            Durability::None | Durability::Buffered => Ok(()),
+            Durability::Each | Durability::Group => self.sync_to(receipt),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.common().check_open("sync")?;
+        self.common().check_syncs()?;
+        self.sync_all()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.common().guarantee()
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let common = self.common();
+        let mut settings = vec![
+            ("path", common.dir.display().to_string()),
+            ("durability", common.durability.name().to_owned()),
+        ];
+        settings.extend(self.own_settings());
+        settings
+    }
+
+    fn counts(&self) -> Counts {
+        self.common().counts()
+    }
+
+    fn disk_bytes(&self) -> Result<u64> {
+        self.common().disk_bytes()
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.common().check_open("compact")?;
+        self.compact_files()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.common().close() { self.close_files() } else { Ok(()) }
+    }
 }
 
 /// State that every database over an engine has beside the engine.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub struct Common {
     back_end: &'static str,
+    dir: PathBuf,
     indexes: Arc<IndexNames>,
     durability: Durability,
     counted: Arc<CountedDisk>,
@@ -71,11 +218,12 @@ impl Common {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for names of indexes that cannot be.
-    pub(crate) fn new(
+    pub fn new(
         back_end: &'static str,
+        disk: Arc<dyn Disk>,
+        dir: &Path,
         indexes: &[&str],
         durability: Durability,
-        disk: Arc<dyn Disk>,
     ) -> Result<(Self, Arc<dyn Disk>)> {
         let indexes = Arc::new(IndexNames::new(back_end, indexes)?);
         let counted = CountedDisk::new(disk);
@@ -86,6 +234,7 @@ impl Common {
 
         let common = Self {
             back_end,
+            dir: dir.to_owned(),
             indexes,
             durability,
             counted,
@@ -99,40 +248,20 @@ impl Common {
     }
 
     /// A reader of a snapshot, whose tables go by the names of this database.
-    pub(crate) fn reader_of<S>(&self, snapshot: S) -> EngineReader<S> {
+    pub fn reader_of<S>(&self, snapshot: S) -> EngineReader<S> {
         EngineReader { indexes: self.indexes.clone(), snapshot }
     }
 
-    pub(crate) fn durability(&self) -> Durability {
-        self.durability
+    /// Directory of the database.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
-    pub(crate) fn reader<E: Engine>(&self, engine: &E) -> Result<Box<dyn Reader + Send>> {
-        self.check_open("reader")?;
-        Ok(Box::new(self.reader_of(engine.snapshot()?)))
-    }
-
-    pub(crate) fn writer<'a, E: Engine>(&'a self, engine: &'a E) -> Result<Box<dyn Writer + 'a>> {
-        self.check_open("writer")?;
-        let turn = self.turn.take(self.back_end)?;
-
-        // Another thread may have closed the database while this call waited.
-        self.check_open("writer")?;
-        let tables = self.indexes.iter().len() + 1;
-        Ok(Box::new(EngineWriter {
-            common: self,
-            engine,
-            snapshot: OnceCell::new(),
-            changes: vec![Changes::new(); tables],
-            known: RefCell::new(vec![Known::new(); tables]),
-            removals: vec![RefCell::default(); tables],
-            _turn: turn,
-        }))
-    }
-
+    /// Refuses a call after the close.
+    ///
     /// # Errors
     /// [`Error::BackEnd`] if it is closed.
-    pub(crate) fn check_open(&self, call: &'static str) -> Result<()> {
+    pub fn check_open(&self, call: &'static str) -> Result<()> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(closed(self.back_end, call));
         }
@@ -140,12 +269,12 @@ impl Common {
     }
 
     /// Marks the database closed; returns whether it was open.
-    pub(crate) fn close(&self) -> bool {
+    pub fn close(&self) -> bool {
         !self.is_closed.swap(true, Ordering::AcqRel)
     }
 
     /// Refuses a sync if the disk drops all syncs.
-    pub(crate) fn check_syncs(&self) -> Result<()> {
+    fn check_syncs(&self) -> Result<()> {
         if self.durability == Durability::None {
             return Err(Error::Unsupported {
                 back_end: self.back_end,
@@ -156,13 +285,8 @@ impl Common {
         Ok(())
     }
 
-    /// For [`last_commit`](terrane_kv::Database::last_commit). Counting commits of this process is
-    /// enough, since no other process writes the files.
-    pub(crate) fn last_commit(&self) -> u64 {
-        self.commits.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn counts(&self) -> Counts {
+    /// Counters since the database was opened.
+    pub fn counts(&self) -> Counts {
         let counts = self.counted.counts();
         Counts {
             transactions: self.transactions.load(Ordering::Relaxed),
@@ -172,20 +296,25 @@ impl Common {
         }
     }
 
-    pub(crate) fn disk_bytes(&self, dir: &Path) -> Result<u64> {
+    /// See [`Database::disk_bytes`].
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn disk_bytes(&self) -> Result<u64> {
         self.check_open("disk_bytes")?;
-        let bytes = allocated_below(self.counted.as_ref(), dir);
+        let bytes = allocated_below(self.counted.as_ref(), &self.dir);
         bytes.map_err(|error| disk_error(self.back_end, "disk_bytes", error))
     }
 
-    pub(crate) fn guarantee(&self) -> Guarantee {
+    /// Promise under the durability of this opening.
+    pub fn guarantee(&self) -> Guarantee {
         let (power_loss, text) = match self.durability {
             Durability::None => (
                 PowerLoss::NoPromise,
                 "no sync is ever asked for: commits survive a killed process; after a loss of power the store may be \
                  damaged",
             ),
-            Durability::Async => (
+            Durability::Buffered => (
                 PowerLoss::Consistent,
                 "each commit is in the log, which is synced at checkpoints: commits survive a killed process; a loss of \
                  power takes the last ones",
@@ -210,7 +339,7 @@ impl Common {
 }
 
 /// Reader of a snapshot, by the names of its tables.
-pub(crate) struct EngineReader<S> {
+pub struct EngineReader<S> {
     indexes: Arc<IndexNames>,
     snapshot: S,
 }
@@ -235,7 +364,6 @@ impl<S: Snapshot> Reader for EngineReader<S> {
 
 /// Writer over an engine: its changes, and the snapshot below them.
 struct EngineWriter<'a, E: Engine> {
-    common: &'a Common,
     engine: &'a E,
     snapshot: OnceCell<E::Snapshot>,
     changes: Vec<Changes>,
@@ -248,7 +376,7 @@ struct EngineWriter<'a, E: Engine> {
 
 impl<E: Engine> EngineWriter<'_, E> {
     fn number(&self, table: Table<'_>) -> Result<usize> {
-        self.common.indexes.number(table)
+        self.engine.common().indexes.number(table)
     }
 
     fn snapshot(&self) -> Result<&E::Snapshot> {
@@ -345,14 +473,15 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
     }
 
     fn commit(mut self: Box<Self>) -> Result<Receipt> {
-        self.common.check_open("commit")?;
+        let common = self.engine.common();
+        common.check_open("commit")?;
         // Pages that no snapshot holds the engine can change without a copy.
         self.snapshot.take();
         let committed = self.engine.commit(&self.changes, self.known.get_mut());
         // Counted also if it failed: the commit may have taken place.
-        self.common.commits.fetch_add(1, Ordering::Release);
+        common.commits.fetch_add(1, Ordering::Release);
         let receipt = committed?;
-        self.common.transactions.fetch_add(1, Ordering::Relaxed);
+        common.transactions.fetch_add(1, Ordering::Relaxed);
         Ok(receipt)
     }
 }

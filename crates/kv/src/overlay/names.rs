@@ -1,23 +1,23 @@
 //! Names of the indexes of a database, checked, and their order.
 
-use terrane_kv::{Error, Result, Table, check_indexes};
+use crate::database::{Error, Result, Table, check_indexes};
 
 /// Names of the indexes of a database, in the order of its opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct IndexNames(Vec<String>);
+pub struct IndexNames(Vec<String>);
 
 impl IndexNames {
     /// Checks names.
     ///
     /// # Errors
     /// Those of [`check_indexes`].
-    pub(crate) fn new(back_end: &'static str, names: &[&str]) -> Result<Self> {
+    pub fn new(back_end: &'static str, names: &[&str]) -> Result<Self> {
         check_indexes(back_end, names)?;
         Ok(Self(names.iter().map(|&name| name.to_owned()).collect()))
     }
 
     /// The names.
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
@@ -25,7 +25,7 @@ impl IndexNames {
     ///
     /// # Errors
     /// [`Error::UnknownIndex`].
-    pub(crate) fn number(&self, table: Table<'_>) -> Result<usize> {
+    pub fn number(&self, table: Table<'_>) -> Result<usize> {
         number(&self.0, table)
     }
 }
@@ -34,7 +34,7 @@ impl IndexNames {
 ///
 /// # Errors
 /// [`Error::UnknownIndex`].
-pub(crate) fn number(indexes: &[String], table: Table<'_>) -> Result<usize> {
+pub fn number(indexes: &[String], table: Table<'_>) -> Result<usize> {
     let Table::Index(name) = table else { return Ok(0) };
     let at = indexes.iter().position(|index| index == name);
     at.map(|at| at + 1).ok_or_else(|| Error::UnknownIndex { name: name.to_owned() })

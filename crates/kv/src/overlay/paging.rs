@@ -8,24 +8,31 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use terrane_kv::gap::{Gap, Way};
-use terrane_kv::{Cursor, Entry, Result};
+use crate::database::{Entry, Result};
+use crate::gap::{Gap, GapCursor, Way};
 
 /// Most entries of a page.
-pub(crate) const PAGE_ENTRIES_MAX: usize = 64;
+pub const PAGE_ENTRIES_MAX: usize = 64;
 /// Bytes of entries after which a source may end a page.
-pub(crate) const PAGE_BYTES: usize = 64 << 10;
+pub const PAGE_BYTES: usize = 64 << 10;
 
 /// A table that answers by pages. Invariant: a page is empty only if no entry is left.
-pub(crate) trait Pages {
+pub trait Pages {
     /// The first entries from a bound on, ascending.
+    ///
+    /// # Errors
+    /// Those of the source.
     fn after(&self, from: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>>;
+
     /// The last entries up to a bound, descending.
+    ///
+    /// # Errors
+    /// Those of the source.
     fn before(&self, to: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>>;
 }
 
 /// A cursor over pages.
-pub(crate) struct PagedCursor<P> {
+pub struct PagedCursor<P> {
     pages: P,
     gap: Gap<Vec<u8>>,
     /// Entries read and not returned yet, in the order of the walk.
@@ -37,14 +44,20 @@ pub(crate) struct PagedCursor<P> {
 
 impl<P: Pages> PagedCursor<P> {
     /// A cursor before the first entry.
-    pub(crate) fn new(pages: P) -> Self {
+    pub fn new(pages: P) -> Self {
         Self { pages, gap: Gap::First, ahead: VecDeque::new(), way: Way::Forward, entries: 1 }
     }
+}
 
-    fn go_to(&mut self, gap: Gap<Vec<u8>>) {
-        self.gap = gap;
+impl<P: Pages> GapCursor for PagedCursor<P> {
+    type Key = Vec<u8>;
+
+    fn go_to(&mut self, gap: Gap<Vec<u8>>) -> Result<()> {
+        // LMDB refuses an empty key as a bound, and no key is empty.
+        self.gap = if gap == Gap::Before(Vec::new()) { Gap::First } else { gap };
         self.ahead.clear();
         self.entries = 1;
+        Ok(())
     }
 
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
@@ -73,31 +86,5 @@ impl<P: Pages> PagedCursor<P> {
         }
 
         Ok(entry)
-    }
-}
-
-impl<P: Pages> Cursor for PagedCursor<P> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.go_to(Gap::First);
-        Ok(())
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        self.go_to(Gap::Last);
-        Ok(())
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        // LMDB refuses an empty key as a bound, and no key is empty.
-        self.go_to(if key.is_empty() { Gap::First } else { Gap::Before(key.to_vec()) });
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Forward)
-    }
-
-    fn prev(&mut self) -> Result<Option<Entry>> {
-        self.step(Way::Backward)
     }
 }

@@ -1,20 +1,22 @@
-//! Undo: values that commits replaced, kept while a snapshot needs them, since a server keeps only
-//! the present.
+//! Undo: values that commits replaced, kept while a snapshot needs them, since the database below
+//! keeps only the present.
 //!
-//! Before a commit is sent, the writer notes the old values of its keys here under the number of
-//! the commit, if a snapshot lives. A snapshot of commit `s` takes the value that the first later
-//! commit of the key replaced, or the server's value if there is no such commit. A reader asks the
-//! server first and the undo afterwards: a commit that the answer may show was noted before it was
-//! sent.
+//! Before a commit changes the database, the writer notes the old values of its keys here under
+//! the number of the commit. A snapshot of commit `s` takes the value that the first later commit
+//! of the key replaced, or the database's value if there is no such commit. A reader asks the
+//! database first and the undo afterwards: a commit that the answer may show was noted before.
 //!
-//! Invariant: commit `n` is noted only while a snapshot of a commit below `n` lives.
+//! Invariant: commit `n` is noted only while a snapshot of a commit below `n` lives. The commit
+//! under way counts as a snapshot of the commit before it.
 //! Memory: the replaced values, and a few hundred bytes for each changed key.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The value of a key before a commit; `None` where there was none.
-pub(crate) type Old = Option<Vec<u8>>;
+use crate::gap::KeyRange;
+
+/// Value of a key before a commit; `None` where there was none.
+pub type Old = Option<Vec<u8>>;
 
 #[derive(Debug, Default)]
 struct TableUndo {
@@ -26,38 +28,33 @@ struct TableUndo {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Undo {
+pub struct Undo {
     tables: Vec<TableUndo>,
-    /// The keys that each commit changed.
+    /// The keys that each commit changed, in the order in which they were noted.
     commits: BTreeMap<u64, Vec<(usize, Vec<u8>)>>,
     /// How many snapshots of each commit live.
     snapshots: BTreeMap<u64, usize>,
 }
 
-/// Values that a commit replaces in a table, with the number of entries before.
-#[derive(Debug, Default)]
-pub(crate) struct Replaced {
-    pub(crate) count: u64,
-    pub(crate) values: Vec<(Vec<u8>, Old)>,
-}
-
 impl Undo {
-    pub(crate) fn new(tables: usize) -> Self {
+    /// An undo of so many tables, with nothing noted.
+    #[must_use]
+    pub fn new(tables: usize) -> Self {
         Self { tables: (0..tables).map(|_| TableUndo::default()).collect(), ..Self::default() }
     }
 
     /// Whether any snapshot lives.
-    pub(crate) fn is_needed(&self) -> bool {
+    pub fn is_needed(&self) -> bool {
         !self.snapshots.is_empty()
     }
 
     /// Begins a snapshot of `version`.
-    pub(crate) fn begin(&mut self, version: u64) {
+    pub fn begin(&mut self, version: u64) {
         *self.snapshots.entry(version).or_default() += 1;
     }
 
     /// Ends a snapshot. Cost: in proportion to the values that no other snapshot needs.
-    pub(crate) fn end(&mut self, version: u64) {
+    pub fn end(&mut self, version: u64) {
         if let Some(count) = self.snapshots.get_mut(&version) {
             *count -= 1;
             if *count == 0 {
@@ -75,20 +72,41 @@ impl Undo {
         }
     }
 
-    /// Notes the values that commit `commit` replaces in a table.
-    pub(crate) fn note(&mut self, commit: u64, table: usize, replaced: Replaced) {
-        debug_assert!(self.snapshots.keys().next().is_some_and(|oldest| *oldest < commit));
-        let keys = self.commits.entry(commit).or_default();
-        let into = &mut self.tables[table];
-        into.counts.insert(commit, replaced.count);
-        for (key, old) in replaced.values {
-            into.values.entry(key.clone()).or_default().insert(commit, old);
-            keys.push((table, key));
-        }
+    /// Notes the value that commit `commit` replaces under a key.
+    pub fn note(&mut self, commit: u64, table: usize, key: &[u8], old: Old) {
+        debug_assert!(self.is_needed_by(commit));
+        let values = self.tables[table].values.entry(key.to_vec()).or_default();
+        let noted = values.insert(commit, old);
+        debug_assert!(noted.is_none(), "only the value before the first change counts");
+        self.commits.entry(commit).or_default().push((table, key.to_vec()));
+    }
+
+    /// Notes how many entries a table has before commit `commit`.
+    pub fn note_count(&mut self, commit: u64, table: usize, count: u64) {
+        debug_assert!(self.is_needed_by(commit));
+        self.commits.entry(commit).or_default();
+        self.tables[table].counts.insert(commit, count);
+    }
+
+    fn is_needed_by(&self, commit: u64) -> bool {
+        self.snapshots.keys().next().is_some_and(|oldest| *oldest < commit)
+    }
+
+    /// Whether the old value of a key is noted for commit `commit`.
+    pub fn is_noted(&self, commit: u64, table: usize, key: &[u8]) -> bool {
+        self.tables[table].values.get(key).is_some_and(|values| values.contains_key(&commit))
+    }
+
+    /// Keys that commit `commit` changed, with their old values, in the order of the notes.
+    pub fn noted(&self, commit: u64) -> impl Iterator<Item = (usize, &[u8], &Old)> {
+        self.commits.get(&commit).into_iter().flatten().filter_map(move |(table, key)| {
+            let old = self.tables[*table].values.get(key)?.get(&commit)?;
+            Some((*table, key.as_slice(), old))
+        })
     }
 
     /// Drops the notes of a commit that no snapshot needs or that did not take place.
-    pub(crate) fn forget(&mut self, commit: u64) {
+    pub fn forget(&mut self, commit: u64) {
         for (table, key) in self.commits.remove(&commit).unwrap_or_default() {
             let values = &mut self.tables[table].values;
             if let Some(versions) = values.get_mut(&key) {
@@ -105,27 +123,27 @@ impl Undo {
     }
 
     /// The value of a key as of `version`, if a later commit changed it.
-    pub(crate) fn value(&self, table: usize, key: &[u8], version: u64) -> Option<&Old> {
+    pub fn value(&self, table: usize, key: &[u8], version: u64) -> Option<&Old> {
         as_of(self.tables[table].values.get(key)?, version)
     }
 
     /// The entries of a table as of `version`, if a later commit changed it.
-    pub(crate) fn count(&self, table: usize, version: u64) -> Option<u64> {
+    pub fn count(&self, table: usize, version: u64) -> Option<u64> {
         as_of(&self.tables[table].counts, version).copied()
     }
 
     /// Whether nothing is noted of `table`.
-    pub(crate) fn is_empty(&self, table: usize) -> bool {
+    pub fn is_empty(&self, table: usize) -> bool {
         self.tables[table].values.is_empty()
     }
 
     /// The keys of a range that a commit after `version` changed, with their values as of it,
     /// ascending.
-    pub(crate) fn range(
+    pub fn range(
         &self,
         table: usize,
         version: u64,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
+        range: KeyRange<'_>,
     ) -> impl DoubleEndedIterator<Item = (&[u8], &Old)> {
         self.tables[table]
             .values
@@ -143,19 +161,20 @@ fn as_of<T>(versions: &BTreeMap<u64, T>, version: u64) -> Option<&T> {
 mod tests {
     use super::*;
 
-    fn replaced(count: u64, values: &[(&str, Option<&str>)]) -> Replaced {
-        let old = |value: Option<&str>| value.map(|value| value.as_bytes().to_vec());
-        let values = values.iter().map(|(key, value)| (key.as_bytes().to_vec(), old(*value)));
-        Replaced { count, values: values.collect() }
+    fn note(undo: &mut Undo, commit: u64, count: u64, values: &[(&str, Option<&str>)]) {
+        undo.note_count(commit, 0, count);
+        for (key, old) in values {
+            undo.note(commit, 0, key.as_bytes(), old.map(|old| old.as_bytes().to_vec()));
+        }
     }
 
     /// Commit 1 has a = 1; commit 2 sets a to 2 and b to 1; commit 3 removes a.
     fn three() -> Undo {
         let mut undo = Undo::new(2);
         undo.begin(1);
-        undo.note(2, 0, replaced(1, &[("a", Some("1")), ("b", None)]));
+        note(&mut undo, 2, 1, &[("a", Some("1")), ("b", None)]);
         undo.begin(2);
-        undo.note(3, 0, replaced(2, &[("a", Some("2"))]));
+        note(&mut undo, 3, 2, &[("a", Some("2"))]);
         undo.begin(3);
         undo
     }
@@ -199,5 +218,15 @@ mod tests {
         assert_eq!(undo.value(0, b"a", 2), None);
         assert_eq!(undo.value(0, b"a", 1), Some(&Some(b"1".to_vec())));
         assert_eq!(undo.count(0, 2), None);
+    }
+
+    #[test]
+    fn a_commit_lists_its_keys_in_the_order_of_its_notes() {
+        let undo = three();
+        let noted: Vec<_> = undo.noted(2).collect();
+        assert_eq!(noted, [(0, &b"a"[..], &Some(b"1".to_vec())), (0, b"b", &None)]);
+        assert!(undo.is_noted(3, 0, b"a") && !undo.is_noted(3, 0, b"b"));
+        assert!(!undo.is_noted(3, 1, b"a"));
+        assert_eq!(undo.noted(4).count(), 0);
     }
 }

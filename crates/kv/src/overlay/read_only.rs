@@ -8,35 +8,39 @@
 //! this crate.
 
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
-
+use crate::database::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 use crate::overlay::engine::{Common, Snapshot};
 use crate::overlay::failure::closed;
 
 /// Reader of an engine that can catch up with commits of another process.
-pub(crate) trait Follow: Debug + Send + 'static {
+pub trait Follow: Debug + Send + 'static {
+    /// Name of the back-end.
     const NAME: &'static str;
+
+    /// Snapshot of all tables.
     type Snapshot: Snapshot + 'static;
 
     /// Catches up, and returns a snapshot of what there is then.
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn snapshot(&mut self) -> Result<Self::Snapshot>;
 }
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct ReadOnly<F> {
+pub struct ReadOnly<F> {
     common: Common,
     /// `None` once closed. Snapshots that live keep the files and leases they need.
     follower: Mutex<Option<F>>,
-    dir: PathBuf,
 }
 
 impl<F: Follow> ReadOnly<F> {
-    pub(crate) fn new(common: Common, follower: F, dir: &Path) -> Self {
-        Self { common, follower: Mutex::new(Some(follower)), dir: dir.to_owned() }
+    /// A database of what `follower` sees.
+    pub fn new(common: Common, follower: F) -> Self {
+        Self { common, follower: Mutex::new(Some(follower)) }
     }
 
     fn follower(&self) -> MutexGuard<'_, Option<F>> {
@@ -77,7 +81,7 @@ impl<F: Follow> Database for ReadOnly<F> {
     }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("path", self.dir.display().to_string()), ("access", "read-only".to_owned())]
+        vec![("path", self.common.dir().display().to_string()), ("access", "read-only".to_owned())]
     }
 
     fn counts(&self) -> Counts {
@@ -85,7 +89,7 @@ impl<F: Follow> Database for ReadOnly<F> {
     }
 
     fn disk_bytes(&self) -> Result<u64> {
-        self.common.disk_bytes(&self.dir)
+        self.common.disk_bytes()
     }
 
     fn compact(&self) -> Result<()> {

@@ -3,14 +3,11 @@
 use std::path::Path;
 
 use terrane_io::{Disk, EntryKind};
-use terrane_kv::{Error, Result};
+
+use crate::database::{Error, Result};
 
 /// An error of the disk, in terms of a back-end.
-pub(crate) fn disk_error(
-    back_end: &'static str,
-    call: &'static str,
-    error: terrane_io::Error,
-) -> Error {
+pub fn disk_error(back_end: &'static str, call: &'static str, error: terrane_io::Error) -> Error {
     match error {
         error if error.is_no_space() => {
             let limit = "the disk or the quota is full; make room and try again".to_owned();
@@ -37,11 +34,7 @@ pub(crate) fn disk_error(
 ///
 /// # Errors
 /// [`Error::Unsupported`], those of the system.
-pub(crate) fn check_dir(
-    back_end: &'static str,
-    disk: &dyn Disk,
-    dir: &Path,
-) -> Result<&'static str> {
+pub fn check_dir(back_end: &'static str, disk: &dyn Disk, dir: &Path) -> Result<&'static str> {
     let kind = disk.kind(dir).map_err(|error| disk_error(back_end, "stat", error))?;
     match kind {
         None => Ok("create"),
@@ -55,12 +48,12 @@ pub(crate) fn check_dir(
 }
 
 /// The error for a store that another process has open.
-pub(crate) fn locked(back_end: &'static str, path: &Path, pid: Option<u32>) -> Error {
+pub fn locked(back_end: &'static str, path: &Path, pid: Option<u32>) -> Error {
     let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
     Error::Locked { back_end, what: format!("{} is in use{by}", path.display()) }
 }
 
 /// The error of a call after the database was closed.
-pub(crate) fn closed(back_end: &'static str, call: &'static str) -> Error {
+pub fn closed(back_end: &'static str, call: &'static str) -> Error {
     Error::BackEnd { back_end, call, source: "the database is closed".into() }
 }

@@ -1,0 +1,386 @@
+//! Installation: any table of the store's session becomes a named table, atomically with a commit.
+//!
+//! The table is written out and synced as a checkpoint would write it: its memtable as images, the
+//! rest as the runs that are there. Then a manifest names it. No entry goes through the log, so a
+//! bulk-loaded table costs what the bulk load wrote.
+//!
+//! **A new name alone** is a change of the list of tables, as the creation of an empty table is: it
+//! has no number. The log knows no record for the new table's number, so nothing else changes.
+//!
+//! **With a batch, or in the place of a table,** the installation is a commit that the manifest
+//! makes ([`crate::store::manifest_commit`]). Most of the work is a checkpoint before, while
+//! commits go on. Then, under the lock of the tables, the batch is applied to forks, what has
+//! changed since the checkpoint is written out, and one manifest has all of it. So commits wait for
+//! images of a short stretch of commits, a new segment and one manifest.
+//!
+//! Rejected: a record of the log that names a snapshot. Recovery and every reader would have to
+//! open tables in the middle of the log, and a version could not share a base across it.
+
+use std::sync::Arc;
+
+use crate::config::TableConfig;
+use crate::entry::entry::Update;
+use crate::error::{Error, Result};
+use crate::files::file_set::lock;
+use crate::manifest::manifest::{NamedMeta, StoreManifest};
+use crate::session::snapshot::{WrittenOut, resolve_of};
+use crate::store::inner::{Batch, LogRoom, Named, Slot, State, TableKey, write_out};
+use crate::store::options::TableName;
+use crate::store::store::{NamedTable, Store};
+use crate::store::write_batch::WriteBatch;
+use crate::table::bulk_load::BulkLoader;
+use crate::table::table::Table;
+use crate::trace::event;
+
+/// A table that is about to be named: all of it is on disk.
+struct Incoming {
+    name: TableName,
+    table: Table,
+    written: WrittenOut,
+}
+
+/// Whether the incoming table takes a new name or the place of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    New,
+    Existing,
+}
+
+/// The table of the name, or the table's number to come.
+fn place_of(manifest: &StoreManifest, name: &TableName, target: Target) -> Result<u64> {
+    match (manifest.find(name), target) {
+        (Ok(_), Target::New) => Err(Error::TableExists { name: name.to_string() }),
+        (Err(_), Target::New) => Ok(manifest.next_table),
+        (found, Target::Existing) => found,
+    }
+}
+
+/// Names the incoming table in a manifest.
+fn name_table(manifest: &mut StoreManifest, id: u64, incoming: &Incoming) {
+    let meta = incoming.written.meta.clone();
+    if id == manifest.next_table {
+        manifest.next_table += 1;
+        manifest.tables.push(NamedMeta { id, name: incoming.name.0.clone(), meta });
+        return;
+    }
+    for named in manifest.tables.iter_mut().filter(|named| named.id == id) {
+        named.meta.clone_from(&meta);
+    }
+}
+
+impl Store {
+    /// Installs a table under a new name, durably; all commits before are durable then, too. The
+    /// named table is a fork: `table` stays as it is, and may be dropped.
+    ///
+    /// Any table of the [session](Self::session) will do: from a bulk load, a union (a debt is paid
+    /// by later updates as before), an opened snapshot, an import, a fork or a
+    /// [view](NamedTable::view) of another named table. The named table has its configuration.
+    ///
+    /// ```
+    /// use terrane_lsm::{Store, StoreOptions, TableConfig, Update};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let store = Store::open_dir(folder.path(), &StoreOptions::default())?;
+    /// let mut loader = store.session().bulk_load(&TableConfig::default())?;
+    /// loader.write_batch(&[("alice", Update::Insert(b"100")), ("bob", Update::Insert(b"7"))])?;
+    /// let accounts = store.install("accounts", &loader.finish()?)?;
+    /// assert!(accounts.get(b"bob")?.is_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Cost: writes the table's memtable, finishes its flush under way, and syncs the runs that no
+    /// checkpoint or snapshot has synced; then that of [`create_table`](Self::create_table). Writes
+    /// nothing to the log. Held by the test `install`.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`]; [`Error::TableOfOtherSession`], also for a table of a reader or a
+    /// read-only session; [`Error::MergeOperatorMismatch`] if the store was not opened with the
+    /// table's merge operator, and so could not be opened again; [`Error::SnapshotTooLarge`],
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
+    /// there is no such table, or all of it.
+    pub fn install(&self, name: impl AsRef<str>, table: &Table) -> Result<NamedTable> {
+        let shared = &self.shared;
+        let incoming = self.write_incoming(name.as_ref(), table, Target::New)?;
+        let mut published = lock(&shared.published);
+        shared.inner.check_writable()?;
+        let id = place_of(&published.manifest, &incoming.name, Target::New)?;
+        shared.make_durable(&mut published)?;
+
+        let mut next = published.manifest.clone();
+        name_table(&mut next, id, &incoming);
+        published.publish(&shared.inner, next)?;
+        let mut state = lock(&shared.state);
+        Ok(self.take_in(&mut state, id, incoming))
+    }
+
+    /// Installs a table and commits a batch, both or neither, durably. The number of the commit is
+    /// [`last_commit`](Self::last_commit) if no other commit comes in between.
+    ///
+    /// Cost: that of [`install`](Self::install), of a [`checkpoint`](Self::checkpoint), and of a
+    /// small one during which commits wait: it writes the batch, and what was committed since the
+    /// first one.
+    ///
+    /// # Errors
+    /// The errors of [`install`](Self::install), and those of [`write`](Self::write). After an
+    /// error, or a crash, both are there or neither.
+    pub fn install_with(
+        &self,
+        name: impl AsRef<str>,
+        table: &Table,
+        batch: &WriteBatch,
+    ) -> Result<NamedTable> {
+        let incoming = self.write_incoming(name.as_ref(), table, Target::New)?;
+        self.commit_by_manifest(incoming, Target::New, &batch.batches(&self.shared)?)
+    }
+
+    /// Puts a table in the place of a named one, durably, as a commit of its own. Handles on the
+    /// named table stay valid and read the new content; views, forks, snapshots and retained
+    /// versions keep the old content. The named table takes the configuration of the new table, its
+    /// merge operator included. A live transaction that has read from the table conflicts.
+    ///
+    /// Cost: as [`install_with`](Self::install_with); the files of the old content go when nobody
+    /// needs them.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], and the errors of [`install`](Self::install). After an error,
+    /// or a crash, the table has the old content or the new one.
+    pub fn replace(&self, name: impl AsRef<str>, table: &Table) -> Result<NamedTable> {
+        let incoming = self.write_incoming(name.as_ref(), table, Target::Existing)?;
+        self.commit_by_manifest(incoming, Target::Existing, &[])
+    }
+
+    /// A named table, made with `config` if it is missing. A table that is there keeps its
+    /// configuration.
+    ///
+    /// # Errors
+    /// The errors of [`table`](Self::table) and [`create_table`](Self::create_table).
+    #[doc(alias("open_or_create", "get_or_create"))]
+    pub fn table_or_create(
+        &self,
+        name: impl AsRef<str>,
+        config: &TableConfig,
+    ) -> Result<NamedTable> {
+        let name = TableName::new(name.as_ref())?;
+        match self.table(&name) {
+            Err(Error::TableDoesNotExist { .. }) => {}
+            found => return found,
+        }
+        match self.create_table(&name, config) {
+            // Another thread was faster.
+            Err(Error::TableExists { .. }) => self.table(&name),
+            made => made,
+        }
+    }
+
+    /// An empty table without a name, which does not last: only a snapshot or an
+    /// [installation](Self::install) keeps what it holds. Cost: no I/O.
+    ///
+    /// # Errors
+    /// The errors of [`Session::new_table`](crate::Session::new_table).
+    pub fn new_volatile_table(&self, config: &TableConfig) -> Result<Table> {
+        self.shared.session.new_table(config)
+    }
+
+    /// Loads a new named table from entries in any order, several times faster than commits do, and
+    /// without the log. The table is there when [`StoreLoader::finish`] returns, and not before.
+    ///
+    /// ```
+    /// use terrane_lsm::{Store, StoreOptions, TableConfig, Update};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let store = Store::open_dir(folder.path(), &StoreOptions::default())?;
+    /// let mut loader = store.bulk_load("accounts", &TableConfig::default())?;
+    /// loader.write_batch(&[("alice", Update::Insert(b"100")), ("bob", Update::Insert(b"7"))])?;
+    /// let accounts = loader.finish()?;
+    /// assert!(accounts.get(b"bob")?.is_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Cost: no I/O; see [`BulkLoader`].
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::InvalidTableName`], and the errors of
+    /// [`Session::bulk_load`](crate::Session::bulk_load).
+    #[doc(alias("IngestExternalFile"))]
+    pub fn bulk_load(&self, name: impl AsRef<str>, config: &TableConfig) -> Result<StoreLoader> {
+        let name = TableName::new(name.as_ref())?;
+        place_of(&lock(&self.shared.published).manifest, &name, Target::New)?;
+        let loader = self.shared.session.bulk_load(config)?;
+        Ok(StoreLoader { store: self.clone(), name, loader })
+    }
+
+    /// Checks a table that is to be installed and writes all of it out, while everything goes on.
+    fn write_incoming(&self, name: &str, table: &Table, target: Target) -> Result<Incoming> {
+        let shared = &self.shared;
+        let name = TableName::new(name)?;
+        if !table.is_of(&shared.inner) {
+            return Err(Error::TableOfOtherSession { name: name.to_string() });
+        }
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.install", shared.inner.dir(), %name);
+
+        let operator = &table.config().merge_operator;
+        let given =
+            shared.options.merge_operators.iter().find(|given| given.name() == operator.name());
+        resolve_of(name.as_str(), operator.name(), given)?;
+
+        // Another thread may take the name later; here it spares the work.
+        place_of(&lock(&shared.published).manifest, &name, target)?;
+        let table = table.fork()?;
+        let written = table.write_out()?;
+        Ok(Incoming { name, table, written })
+    }
+
+    /// Makes the incoming table the named table of that number, once the manifest says so.
+    fn take_in(&self, state: &mut State, id: u64, incoming: Incoming) -> NamedTable {
+        let Incoming { name, table, written } = incoming;
+        written.share(&self.shared.inner);
+        state.changes += 1;
+        let changed = state.changes;
+
+        let slot = state.tables.get(&id).map_or_else(Arc::<Slot>::default, |old| {
+            lock(&old.slot.0).view = None;
+            Arc::clone(&old.slot)
+        });
+        let named = Named { table, changed, written: changed, slot: Arc::clone(&slot) };
+        state.tables.insert(id, named);
+        event!(DEBUG, "store.installed", self.shared.inner.dir(), %name);
+        NamedTable { shared: Arc::clone(&self.shared), key: TableKey { id, name }, slot }
+    }
+
+    /// Installs a table and commits batches by one manifest.
+    fn commit_by_manifest(
+        &self,
+        incoming: Incoming,
+        target: Target,
+        batches: &[Batch<'_>],
+    ) -> Result<NamedTable> {
+        let shared = &self.shared;
+        for batch in batches {
+            shared.inner.check_room_for(&batch.updates)?;
+        }
+        drop(shared.state_to_commit(false)?);
+        let mut published = lock(&shared.published);
+        place_of(&published.manifest, &incoming.name, target)?;
+
+        // What this leaves is written while commits wait.
+        shared.checkpoint_over(&mut published)?;
+        let mut guard = lock(&shared.state);
+        let state = &mut *guard;
+        shared.inner.check_writable()?;
+
+        let id = place_of(&published.manifest, &incoming.name, target)?;
+        let copies = copies_with(state, batches, id)?;
+        let mut next = published.manifest.clone();
+        let written = write_out(&copies, &mut next)?;
+        name_table(&mut next, id, &incoming);
+        let done = shared.publish_commit(&mut published, state, next)?;
+
+        for written in &written {
+            written.share(&shared.inner);
+        }
+        take_over(state, copies, batches);
+        let named = self.take_in(state, id, incoming);
+        shared.write_sets.note(state.commit, batches.iter().flat_map(Batch::of_table));
+        if target == Target::Existing {
+            shared.write_sets.note_replaced(state.commit, Some(vec![id]));
+        }
+
+        shared.link(state, state.commit, done.log_bytes);
+        drop(guard);
+        if done.both {
+            shared.recycle(&published, LogRoom::Ordinary);
+        }
+        Ok(named)
+    }
+}
+
+/// Forks of all tables that the manifest does not have as they are, with the batches applied; none
+/// of the table that is about to be replaced.
+fn copies_with(
+    state: &State,
+    batches: &[Batch<'_>],
+    replaced: u64,
+) -> Result<Vec<(u64, u64, Table)>> {
+    let mut copies = state.changed_copies()?;
+    copies.retain(|(id, _, _)| *id != replaced);
+    for Batch { key, updates } in batches {
+        let named = state.table(key.id, &key.name)?;
+        let at = match copies.iter().position(|(id, _, _)| *id == key.id) {
+            Some(at) => at,
+            None => {
+                copies.push((key.id, named.changed, named.table.fork()?));
+                copies.len() - 1
+            }
+        };
+        // A merge operator that panics here leaves a part of the batch in a fork only.
+        drop(copies[at].2.apply_batch(updates)?);
+    }
+    Ok(copies)
+}
+
+/// Makes the tables what their copies are, which the manifest has.
+fn take_over(state: &mut State, copies: Vec<(u64, u64, Table)>, batches: &[Batch<'_>]) {
+    state.changes += 1;
+    for (id, changed, copy) in copies {
+        let Some(named) = state.tables.get_mut(&id) else { continue };
+        if batches.iter().any(|batch| batch.key.id == id) {
+            named.table.take_over(&copy);
+            named.changed = state.changes;
+            lock(&named.slot.0).view = None;
+        } else {
+            debug_assert_eq!(named.changed, changed, "no commit came in between");
+        }
+        named.written = named.changed;
+    }
+}
+
+/// Loads entries in any order into a new named table: see [`Store::bulk_load`].
+///
+/// Dropping the loader before [`finish`](Self::finish) discards the loaded entries.
+#[derive(Debug)]
+pub struct StoreLoader {
+    store: Store,
+    name: TableName,
+    loader: BulkLoader,
+}
+
+impl StoreLoader {
+    /// Adds updates, whose keys may come in any order and more than once: see
+    /// [`BulkLoader::write_batch`], also for the cost.
+    ///
+    /// # Errors
+    /// The errors of [`BulkLoader::write_batch`]. Nothing of the batch has been added then.
+    pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.loader.write_batch(batch)
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// The errors of [`write_batch`](Self::write_batch).
+    pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.loader.write_batch(&[(key, Update::Insert(value.as_ref()))])
+    }
+
+    /// Installs the table with all that was added, durably.
+    ///
+    /// Cost: that of [`BulkLoader::finish`] and [`Store::install`]: each byte is written once
+    /// beyond the last level, and nothing to the log. Held by the test `install`.
+    ///
+    /// # Errors
+    /// The errors of [`BulkLoader::finish`] and [`Store::install`]. The loaded entries are lost
+    /// then.
+    pub fn finish(self) -> Result<NamedTable> {
+        self.store.install(&self.name, &self.loader.finish()?)
+    }
+
+    /// The same together with the commit of a batch: both or neither.
+    ///
+    /// # Errors
+    /// The errors of [`BulkLoader::finish`] and [`Store::install_with`]. The loaded entries are
+    /// lost then.
+    pub fn finish_with(self, batch: &WriteBatch) -> Result<NamedTable> {
+        self.store.install_with(&self.name, &self.loader.finish()?, batch)
+    }
+}

@@ -1,0 +1,171 @@
+//! Child processes of a test: its own program, run again in a role until it is killed.
+//!
+//! A child runs the same test, finds the variables of its role in its environment, and tells what
+//! it has done by lines of a word and numbers ([`say`]). The parent reads the lines, kills the
+//! child, and compares what is left with what the child had said.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{self, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::draw::Draw;
+use crate::effort::env_value;
+
+/// How often a process is killed; set by `cargo xtask kill`.
+const CYCLES: &str = "TERRANE_KILL_CYCLES";
+
+/// For how many seconds readers are let alone besides; set by `cargo xtask readers`.
+const SECONDS: &str = "TERRANE_READERS_SECONDS";
+
+/// How often a process is killed: as `TERRANE_KILL_CYCLES` says, or `default`.
+///
+/// # Panics
+/// When the variable is no number.
+#[must_use]
+pub fn kill_cycles(default: u64) -> u64 {
+    env_value(CYCLES).map_or(default, |text| text.parse().expect("a number of cycles"))
+}
+
+/// Prints a line at once, for the parent of this process.
+///
+/// # Panics
+/// When the parent has gone.
+pub fn say(what: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{what}").expect("the parent reads");
+    out.flush().expect("the parent reads");
+}
+
+/// Child process of a test.
+#[derive(Debug)]
+pub struct Child {
+    child: process::Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Child {
+    /// Runs this program again, with nothing but `test` and with these variables.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    #[must_use]
+    pub fn start<const N: usize>(test: &str, variables: [(&str, &OsStr); N]) -> Self {
+        let program = env::current_exe().expect("the program has a path");
+        let mut command = Command::new(program);
+        command.args(["--exact", test, "--nocapture"]).envs(variables);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program runs again");
+        let out = child.stdout.take().expect("it is piped");
+        Self { child, lines: BufReader::new(out).lines() }
+    }
+
+    /// Returns the next line that begins with one of the words: the word, and the numbers after it;
+    /// `None` at the end.
+    pub fn line(&mut self, words: &[&str]) -> Option<(String, Vec<u64>)> {
+        for line in self.lines.by_ref() {
+            let line = line.ok()?;
+            let mut parts = line.split(' ');
+            if let Some(word) = parts.next().filter(|word| words.contains(word)) {
+                // The last line may be torn.
+                let numbers = parts.map(|number| number.parse().ok()).collect::<Option<Vec<_>>>();
+                return Some((word.to_owned(), numbers?));
+            }
+        }
+
+        None
+    }
+
+    /// Kills the process.
+    ///
+    /// # Panics
+    /// When the process has ended by itself.
+    pub fn kill(&mut self) {
+        let ended = self.child.try_wait().expect("it is a child");
+        assert_eq!(ended, None, "a process ended by itself");
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is a child");
+    }
+}
+
+/// Reader process, which says `checks` and how many values it has compared.
+struct Reader {
+    child: Child,
+    checks: u64,
+}
+
+impl Reader {
+    fn start(start: &dyn Fn(&str) -> Child) -> Self {
+        Self { child: start("reader"), checks: 0 }
+    }
+
+    /// Waits until the reader has compared more.
+    fn see(&mut self) {
+        let line = self.child.line(&["checks"]).expect("a reader goes on until it is killed");
+        self.checks = line.1[0];
+    }
+}
+
+/// Writer process beside three readers.
+pub struct WriterBesideReaders<'a> {
+    /// Starts a process in the role `writer` or `reader`.
+    pub start: &'a dyn Fn(&str) -> Child,
+    /// Words that begin lines of the writer.
+    pub words: &'a [&'a str],
+    /// Most lines of the writer before it is killed.
+    pub lines_max: u64,
+}
+
+impl WriterBesideReaders<'_> {
+    /// Kills the writer again and again, now and then a reader too, and lets all of them alone at
+    /// the end. `heed` gets each line of the writer. Returns how many values the readers compared.
+    ///
+    /// # Panics
+    /// When a process ends by itself.
+    pub fn run(&self, rng: &mut ChaCha8Rng, mut heed: impl FnMut(&str, &[u64])) -> u64 {
+        let mut heed_next = |writer: &mut Child| {
+            let line = writer.line(self.words);
+            line.map(|(word, numbers)| heed(&word, &numbers))
+        };
+        let gone = "a writer goes on until it is killed";
+
+        let mut checks = 0;
+        let mut writer = (self.start)("writer");
+        let mut readers: Vec<Reader> = (0..3).map(|_| Reader::start(self.start)).collect();
+        for cycle in 0..kill_cycles(6) {
+            for _ in 0..=rng.below(self.lines_max) {
+                heed_next(&mut writer).expect(gone);
+            }
+
+            readers.iter_mut().for_each(Reader::see);
+            if cycle % 3 == 2 {
+                let mut reader = readers.remove(rng.index(readers.len()));
+                reader.child.kill();
+                checks += reader.checks;
+                readers.push(Reader::start(self.start));
+            }
+
+            writer.kill();
+            // What it had said before counts.
+            while heed_next(&mut writer).is_some() {}
+            writer = (self.start)("writer");
+        }
+
+        let seconds = env_value(SECONDS).map_or(1, |text| text.parse().expect("seconds"));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            heed_next(&mut writer).expect(gone);
+            readers.iter_mut().for_each(Reader::see);
+        }
+
+        writer.kill();
+        for reader in &mut readers {
+            reader.child.kill();
+            checks += reader.checks;
+        }
+
+        checks
+    }
+}
