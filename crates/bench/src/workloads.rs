@@ -9,10 +9,12 @@
 //! | [`index`]   | `bench index`   | an index of objects by hash, on several engines          |
 //! | [`context`] | `bench context` | blocks of Tezos on the context store                     |
 //! | [`radix`]   | `bench radix`   | Merkle-radix states on every back-end                    |
+//! | [`tables`]  | `bench ingest`, `scan`, `diff`, `forks`, `retained`, `recover` | one property of tables each |
+//! | [`queue`]   | `bench queue`   | random reads through a queue of the disk                 |
 //!
 //! Imports: [`instruments`](crate::instruments), [`model`](crate::model) and the crate of replays.
-//! No workload imports another, but for the shape of tables of [`utxo`] in [`kvget`]. Begin with
-//! [`utxo`].
+//! No workload imports another, but for the shape of tables of [`utxo`] in [`kvget`] and
+//! [`tables`]. Begin with [`utxo`].
 //!
 //! * Keys and values follow from a seed and a number by [`splitmix`], so a run can be repeated to
 //!   the byte and every value found is compared with its expected value.
@@ -21,8 +23,9 @@
 //!   otherwise.
 //! * Rejected: a table of all live numbers in memory, which would be most of the memory of a run.
 //! * Rejected: draws from a formula, which never draw recent entries or draw them too often.
-//! * Rejected: a counting disk for the engine's share of reads. Users see the engine's own
-//!   statistics, and a wrapper would be part of the measured rate.
+//! * Rejected: a counting disk for the engine's share of lookups. Users see the engine's own
+//!   statistics, and a wrapper would be part of the measured rate. Scans and diffs, which have no
+//!   statistics of their own, are counted at the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +39,8 @@ use terrane_replay::error::Class;
 use terrane_replay::store;
 use terrane_replay::traces::{container, index as index_trace};
 
+use crate::instruments::device;
+
 // Bottom-up: a module imports only from modules above it.
 pub mod union;
 pub mod upsert;
@@ -44,6 +49,8 @@ pub mod kvget;
 pub mod index;
 pub mod context;
 pub mod radix;
+pub mod tables;
+pub mod queue;
 
 /// Reason why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +71,9 @@ pub enum Error {
     /// A radix store cannot be opened, or a call of it failed.
     #[error(transparent)]
     Radix(#[from] state_dir::Error),
+    /// The device cannot be measured.
+    #[error(transparent)]
+    Device(#[from] device::Error),
     /// A trace of versioned trees cannot be written.
     #[error(transparent)]
     Record(#[from] container::Error),
@@ -125,6 +135,7 @@ impl Error {
             Self::Lmdb(_) => Class::Environment,
             Self::Context(error) => error.class(),
             Self::Radix(error) => Class::from(error),
+            Self::Device(error) => error.class(),
             Self::Record(error) => error.class(),
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
@@ -170,6 +181,14 @@ pub fn splitmix(number: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)
+}
+
+/// Fills `bytes` with evenly spread words that follow from `state`. The first word is `state`.
+fn fill_bytes(bytes: &mut [u8], mut state: u64) {
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+        state = splitmix(state);
+    }
 }
 
 /// Upper bound of every option. Sums and products of several options stay within 64 bits.

@@ -203,6 +203,89 @@ fn beside(
     fio(jobs, monitor)
 }
 
+/// Bytes of each sequential read.
+const SEQUENTIAL_BYTES: u64 = 1 << 20;
+
+/// Sequential reads in flight.
+const SEQUENTIAL_DEPTH: usize = 8;
+
+/// File whose sequential reads measure the device: requests of 1 MiB, 8 in flight, past the page
+/// cache. The file is removed when this is dropped.
+pub struct SequentialReads {
+    file: Scratch,
+    bytes: u64,
+    by_fio: bool,
+}
+
+impl SequentialReads {
+    /// Writes the file of 1 GiB into `dir`, durably.
+    ///
+    /// # Errors
+    /// [`Error`]; the file is gone then.
+    pub fn make(dir: &Path, monitor: &mut dyn Monitor) -> Result<Self> {
+        Self::make_with(dir, FILE_BYTES, fio_is_installed(), monitor)
+    }
+
+    fn make_with(dir: &Path, bytes: u64, by_fio: bool, monitor: &mut dyn Monitor) -> Result<Self> {
+        let file = Scratch::make(&RealDisk::auto(), dir, bytes, monitor)?;
+        Ok(Self { file, bytes, by_fio })
+    }
+
+    /// `fio` or `terrane`.
+    #[must_use]
+    pub fn measured_by(&self) -> &'static str {
+        if self.by_fio { "fio" } else { "terrane" }
+    }
+
+    /// Reads the file once from its beginning to its end; returns the bytes read in a second.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn bytes_per_s(&self, monitor: &mut dyn Monitor) -> Result<f64> {
+        if !self.by_fio {
+            return self.own_bytes_per_s(monitor);
+        }
+
+        let mut words = vec!["--name=reads".to_owned(), file_of(&self.file.path)];
+        let fixed = ["--direct=1", "--ioengine=io_uring", "--numjobs=1", "--rw=read"];
+        words.extend(fixed.map(str::to_owned));
+        words.push(format!("--bs={SEQUENTIAL_BYTES}"));
+        words.push(format!("--iodepth={SEQUENTIAL_DEPTH}"));
+        words.push(format!("--size={}", self.bytes));
+
+        Ok(fio(vec![words], monitor)?.read_iops * SEQUENTIAL_BYTES as f64)
+    }
+
+    fn own_bytes_per_s(&self, monitor: &mut dyn Monitor) -> Result<f64> {
+        let disk = &self.file.disk;
+        let file: Arc<dyn DiskFile> = disk.open(&self.file.path, OpenMode::Read, Access::Direct)?;
+        let mut queue = disk.queue(SEQUENTIAL_DEPTH)?;
+        let buffer = || AlignedBuf::zeroed(SEQUENTIAL_BYTES as usize);
+        let mut idle: Vec<AlignedBuf> = (0..SEQUENTIAL_DEPTH).map(|_| buffer()).collect();
+        let mut offsets = (0..self.bytes).step_by(SEQUENTIAL_BYTES as usize);
+        let start = Instant::now();
+
+        loop {
+            if monitor.stop() {
+                return Err(Error::Interrupted);
+            }
+            while !idle.is_empty()
+                && let Some(offset) = offsets.next()
+                && let Some(buffer) = idle.pop()
+            {
+                let file = file.clone();
+                queue.push(Request { tag: 0, file, offset, buffer, direction: Direction::Read });
+            }
+            queue.submit();
+            let Some(completion) = queue.pop() else { break };
+            completion.result?;
+            idle.push(completion.buffer);
+        }
+
+        Ok(self.bytes as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
 /// A file that goes when this is dropped.
 struct Scratch {
     disk: Arc<RealDisk>,
@@ -304,15 +387,19 @@ fn fio_is_installed() -> bool {
 
 /// Returns the arguments that every job of `fio` has: file, size and duration.
 fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
-    // `fio` splits names of files at colons.
-    let path = path.display().to_string().replace(':', "\\:");
-    let mut words = vec![format!("--name={name}"), format!("--filename={path}")];
+    let mut words = vec![format!("--name={name}"), file_of(path)];
     let milliseconds = Duration::from_secs_f64(seconds).as_millis();
     words.push(format!("--runtime={milliseconds}ms"));
     let fixed = ["--direct=1", "--ioengine=io_uring", "--numjobs=1", "--time_based"];
     words.extend(fixed.map(str::to_owned));
     words.push(format!("--size={bytes}"));
     words
+}
+
+/// Returns the argument that names the file of a job.
+fn file_of(path: &Path) -> String {
+    // `fio` splits names of files at colons.
+    format!("--filename={}", path.display().to_string().replace(':', "\\:"))
 }
 
 /// Returns the arguments of a job that reads.
@@ -411,6 +498,18 @@ mod tests {
 
     fn is_empty(dir: &Path) -> bool {
         std::fs::read_dir(dir).unwrap().next().is_none()
+    }
+
+    #[test]
+    fn sequential_reads_are_measured_by_both_and_leave_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for by_fio in [false, fio_is_installed()] {
+            let reads = SequentialReads::make_with(dir.path(), SMALL, by_fio, &mut Silent).unwrap();
+            assert_eq!(reads.measured_by(), if by_fio { "fio" } else { "terrane" });
+            assert!(reads.bytes_per_s(&mut Silent).unwrap() > 0.0);
+            drop(reads);
+            assert!(is_empty(dir.path()));
+        }
     }
 
     #[test]

@@ -49,10 +49,9 @@ impl Usage {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
         let (user, system) = ticks(&stat)?;
         let tick_s = 1.0 / rustix::param::clock_ticks_per_second() as f64;
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
 
         Some(Self {
-            cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 * 1e-9,
+            cpu_s: process_cpu_s(),
             user_s: user as f64 * tick_s,
             system_s: system as f64 * tick_s,
             read_bytes: field(&io, "read_bytes:")?,
@@ -92,6 +91,23 @@ impl Usage {
             context_switches: self.context_switches + other.context_switches,
         }
     }
+}
+
+/// Returns the processor time of all threads of this process so far, in seconds.
+#[must_use]
+pub fn process_cpu_s() -> f64 {
+    clock_s(ClockId::ProcessCPUTime)
+}
+
+/// Returns the processor time of the calling thread so far, in seconds.
+#[must_use]
+pub fn thread_cpu_s() -> f64 {
+    clock_s(ClockId::ThreadCPUTime)
+}
+
+fn clock_s(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// The number after `name` at the beginning of a line.
@@ -197,6 +213,13 @@ pub fn rss_peak_bytes() -> Option<u64> {
 /// Makes [`rss_peak_bytes`] count from now on. Returns whether the system allows it.
 pub fn reset_rss_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// Returns the number of files that this process has open; `None` where the system does not tell.
+#[must_use]
+pub fn open_files() -> Option<u64> {
+    // The directory that is read here is among the files.
+    Some((std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
 }
 
 /// A line of the process's status, which is in KiB.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::lsm::{DiskCache, Session, Table, TableConfig, Update, WriteBuffer};
 
-use super::{Error, Result, bounded, median, open, seconds, splitmix};
+use super::{Error, Result, bounded, fill_bytes, median, open, seconds, splitmix};
 use terrane_replay::monitor::{Monitor, Phase};
 
 /// Keys in a batch of lookups.
@@ -82,11 +82,7 @@ pub struct Report {
 /// Returns the key of a number.
 fn key(options: &Options, number: u64) -> [u8; 34] {
     let mut key = [b'='; 34];
-    let mut state = splitmix(options.seed ^ number);
-    for word in key[..32].as_chunks_mut::<8>().0 {
-        *word = state.to_le_bytes();
-        state = splitmix(state);
-    }
+    fill_bytes(&mut key[..32], splitmix(options.seed ^ number));
     key
 }
 

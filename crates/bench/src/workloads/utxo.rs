@@ -17,7 +17,7 @@
 
 use terrane::lsm::{CompactionPolicy, DiskCache, PAGE_SIZE, SnapshotName, TableConfig, TableStats};
 
-use super::{Error, Result, splitmix};
+use super::{Error, Result, fill_bytes, splitmix};
 
 // Bottom-up: a module imports only from modules above it.
 pub mod draws;
@@ -56,21 +56,14 @@ pub fn entry(seed: u64, number: u64) -> (Key, Value) {
 fn key(seed: u64, number: u64) -> Key {
     let mut key = [0; KEY_SIZE];
     // `splitmix` is a bijection.
-    fill(&mut key, splitmix(seed ^ number));
+    fill_bytes(&mut key, splitmix(seed ^ number));
     key
 }
 
 fn value(seed: u64, number: u64) -> Value {
     let mut value = [0; VALUE_SIZE];
-    fill(&mut value, splitmix(!seed ^ number));
+    fill_bytes(&mut value, splitmix(!seed ^ number));
     value
-}
-
-fn fill(bytes: &mut [u8], mut state: u64) {
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
-        state = splitmix(state);
-    }
 }
 
 /// The shape of a table that is set up.

@@ -16,6 +16,8 @@ mod model;
 
 mod radix;
 
+mod tables;
+
 mod utxo;
 
 use std::path::PathBuf;
@@ -33,6 +35,7 @@ use self::index::Index;
 use self::kvget::Kvget;
 use self::model::ModelArgs;
 use self::radix::RadixArgs;
+use self::tables::TableBench;
 use self::utxo::Utxo;
 
 /// Sub-commands of `terrane bench`.
@@ -62,6 +65,8 @@ pub(crate) enum Bench {
     /// Looks keys up in a union of tables while merges pay its debt
     #[command(after_help = UNION_EXAMPLES)]
     Union(UnionArgs),
+    #[command(flatten)]
+    Table(TableBench),
 }
 
 pub(crate) const EXAMPLES: &str = "\
@@ -76,8 +81,12 @@ Examples:
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
+  terrane bench ingest --store /tmp/terrane-bench
+  terrane bench scan --store /tmp/terrane-bench --calibrate
+  terrane bench recover --store /tmp/terrane-bench
+  terrane bench queue --dir /tmp/terrane-bench
 
-Benchmarks leave no data in the store, except those with a `setup` command. Measure on a quiet \
+Benchmarks leave no data in the store, except those with a `setup` command or with `--keep`. Measure on a quiet \
 machine.";
 
 const UPSERT_EXAMPLES: &str = "\
@@ -155,6 +164,7 @@ impl Bench {
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
+            Self::Table(table) => table.command(),
         }
     }
 
@@ -169,6 +179,7 @@ impl Bench {
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,
+            Self::Table(table) => table.run()?,
         }
         Ok(0)
     }

@@ -5,6 +5,7 @@
 
 mod backup;
 mod bench;
+mod bench_tables;
 mod bitcoin;
 mod btree;
 mod chain;

@@ -194,7 +194,7 @@ impl Store {
     ///
     /// Beside undo records in the same commit, over 200 durable blocks of 512 updates: half the
     /// bytes written (1.0 × those without versions, undo records 2.0 ×), and one fsync of a
-    /// manifest more (14 ms a block, undo records 10 ms, neither 8 ms; `cargo run --example
+    /// manifest more (14 ms a block, undo records 10 ms, neither 8 ms; `terrane bench
     /// retained 200` in a development build, on a machine with other work).
     ///
     /// # Errors
