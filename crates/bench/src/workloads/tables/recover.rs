@@ -126,7 +126,7 @@ pub fn fill(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<
     // The store makes no checkpoint by itself within the bytes that are asked for.
     let log_bytes = (wal_bytes * 4).max(FILL_LOG_BYTES_MIN);
     let store = Store::open_dir(dir, &buffered(log_bytes).create_dir())?;
-    let table = store.create_table(TableName::default(), &TableConfig::default())?;
+    let table = store.create_table(&TableName::default(), &TableConfig::default())?;
 
     for first in (0..entries).step_by(FILL_BATCH as usize) {
         report(monitor, Phase::Fill, first, all)?;
@@ -228,7 +228,7 @@ fn open_killed(dir: &Path, options: &Options) -> Result<f64> {
     let open_s = seconds(start);
 
     let last = options.entries + options.wal_updates() - 1;
-    let found = store.table(TableName::default())?.get(&key(options.seed, last))?;
+    let found = store.table(&TableName::default())?.get(&key(options.seed, last))?;
     check(last, found.value(), Some(&value(options.seed, last, 0)))?;
     Ok(open_s)
 }
@@ -239,7 +239,7 @@ fn go_on(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<(f6
     let before = options.entries + options.wal_updates();
     let commits = options.commits();
     let store = Store::open_dir(dir, &buffered(LATER_LOG_BYTES))?;
-    let table = store.table(TableName::default())?;
+    let table = store.table(&TableName::default())?;
     let mut first_ms = 0.0;
     let mut later_ms_max = 0.0_f64;
 

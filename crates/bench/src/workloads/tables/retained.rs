@@ -166,7 +166,7 @@ impl Ledger {
         let disk = CountedDisk::new(RealDisk::auto());
         let shared: Arc<dyn Disk> = disk.clone();
         let store = Store::open(shared, dir, &StoreOptions::default().create_dir())?;
-        let table = store.create_table(TableName::default(), &TableConfig::default())?;
+        let table = store.create_table(&TableName::default(), &TableConfig::default())?;
         let undo = store.create_table(&TableName::new("undo")?, &TableConfig::default())?;
         Ok(Self { store, disk, table, undo, way, seed })
     }
@@ -311,7 +311,7 @@ fn open_versions(store: &Store, options: &Options) -> Result<Vec<Opened>> {
         let version = store.version(versions[block].number)?;
         let open_s = seconds(start);
         let block = block as u64;
-        let table = version.table(TableName::default())?;
+        let table = version.table(&TableName::default())?;
         let entries = check_state(&table, options.seed, block)?;
         opened.push(Opened { block, open_s, entries });
     }
@@ -327,7 +327,7 @@ fn roll_back(ledger: &Ledger, options: &Options) -> Result<(u64, f64)> {
     ledger.store.roll_back(versions[at].number)?;
     let wall_s = seconds(start);
 
-    let table = ledger.store.table(TableName::default())?;
+    let table = ledger.store.table(&TableName::default())?;
     check_state(table.view()?.as_ref(), options.seed, at as u64)?;
     Ok(((versions.len() - 1 - at) as u64, wall_s))
 }

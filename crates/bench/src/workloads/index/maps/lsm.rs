@@ -35,7 +35,7 @@ impl LsmMap {
             .durability(Durability::Buffered);
         let store = Store::open(disk.clone(), dir, &options)?;
         let config = table_config(Shape::Default, Some(memory_budget));
-        let table = store.create_table(TableName::default(), &config)?;
+        let table = store.create_table(&TableName::default(), &config)?;
         Ok(Self { store, table, disk })
     }
 }
