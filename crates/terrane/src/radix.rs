@@ -1,7 +1,7 @@
 //! The radix state: versions of a map from addresses to values, with a root hash and proofs.
 //!
 //! [`open_dir`] opens a state in a directory, over LSM tables unless the directory says otherwise.
-//! [`state_dir`](crate::state_dir) has other back-ends and options, and [`Store::open`] takes any
+//! [`state_dir`] has other back-ends and options, and [`Store::open`] takes any
 //! database of [`kv`](crate::kv).
 
 use std::path::Path;
