@@ -50,6 +50,7 @@ impl IndexEngine for BtreeIndexes {
     }
 
     fn read(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Option<Box<dyn ObjectIndex>>> {
+        // Without a tree there is no index to read.
         if disk.kind(&dir.join(TREE))?.is_none() {
             return Ok(None);
         }
@@ -113,6 +114,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
         return Ok(());
     }
 
+    // Only files of an index go; others stay.
     let numbered = |name: &str, suffix: &str| {
         let digits = name.strip_suffix(suffix);
         digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -131,6 +133,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
         Ok(())
     };
 
+    // The files of the folders inside go before the index itself.
     for (name, suffix) in [(LOG, ".log"), (READERS, ".lease")] {
         let inner = dir.join(name);
         if disk.kind(&inner)? == Some(EntryKind::Directory) {

@@ -52,6 +52,7 @@ impl OwnFiles {
     /// # Errors
     /// [`Error::Unsupported`] if it is something else; those of the system.
     pub(crate) fn check(self, path: &Path) -> Result<bool> {
+        // A link must be seen as a link, not as the file behind it.
         let metadata = match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             metadata => metadata.map_err(|error| self.failed("stat", path, &error))?,
@@ -78,6 +79,7 @@ impl OwnFiles {
     /// # Errors
     /// Those of the system.
     pub(crate) fn can_write(self, path: &Path) -> Result<bool> {
+        // The system is asked, since modes alone do not tell.
         match access(path, Access::WRITE_OK) {
             Ok(()) => Ok(true),
             Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOENT) => Ok(false),

@@ -114,6 +114,7 @@ impl Error {
     /// Reaction of a caller to the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
+        // Read-only media and missing rights are told apart before the kinds of the system.
         match self {
             Self::Locked { .. } => ErrorKind::Locked,
             Self::ShortRead { .. } | Self::WrongKind { .. } | Self::SeveralNames { .. } => {
@@ -140,6 +141,7 @@ impl Error {
     /// Whether this process or the machine has no file descriptor left.
     #[must_use]
     pub fn is_too_many_files(&self) -> bool {
+        // Either the process or the whole system has too many files open.
         matches!(self.errno(), Some(Errno::MFILE | Errno::NFILE))
     }
 

@@ -206,6 +206,7 @@ pub const RULES: &[Rule] = &[
 /// The first rule that the back-end breaks.
 pub fn check(subject: &mut dyn Subject, extent: &Extent) -> std::result::Result<Report, Failure> {
     let mut report = Report::default();
+    // The first broken rule ends the check.
     for rule in RULES {
         if check_rule(rule, subject, extent)? {
             report.kept.push(rule.name);
@@ -225,6 +226,7 @@ pub fn check_rule(
     subject: &mut dyn Subject,
     extent: &Extent,
 ) -> std::result::Result<bool, Failure> {
+    // A database that cannot be opened again has nothing to keep.
     if rule.needs_persistence && !subject.is_persistent() {
         return Ok(false);
     }

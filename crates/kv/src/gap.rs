@@ -48,6 +48,7 @@ pub enum Gap<K> {
 impl<K: Borrow<[u8]>> Gap<K> {
     /// The keys that lie one way from the gap; `None` if there can be none.
     pub fn ahead(&self, way: Way) -> Option<KeyRange<'_>> {
+        // The key at a gap is ahead on one side and behind on the other.
         let bound = match (self, way) {
             (Self::First, Way::Forward) | (Self::Last, Way::Backward) => Bound::Unbounded,
             (Self::First, Way::Backward) | (Self::Last, Way::Forward) => return None,

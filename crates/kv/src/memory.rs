@@ -100,8 +100,10 @@ impl Database for Memory {
     fn reader(&self) -> Result<Box<dyn Reader + Send>> {
         let mut state = self.shared.write();
         state.open("reader")?;
+        // A reader sees the commits up to now.
         let number = state.present;
         state.snapshots.entry(number).or_default().readers += 1;
+        // Counts are taken with the snapshot, since later commits change them.
         let counts = state.counts();
         Ok(Box::new(MemoryReader { shared: Arc::clone(&self.shared), number, counts }))
     }
@@ -285,6 +287,7 @@ fn effect(
     next: &Version,
     snapshot: Option<u64>,
 ) -> (u64, u64) {
+    // A key without versions takes room only if it gets a value.
     let Some(versions) = versions else {
         return (if next.value.is_some() { cost(key, next) } else { 0 }, 0);
     };
@@ -294,7 +297,9 @@ fn effect(
         return (0, 0);
     }
 
+    // A version that a snapshot sees stays, whatever comes after it.
     let is_seen = versions.is_seen(snapshot);
+    // A removal that no snapshot looks behind leaves nothing of the key.
     let is_gone = next.value.is_none() && !is_seen && versions.older.is_empty();
     (
         if is_gone { 0 } else { cost(key, next) },
@@ -341,6 +346,7 @@ impl State {
 
     /// Bytes of the database after a commit of `changes`.
     fn bytes_after(&self, changes: &[Changes]) -> u64 {
+        // Versions that the newest snapshot sees cannot be freed.
         let snapshot = self.newest_snapshot();
         let mut bytes = self.bytes;
         for (table, changes) in self.tables.iter().zip(changes) {

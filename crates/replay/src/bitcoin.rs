@@ -400,6 +400,7 @@ impl Replay<'_> {
             Error::Block { height, hash, path, offset, fault }
         };
 
+        // The plan tells all keys that the block needs, so one batch looks them up.
         let plan = Plan::new(&block, height).map_err(faulty)?;
         let keys = plan.keys();
         let values = self.history.state().get_many(&keys)?;
@@ -410,6 +411,7 @@ impl Replay<'_> {
             None => Counters::default(),
         };
 
+        // Counters add up over all blocks, so the tip knows the totals.
         let note = Note { hash, work, counters: before.plus(plan.counters()) };
         let changes = plan.changes(values).map_err(faulty)?;
         self.history.append(height.into(), note.encode(), &changes)?;
@@ -426,6 +428,7 @@ impl Replay<'_> {
     ) -> Result<(Block, Location), Error> {
         let Placed { hash, height, .. } = *placed;
         let mut damage = Vec::new();
+        // A block may lie in the files several times: one whole copy is enough.
         for location in headers.locations(&hash) {
             let fault = match files.read(location) {
                 Ok(Ok(block)) => match check(&block, hash) {
@@ -477,6 +480,7 @@ impl Replay<'_> {
         let tip = self.history.tip();
         let note = tip.map(|tip| Note::parse(&tip.note)).transpose()?;
         let counters = note.map(|note| note.counters).unwrap_or_default();
+        // A rate over no time would be infinite.
         let applying_s = self.applying.as_secs_f64().max(f64::EPSILON);
         #[expect(clippy::cast_precision_loss, reason = "rates are approximate")]
         let per_second = |count: u64| count as f64 / applying_s;
@@ -503,6 +507,7 @@ impl Replay<'_> {
 
 /// Checks what a block says about itself.
 fn check(block: &Block, hash: BlockHash) -> Result<(), Fault> {
+    // The file may have changed since its headers were read.
     if block.block_hash() != hash {
         return Err(Fault::Replaced);
     }
@@ -526,6 +531,7 @@ fn judge_headers(
     files: &BlockFiles,
 ) -> FaultyHeaders {
     let mut judged = FaultyHeaders { warnings: Vec::new(), error: None };
+    // A block that connects to nothing shows that a block before it is missing.
     let is_torn = headers.indexes().any(|index| headers.placed(index).is_none());
     let followed: HashSet<Index> = headers.chain(best).collect();
 

@@ -129,6 +129,7 @@ impl Engine for BtreeDatabase {
             let mut found = self.index.find_many(&refs).map_err(failed)?.into_iter();
             let name_row = found.next().flatten();
 
+            // The row of the table holds its number of entries.
             let mut more = 0;
             for ((key, after), known) in keys.into_iter().zip(changes.values()).zip(known) {
                 let before = match known {

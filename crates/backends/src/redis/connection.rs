@@ -209,6 +209,7 @@ impl Connections {
         work: impl FnOnce(&mut Connection) -> ::redis::RedisResult<Value>,
     ) -> std::result::Result<Value, Failure> {
         let mut connection = self.take().map_err(Failure::NotSent)?;
+        // An error that the server sent leaves the connection in order; another may not.
         let outcome = work(&mut connection).map_err(|error| match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension => Failure::Said(error),
             _ => Failure::Lost(error),
@@ -226,6 +227,7 @@ impl Connections {
         }
 
         drop(pool);
+        // One call that waits can go on.
         self.returned.notify_one();
         outcome
     }
@@ -250,6 +252,7 @@ impl Connections {
                 });
             }
 
+            // A call waits no longer for a connection than for an answer.
             let waited = self.returned.wait_timeout(pool, self.options.read_timeout);
             let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             pool = after;
@@ -263,6 +266,7 @@ impl Connections {
 
     /// Connects; repeats a handshake that a signal or a suspended machine interrupted.
     fn connect(&self) -> ::redis::RedisResult<Connection> {
+        // Some failures pass by themselves, so connecting is tried again.
         for _ in 1..ATTEMPTS_MAX {
             match self.connect_once() {
                 Err(error) if is_passing(&error) => {}

@@ -155,6 +155,7 @@ impl Options {
             return Err(unsupported("url", "none is given"));
         }
 
+        // Every URL is checked, not only the one that answers first.
         for url in &self.urls {
             tls::check(url)?;
             url.as_str().into_connection_info().map_err(|error| error_of("the URL", error))?;
@@ -167,6 +168,7 @@ impl Options {
             ));
         }
 
+        // Braces would move the keys to another slot of a cluster.
         let length = self.prefix.chars().count();
         if !(1..=PREFIX_CHARS_MAX).contains(&length) || self.prefix.contains(['{', '}']) {
             return Err(unsupported(

@@ -79,6 +79,7 @@ mod built {
     fn read(path: &Path) -> Result<Vec<u8>> {
         let refused =
             |why: String| unsupported(format!("the file of authorities {}", path.display()), why);
+        // The limit bounds the memory that a wrong file can take.
         let mut pem = Vec::new();
         let read = File::open(path)
             .and_then(|file| file.take(CA_FILE_BYTES_MAX + 1).read_to_end(&mut pem));
@@ -88,6 +89,7 @@ mod built {
             return Err(refused(format!("has more than {CA_FILE_BYTES_MAX} bytes")));
         }
 
+        // Each certificate is tried here, so that the error names the file.
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate =

@@ -228,6 +228,7 @@ pub trait Disk: Send + Sync + Debug {
     /// # Errors
     /// [`Io`](crate::Error::Io).
     fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        // A file without holes takes as many bytes as it is long.
         self.open(path, OpenMode::Read, Access::Buffered)?.len()
     }
 
@@ -286,6 +287,7 @@ pub trait DiskFile: Send + Sync + Debug {
     /// # Errors
     /// [`Io`](crate::Error::Io); some of the bytes may have been written.
     fn append(&self, bytes: &[u8]) -> Result<u64> {
+        // The end is read and written in two calls, so a file has one appender.
         let offset = self.len()?;
         self.write_at(bytes, offset)?;
         Ok(offset)

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
     let len = file.len()?;
+    // The limit bounds the memory that a foreign file can take.
     if len > limit {
         let kind = std::io::Error::from(std::io::ErrorKind::FileTooLarge);
         return Err(Error::io("read", path, kind));
@@ -36,6 +37,7 @@ pub fn create_afresh(
     access: Access,
 ) -> Result<Arc<dyn DiskFile>> {
     debug_assert!(matches!(mode, OpenMode::CreateNew | OpenMode::CreatePrivate));
+    // An interrupted writer may have left the file.
     match disk.open(path, mode, access) {
         Err(error) if error.is_already_exists() => {
             disk.remove(path)?;
@@ -65,9 +67,11 @@ pub fn replace_file_as(disk: &dyn Disk, path: &Path, bytes: &[u8], mode: OpenMod
     let temporary = PathBuf::from(temporary);
     let file = create_afresh(disk, &temporary, mode, Access::Buffered)?;
     file.write_at(bytes, 0)?;
+    // The bytes are durable before the name is.
     file.sync()?;
     drop(file);
 
+    // The rename replaces the old file at once, so a crash leaves one of the two whole.
     disk.rename(&temporary, path)?;
     match path.parent() {
         Some(dir) => disk.sync_dir(dir),
@@ -81,6 +85,7 @@ pub fn replace_file_as(disk: &dyn Disk, path: &Path, bytes: &[u8], mode: OpenMod
 /// [`Io`](crate::Error::Io). Directories created before stay.
 pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let mut missing = Vec::new();
+    // Missing parents are found from below and made from above.
     for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
         if disk.kind(dir)?.is_some() {
             break;
@@ -90,6 +95,7 @@ pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
 
     for dir in missing.into_iter().rev() {
         disk.create_dir(dir)?;
+        // Each name is durable before anything is made below it.
         if let Some(parent) = dir.parent() {
             disk.sync_dir(parent)?;
         }
@@ -114,6 +120,7 @@ pub fn allocated_below(disk: &dyn Disk, dir: &Path) -> Result<u64> {
             // Neither takes room of its own, and what a link leads to is not below.
             EntryKind::Link | EntryKind::Other => Ok(0),
         };
+        // A file may go while the directory is read.
         bytes += match taken {
             Err(error) if error.is_not_found() => 0,
             taken => taken?,

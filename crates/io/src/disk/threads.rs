@@ -86,6 +86,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        // Workers end when the list is closed and empty.
         lock(&self.jobs.list).closed = true;
         self.jobs.added.notify_all();
         for worker in self.workers.drain(..) {
@@ -109,6 +110,7 @@ impl Jobs {
     fn take(&self) -> Option<Job> {
         let mut list = lock(&self.list);
         loop {
+            // Jobs that wait are done before the pool ends.
             if let Some(job) = list.waiting.pop_front() {
                 return Some(job);
             }
@@ -165,6 +167,7 @@ impl IoQueue for ThreadQueue {
     }
 
     fn submit(&mut self) {
+        // No more requests are in flight than the depth allows.
         let count = self.waiting.len().min(self.depth - self.in_flight);
         if count == 0 {
             return;
@@ -177,6 +180,7 @@ impl IoQueue for ThreadQueue {
         self.in_flight += count;
         debug_assert!(self.in_flight <= self.depth, "the depth bounds the requests in flight");
 
+        // One worker for each job is enough.
         for _ in 0..count.min(self.pool.workers.len()) {
             self.pool.jobs.added.notify_one();
         }
@@ -184,6 +188,7 @@ impl IoQueue for ThreadQueue {
 
     fn pop(&mut self) -> Option<Completion> {
         if self.taken.is_empty() {
+            // Requests that wait go out before this call waits.
             self.submit();
             if self.in_flight > 0 {
                 self.collect(true);

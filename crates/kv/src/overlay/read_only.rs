@@ -59,6 +59,7 @@ impl<F: Follow> Database for ReadOnly<F> {
 
     fn reader(&self) -> Result<Box<dyn Reader + Send>> {
         self.common.check_open("reader")?;
+        // Each snapshot may move the follower, so one call at a time has it.
         let mut follower = self.follower();
         let follower = follower.as_mut().ok_or_else(|| closed(F::NAME, "reader"))?;
         Ok(Box::new(self.common.reader_of(follower.snapshot()?)))
@@ -98,6 +99,7 @@ impl<F: Follow> Database for ReadOnly<F> {
 
     fn close(&self) -> Result<()> {
         if self.common.close() {
+            // The follower lets go of its files.
             self.follower().take();
         }
         Ok(())

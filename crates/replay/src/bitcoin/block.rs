@@ -78,6 +78,7 @@ impl Counters {
 
 /// Checks that a block's transactions are those that its header commits to.
 pub(super) fn check_commitments(block: &Block) -> Result<(), Fault> {
+    // The Merkle root covers the transactions without their witnesses.
     if !block.check_merkle_root() {
         return Err(Fault::MerkleRoot);
     }
@@ -117,9 +118,11 @@ impl Plan {
             created: HashMap::new(),
         };
 
+        // Two inputs must not spend one coin.
         let mut spent = HashSet::new();
         for (index, transaction) in block.txdata.iter().enumerate() {
             let txid = transaction.compute_txid();
+            // The first transaction of a block makes new coins and spends none.
             let coinbase = index == 0;
             if coinbase && !transaction.is_coinbase() {
                 return Err(Fault::NoCoinbase { txid });

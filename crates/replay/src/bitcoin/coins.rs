@@ -32,6 +32,7 @@ pub(super) fn key(outpoint: &OutPoint) -> Key {
 
 /// Returns whether an output with this script can never be spent and is left out of the table.
 pub(super) fn is_unspendable(script: &ScriptBuf) -> bool {
+    // Nobody can ever spend such a coin, so the set leaves it out.
     script.as_bytes().first() == Some(&OP_RETURN) || script.len() > SCRIPT_SIZE_MAX
 }
 
@@ -93,6 +94,7 @@ pub(super) struct SetHash {
 impl SetHash {
     /// Adds a coin. Coins must come in key order.
     pub(super) fn add(&mut self, coin: &Coin<'_>) {
+        // Height and coinbase share a number, as in Bitcoin Core.
         let code = coin.height.wrapping_shl(1) | u32::from(coin.coinbase);
         self.hash.update(coin.txid);
         self.hash.update(coin.vout.to_le_bytes());
@@ -111,6 +113,7 @@ impl SetHash {
 
     /// Returns the hash in display order.
     pub(super) fn finish(self) -> String {
+        // Bitcoin Core hashes twice and shows the bytes in reverse.
         let hash = Sha256::digest(self.hash.finalize());
         Txid::from_byte_array(hash.into()).to_string()
     }

@@ -127,6 +127,7 @@ impl Record {
     /// Reads a line that is neither the first one nor a comment.
     pub(super) fn parse(line: &[u8]) -> Result<Self, Malformed> {
         let line = std::str::from_utf8(line).map_err(|_| Malformed::NotText)?;
+        // A carriage return would become a part of the last field.
         if line.contains('\r') {
             return Err(Malformed::CarriageReturn);
         }
@@ -175,6 +176,7 @@ impl Record {
 impl Expected {
     fn parse(fields: &[&str]) -> Result<Self, Malformed> {
         let mut expected = Self::default();
+        // Each check may be named once.
         for &field in fields {
             let refused = || Malformed::Check(field.to_owned());
             let (name, value) = field.split_once('=').ok_or_else(refused)?;
@@ -182,6 +184,7 @@ impl Expected {
                 None if name == "count" => expected.count.replace(number(value)?).is_none(),
                 None if name == "digest" => expected.digest.replace(sha256(value)?).is_none(),
                 Some(scheme) if !scheme.is_empty() && !value.is_empty() => {
+                    // Roots are hexadecimal, whatever their scheme.
                     hex::decode(value).ok_or_else(refused)?;
                     let known = expected.roots.iter().any(|(known, _)| known == scheme);
                     expected.roots.push((scheme.to_owned(), value.to_owned()));

@@ -227,6 +227,7 @@ impl Shared {
             Head::Pieces(length) => length,
         };
 
+        // All pieces of a value are read in one call.
         let keys: Vec<Vec<u8>> =
             (0..head.pieces()).map(|piece| piece_key(table, key, piece)).collect();
 
@@ -236,6 +237,7 @@ impl Shared {
             value.extend(piece.ok_or_else(|| corrupt("a piece of a value is missing"))?);
         }
 
+        // Another length shows a missing or a foreign piece.
         if value.len() != length {
             return Err(corrupt("the pieces of a value add up to another length"));
         }
@@ -246,6 +248,7 @@ impl Shared {
     /// Adds the updates of the index for the changes of a table to `batch`.
     fn batch(&self, table: u32, changes: &Changes, batch: &mut Batch) -> Result<()> {
         let changes: Vec<_> = changes.iter().collect();
+        // The heads of a chunk of keys are read in one call.
         for chunk in changes.chunks(CHUNK) {
             let keys: Vec<&[u8]> = chunk.iter().map(|(key, _)| key.as_slice()).collect();
             for ((key, value), old) in chunk.iter().zip(self.heads(table, &keys)?) {
@@ -267,6 +270,7 @@ impl Shared {
             {
                 keys.push(key.to_vec());
             }
+            // The cursor goes before the batch is applied.
             drop(cursor);
             if keys.is_empty() {
                 return Ok(());
@@ -294,6 +298,7 @@ impl Batch {
         });
 
         self.0.push((value_key(table, key), head));
+        // A long value stands in pieces beside its head.
         let mut pieces = 0;
         for piece in value.filter(is_long).unwrap_or_default().chunks(PIECE_BYTES) {
             self.0.push((piece_key(table, key, pieces), Some(piece.to_vec())));
@@ -371,8 +376,10 @@ impl Engine for Btree {
         let snapshots = self.0.snapshots()?;
 
         let mut batch = Batch::default();
+        // All snapshots of a point go in one batch, so that a crash keeps all or none of them.
         for Saved { name, label, table, changes } in &saved {
             self.0.batch(*table, &locked(changes), &mut batch)?;
+            // A table has one snapshot, so its older names go.
             let older = snapshots.iter().filter(|(_, of, _)| of == table);
             batch.0.extend(older.map(|(name, ..)| (snapshot_key(name), None)));
             let value = [&table.to_le_bytes(), label.as_bytes()].concat();
@@ -409,6 +416,7 @@ impl Engine for Btree {
 
 impl State for BtreeTable {
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        // Changes in memory hide what is stored.
         let changes = locked(&self.changes);
         let mut found: Vec<Option<Vec<u8>>> =
             keys.iter().map(|&key| changes.get(key).cloned().flatten()).collect();
@@ -427,6 +435,7 @@ impl State for BtreeTable {
     }
 
     fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
+        // The heads of a table stand before its pieces.
         let first = value_key(self.number, from);
         let end = prefix(self.number, PIECES);
         let cursor = self.shared.index.range(first..end)?;
@@ -465,6 +474,7 @@ impl Table for BtreeTable {
 /// Uncommitted changes are dropped with the table.
 impl Drop for BtreeTable {
     fn drop(&mut self) {
+        // Changes of a table that goes no longer count.
         let bytes = bytes_of(&locked(&self.changes));
         self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -110,6 +110,7 @@ impl Engine for ContextTables {
     }
 
     fn commit(&self) -> Result<()> {
+        // Changes that come during the sync count for the next commit.
         self.unsaved.store(0, Ordering::Relaxed);
         Ok(self.store.sync()?)
     }
@@ -143,6 +144,7 @@ impl Engine for ContextTables {
         let Some(head) = self.store.branch(snapshot.as_bytes()) else {
             return refused(format!("there is no branch {snapshot:?}"));
         };
+        // The message of the commit is the label of the snapshot.
         let found = self.store.commit_info(&head)?.message;
 
         if found != label.as_bytes() {
@@ -198,6 +200,7 @@ impl State for ContextTable {
         if from.is_empty() {
             empty = context.find(&[EMPTY])?;
         }
+        // Steps are hexadecimal, whose order is that of the keys.
         let from = hex::encode(from).into_bytes();
 
         let mut steps = Vec::new();

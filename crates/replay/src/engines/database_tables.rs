@@ -352,6 +352,7 @@ impl Drop for DatabaseTables {
 
 impl State for DatabaseTable {
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        // Changes in memory hide what is stored.
         let changes = locked(&self.changes);
         let mut found: Vec<Option<Vec<u8>>> =
             keys.iter().map(|&key| changes.get(key).cloned().flatten()).collect();
@@ -405,6 +406,7 @@ impl Table for DatabaseTable {
 /// Uncommitted changes are dropped with the table.
 impl Drop for DatabaseTable {
     fn drop(&mut self) {
+        // Changes of a table that goes no longer count.
         let bytes = bytes_of(&locked(&self.changes));
         self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -430,9 +432,11 @@ impl StoredEntries {
     }
 
     fn refill(&mut self) -> Result<()> {
+        // Each chunk takes a cursor of its own, since a cursor borrows the reader.
         let mut cursor = self.reader.cursor(kv::Table::Main)?;
         cursor.seek(&self.from)?;
 
+        // All keys of a table begin with its number.
         let table = stored_key(self.table, &[]);
         let mut read = Vec::new();
         while read.len() < CHUNK {

@@ -74,6 +74,7 @@ impl<S: Stored> Merged<S> {
             .range::<[u8], _>(range)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
+        // The first stored entry is read ahead, to be compared with the first change.
         let next = stored.next()?;
         Ok(Self { stored, next, changes: changes.into_iter().peekable() })
     }
@@ -84,12 +85,14 @@ impl<S: Stored> Cursor for Merged<S> {
         loop {
             let changed = self.changes.peek().map(|(key, _)| key);
             let stored = self.next.as_ref().map(|(key, _)| key);
+            // At an equal key the change comes first and hides the stored entry.
             let is_changed = changed.is_some_and(|key| stored.is_none_or(|stored| key <= stored));
             if is_changed && changed == stored {
                 self.next = self.stored.next()?;
             }
 
             if is_changed {
+                // A removal gives no entry.
                 match self.changes.next() {
                     Some((key, Some(value))) => return Ok(Some(Entry { key, value })),
                     _ => continue,

@@ -73,11 +73,13 @@ impl Names {
     /// [`EngineError::Refused`] if the store has snapshots that are not of this replay.
     pub(crate) fn find(&self, engine: &dyn Engine) -> Result<Option<StoredPoints>> {
         let pairs = self.pairs(engine)?;
+        // The newest point with both halves counts.
         let complete = pairs.iter().rev().find_map(|(&sequence, halves)| {
             Some((sequence, halves.log.as_deref()?, halves.state.as_deref()?))
         });
 
         let Some((sequence, log, state)) = complete else {
+            // Half a point leads nowhere, so it goes.
             delete(engine, pairs.values())?;
             return Ok(None);
         };
@@ -149,6 +151,7 @@ impl Names {
         let mut marks: Vec<Mark> = Vec::new();
         for (&sequence, halves) in pairs {
             let Some(mark) = self.mark(sequence, halves) else { continue };
+            // From the newest point down blocks must fall: other points are of another branch.
             if marks.last().is_none_or(|later| mark.block.is_some() && mark.block < later.block) {
                 marks.push(mark);
             }
@@ -165,7 +168,9 @@ impl Names {
     fn mark(&self, sequence: u64, halves: &Halves) -> Option<Mark> {
         let log = halves.log.as_deref()?;
         let state = halves.state.as_deref()?;
+        // The block stands behind the last dash of the name.
         let mark = Mark { sequence, block: log.rsplit('-').next()?.parse().ok() };
+        // Only names that this program writes count as points.
         (log == name(self.log, mark) && state == name(self.state, mark)).then_some(mark)
     }
 

@@ -57,6 +57,7 @@ impl<R: Read> Bodies<R> {
         let Some(bytes) = bytes else {
             return Err(Error::Length { record: self.record, length });
         };
+        // The length is bounded, so a damaged length takes no memory.
         body.resize(bytes, 0);
 
         if self.fill(body)? < bytes {
@@ -70,6 +71,7 @@ impl<R: Read> Bodies<R> {
     /// Fills `buffer` as far as there are bytes, and says how far.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
+        // A read may give fewer bytes than were asked for.
         while filled < buffer.len() {
             match self.input.read(&mut buffer[filled..]) {
                 Ok(0) => break,
@@ -121,6 +123,7 @@ impl<R: Read> Trace<R> {
     pub fn detect(input: R) -> Result<Self> {
         let mut trace = Self::new(input, Dialect::ALL[0]);
         let mut fitting = Dialect::ALL.to_vec();
+        // Records are read until one dialect is left that can read all of them.
         while trace.failure.is_none() && fitting.len() > 1 {
             if trace.ahead.len() == DETECTED_RECORDS_MAX {
                 break;
@@ -179,6 +182,7 @@ impl<R: Read> Iterator for Trace<R> {
             return None;
         }
         let next = self.read().transpose();
+        // After an error the trace has ended.
         self.has_ended = !matches!(next, Some(Ok(_)));
         next
     }

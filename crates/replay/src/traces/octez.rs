@@ -564,6 +564,7 @@ impl<'s> Replay<'s> {
                 let hash = self.commit_of(commit)?;
                 let found = self.store.checkout_tezos(&hash)?;
                 let context = found.ok_or_else(|| self.unknown(commit))?;
+                // A commit that is checked out for the last time is forgotten.
                 self.forget(commit);
                 self.put_context(to, context);
                 Ok(())
@@ -590,12 +591,14 @@ impl<'s> Replay<'s> {
             }
             Event::Split => {
                 self.counts().others += 1;
+                // A chunk without records cannot be split, and need not be.
                 match self.store.split() {
                     Err(store::Error::EmptyChunk) => Ok(()),
                     split => Ok(split?),
                 }
             }
             Event::Init { .. } => {
+                // The store is open already.
                 self.counts().others += 1;
                 Ok(())
             }
@@ -609,17 +612,20 @@ impl<'s> Replay<'s> {
             Event::CommitGenesisStart { chain, time, protocol } => {
                 let chain = self.chain(chain)?;
                 let protocol = self.hash_of(protocol)?;
+                // The first commit of a chain begins with an empty context.
                 let context = TezosContext::from(self.store.empty());
                 self.genesis = Some(Genesis { chain, time, protocol, context });
                 Ok(())
             }
             Event::PatchContextEnter { context } => {
                 let Some(genesis) = &self.genesis else { return self.unexpected(NONE) };
+                // The patch works on a copy, which the end of the patch takes back.
                 let patched = genesis.context.clone();
                 self.put_context(context, patched);
                 Ok(())
             }
             Event::PatchContextExit { from, to } => {
+                // The patched context is read first: one event may use a context for the last time.
                 let patched = self.context(Scoped { is_last: false, ..to })?;
                 for used in [from, to].iter().filter(|used| used.is_last) {
                     self.contexts.remove(&used.value);
@@ -645,6 +651,7 @@ impl<'s> Replay<'s> {
     /// made can be there all the same.
     fn known(&self, commit: UsedCommit<'_>) -> Option<Hash> {
         let recorded = commit.hash.value;
+        // A commit that the replay made may have another hash than the recorded one.
         let made = self.commits.get(recorded).copied();
         made.or_else(|| digest(recorded).map(Hash))
     }
@@ -670,6 +677,7 @@ impl<'s> Replay<'s> {
         (date, message): (i64, &[u8]),
         made: MadeCommit<'_>,
     ) -> Result<Hash> {
+        // Nothing but the commit is timed.
         let start = Instant::now();
         let hash = self.store.commit(context, &Meta { date, author: AUTHOR, message })?;
         self.report.commits.record(start.elapsed());
@@ -678,6 +686,7 @@ impl<'s> Replay<'s> {
         self.report.last_commit = Some(got);
         let recorded = made.hash.value;
 
+        // A hash covers the whole context, so equal hashes prove equal content.
         if self.compares_hashes {
             let expected = CommitHash(self.hash_of(recorded)?);
             if got != expected {
@@ -790,6 +799,7 @@ impl<'s> Replay<'s> {
             Op::Clear { tree, .. } => {
                 let mut cleared = self.tree(tree)?;
                 cleared.clear();
+                // A tree that is used again keeps its cleared form.
                 if !tree.is_last {
                     self.trees.insert(tree.value, cleared);
                 }
@@ -806,6 +816,7 @@ impl<'s> Replay<'s> {
         match raw {
             RawTree::Value(value) => Ok(self.blank.of_value(value)),
             RawTree::Directory(children) => {
+                // The depth of a raw tree was bounded when the tree was decoded.
                 let mut tree = self.blank.empty();
                 for (step, child) in children.items() {
                     tree.add_tree(&[step], &self.of_raw(child)?)?;

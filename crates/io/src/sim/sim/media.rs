@@ -46,11 +46,13 @@ impl Media {
     }
 
     pub(super) fn check_read(&self, node: NodeNo, offset: u64, len: usize) -> Check {
+        // A place that is bad for writes alone can still be read.
         self.check(node, offset, len, BadMedia::Write)
     }
 
     pub(super) fn check_write(&self, node: NodeNo, offset: u64, len: usize) -> Check {
         self.check_change()?;
+        // A place that is bad for reads alone can still be written.
         self.check(node, offset, len, BadMedia::Read)
     }
 
