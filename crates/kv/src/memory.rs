@@ -452,12 +452,14 @@ impl Entries {
             Slot::Occupied(mut slot) => {
                 let effect = effect(slot.key(), Some(slot.get()), &next, snapshot);
                 match (slot.get().newest.value.is_some(), next.value.is_some()) {
+                    // A removal of an absent key changes nothing.
                     (false, false) => return effect,
                     (false, true) => self.count += 1,
                     (true, false) => self.count -= 1,
                     (true, true) => {}
                 }
 
+                // A version that a snapshot sees is kept until the snapshot goes.
                 let is_seen = slot.get().is_seen(snapshot);
                 if is_seen {
                     let key = Arc::clone(slot.key());
@@ -498,6 +500,7 @@ impl Entries {
         bytes +=
             versions.older.drain(..removals).map(|version| cost(&waste.key, &version)).sum::<u64>();
 
+        // A removal that hides nothing goes, and the key with it.
         if versions.older.is_empty() && versions.newest.value.is_none() {
             bytes += cost(&waste.key, &versions.newest);
             self.versions.remove(&waste.key);

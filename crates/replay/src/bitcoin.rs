@@ -306,6 +306,7 @@ impl Replay<'_> {
         best: Index,
         files: &mut BlockFiles,
     ) -> Result<(), Error> {
+        // The limit on the height cuts the branch before its work is compared.
         let target = headers.ancestor(best, self.options.until.unwrap_or(u32::MAX));
         let tip = self.history.tip().map(|tip| Note::parse(&tip.note)).transpose()?;
         let Some(end) = headers.placed(target) else { return Ok(()) };
@@ -327,6 +328,7 @@ impl Replay<'_> {
             path.push(placed);
         }
 
+        // Without a common block the branch leaves the store below its oldest kept block.
         if let (None, Some(oldest)) = (fork, self.history.oldest()) {
             return Err(Error::ForkTooDeep { hash: end.hash, oldest });
         }
@@ -345,11 +347,13 @@ impl Replay<'_> {
 
         let total = path.len() as u64;
         let mut unsaved = 0;
+        // The lowest block is at the end of the path and goes first.
         while let Some(placed) = path.pop() {
             self.check_stop()?;
             self.apply(&placed, headers, files)?;
             self.blocks += 1;
             unsaved += 1;
+            // Blocks that are not saved would have to be replayed after a crash.
             if unsaved >= self.options.checkpoint_every {
                 self.history.checkpoint()?;
                 unsaved = 0;
@@ -357,6 +361,7 @@ impl Replay<'_> {
             self.monitor.progress(Phase::Replay, self.blocks, Some(total));
         }
 
+        // Damage is reported once the blocks below it are in the store.
         damage.map_or(Ok(()), Err)
     }
 
@@ -369,11 +374,13 @@ impl Replay<'_> {
         headers: &Headers,
         files: &mut BlockFiles,
     ) -> Result<Option<Error>, Error> {
+        // The path is read from the fork up, so that the blocks below the damage remain.
         for index in (0..path.len()).rev() {
             self.check_stop()?;
             match self.read_intact(&path[index], headers, files) {
                 Ok(_) => {}
                 Err(error @ (Error::Block { .. } | Error::Framing { .. })) => {
+                    // Blocks above a damaged one cannot be applied either.
                     path.drain(..=index);
                     return Ok(Some(error));
                 }

@@ -135,6 +135,7 @@ pub fn replay_on(
     monitor: &mut dyn Monitor,
 ) -> Result<Report, Error> {
     let started = Instant::now();
+    // A store with blocks is continued only if the caller asks for it.
     let skip = match history.tip().map(|tip| tip.block) {
         Some(tip) if !options.resume => return Err(Error::NotEmpty { tip }),
         tip => tip.map(|_| Skip::default()),
@@ -154,6 +155,7 @@ pub fn replay_on(
 
     replay.origin = replay.tip_note()?.map(|note| note.origin);
     let outcome = replay.run(paths);
+    // A history that failed must not be saved.
     if let Err(Error::History(error)) = outcome {
         return Err(error.into());
     }
@@ -247,6 +249,7 @@ impl Replay<'_> {
                 Err(source) => return Err(unreadable(lines.number, source)),
             };
 
+            // Each file names its format in its first line.
             if number == 1 {
                 if line == Some(FIRST_LINE) {
                     continue;
@@ -288,6 +291,7 @@ impl Replay<'_> {
             _ => return Ok(record),
         };
 
+        // Some engines refuse short keys.
         let key_min = self.history.key_bytes_min();
         if key.len() < key_min {
             return Err(Malformed::ShortKey { size: key.len(), min: key_min });
@@ -363,6 +367,7 @@ impl Replay<'_> {
             self.find_beginning(&block)?;
         }
 
+        // The store has these blocks already: they are hashed, not applied.
         if let Some(skip) = &mut self.skip {
             let id = block.chain_id(&skip.id());
             skip.chain.push((block.number, id));
@@ -392,12 +397,14 @@ impl Replay<'_> {
             }
         };
 
+        // The count follows from the changes, so no scan is needed.
         let added = changes.iter().filter(|change| change.old.is_none()).count() as u64;
         let removed = changes.iter().filter(|change| change.new.is_none()).count() as u64;
         let count = (count + added).checked_sub(removed);
         let count = count.ok_or(Error::Corrupt("more entries were deleted than there were"))?;
         self.history.append(number, Note { id, origin, start, count }.encode(), &changes)?;
 
+        // Totals count only blocks that are in the store.
         self.totals.blocks += 1;
         self.totals.puts += puts;
         self.totals.deletes += deletes;
@@ -412,6 +419,7 @@ impl Replay<'_> {
         }
 
         self.monitor.progress(Phase::Replay, self.totals.blocks, None);
+        // The checks of a block hold for the state after it.
         self.check(expected, place)?;
         self.check_stop()
     }

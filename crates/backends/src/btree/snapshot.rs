@@ -68,6 +68,7 @@ impl BtreeSnapshot {
             return Err(broken("the index is not one of tables".to_owned()));
         };
 
+        // A reader cannot make a table, so each name must be known.
         let table = |name: String| {
             let key = row::name_key(&name);
             let found = known.iter().find(|(known, _)| *known == key).cloned();

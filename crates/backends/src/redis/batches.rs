@@ -40,6 +40,7 @@ pub(crate) fn batches(changes: &Changes, bytes_max: usize) -> Vec<Batch<'_>> {
         }
 
         cutter.close(&mut operation);
+        // Removals go in operations of their own, which carry no values.
         let mut operation = Operation::new(b"d", table);
         for (key, _) in changes.iter().filter(|(_, value)| value.is_none()) {
             cutter.add(&mut operation, &[key]);

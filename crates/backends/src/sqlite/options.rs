@@ -314,6 +314,7 @@ impl SqliteOptions {
         };
 
         let mut options = self.clone();
+        // Table names cannot be bound as parameters, so the prefix goes into the SQL text.
         if !is_index_name(&options.table_prefix) {
             return refuse("table_prefix", "take lower-case letters, digits and _, a letter first");
         }
@@ -362,6 +363,7 @@ impl SqliteOptions {
             }
         }
 
+        // Only a log lets several connections work at once.
         if !options.is_wal() {
             if options.pool.is_some_and(|pool| pool > 1) {
                 return refuse("pool", "without a log there is one connection; take 1 or WAL");
@@ -379,6 +381,7 @@ impl SqliteOptions {
             (Durability::Each, PowerLoss::EveryCommit, "every commit survives a loss of power");
         let nothing = (Durability::None, PowerLoss::NoPromise, "a loss of power may leave damage");
         let memory = matches!(self.place, SqlitePlace::Memory);
+        // Without a journal on disk a commit that a kill cuts off cannot be taken back.
         let survives_kill =
             !memory && !matches!(self.journal_mode, JournalMode::Memory | JournalMode::Off);
         let (durability, power_loss, what) = match (self.journal_mode, self.synchronous) {
@@ -465,6 +468,7 @@ impl SqliteOptions {
 
 /// The name of the network file system that a path is on, if it is on one.
 fn network_file_system(path: &Path) -> Result<Option<&'static str>> {
+    // A bare file name has an empty parent.
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -475,6 +479,7 @@ fn network_file_system(path: &Path) -> Result<Option<&'static str>> {
 
 /// The name of a file system that other hosts share, by the number that `statfs` gives for it.
 fn network_name(magic: u64) -> Option<&'static str> {
+    // The number of a file system has 32 bits; some systems extend its sign.
     Some(match magic & 0xFFFF_FFFF {
         0x6969 => "NFS",
         0x517B => "SMB",

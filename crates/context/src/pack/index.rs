@@ -33,6 +33,7 @@ pub(crate) enum Object {
 }
 
 pub(crate) fn key(object: Object, hash: &Hash) -> IndexKey {
+    // The kind of object stands first, so that equal hashes of two kinds do not meet.
     let mut key = [object as u8; INDEX_KEY_BYTES];
     key[1..].copy_from_slice(&hash.0);
     key

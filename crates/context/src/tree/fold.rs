@@ -146,6 +146,7 @@ impl Iterator for Children {
                 Some(Ok((entry.step().into(), self.tree.with_root(entry.spot().to_child()))))
             }
             Err(error) => {
+                // After an error the walk ends.
                 self.walk = None;
                 Some(Err(error))
             }
@@ -174,6 +175,7 @@ impl Tree {
         mut visit: impl FnMut(&[Box<[u8]>], Self, A) -> std::result::Result<A, E>,
     ) -> std::result::Result<A, E> {
         let steps = Steps::new(path);
+        // Without a depth all that is below the path is visited.
         let depth = fold.depth.unwrap_or(Depth::Ge(0));
         let root = self.find_tree(path)?.filter(|root| root.kind() == Kind::Directory);
         let Some(root) = root else { return Ok(init) };

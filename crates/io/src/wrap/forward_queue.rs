@@ -20,6 +20,7 @@ pub(crate) struct ForwardQueue<P> {
 impl<P: FnMut(&Request) + Send> IoQueue for ForwardQueue<P> {
     fn push(&mut self, mut request: Request) {
         (self.pass)(&request);
+        // A file of another disk goes through as it is.
         if let Some(file) = (self.below)(request.file.as_any()) {
             request.file = file;
         }

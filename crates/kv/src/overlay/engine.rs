@@ -195,6 +195,7 @@ impl<E: Engine> Database for E {
     }
 
     fn close(&self) -> Result<()> {
+        // Only the first call closes the files.
         if self.common().close() { self.close_files() } else { Ok(()) }
     }
 }
@@ -291,6 +292,7 @@ impl Common {
 
     /// Counters since the database was opened.
     pub fn counts(&self) -> Counts {
+        // The engine does its I/O on the counted disk alone.
         let counts = self.counted.counts();
         Counts {
             transactions: self.transactions.load(Ordering::Relaxed),
@@ -407,6 +409,7 @@ impl<E: Engine> EngineWriter<'_, E> {
 impl<E: Engine> Reader for EngineWriter<'_, E> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let table = self.number(table)?;
+        // Own changes hide the snapshot.
         match self.changes[table].get(key) {
             Some(value) => Ok(value.clone()),
             None => {

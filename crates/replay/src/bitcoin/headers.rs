@@ -63,6 +63,7 @@ impl Headers {
     }
 
     fn add(&mut self, node: Node) {
+        // A block may lie in several files: the first location stands, others are copies.
         if let Some(&index) = self.by_hash.get(&node.hash) {
             let Some(known) = self.nodes.get_mut(index) else { return };
             if known.location.is_none() {
@@ -102,6 +103,7 @@ impl Headers {
     /// Returns where a block lies, the place that counts first.
     pub(super) fn locations(&self, hash: &BlockHash) -> Vec<Location> {
         let Some(index) = self.find(hash) else { return Vec::new() };
+        // Most blocks have one location, which is in the node.
         let first = self.nodes.get(index).and_then(|node| node.location);
         first.into_iter().chain(self.copies.get(&index).into_iter().flatten().copied()).collect()
     }
@@ -113,6 +115,7 @@ impl Headers {
 
     /// Gives height and accumulated work to every block that leads back to `genesis` or to a root.
     pub(super) fn connect(&mut self, genesis: &BlockHash) {
+        // The genesis block has no parent that could give it a height.
         if let Some(node) = self.find(genesis).and_then(|index| self.nodes.get_mut(index)) {
             node.height = Some(0);
         }
@@ -136,6 +139,7 @@ impl Headers {
                 continue;
             };
 
+            // Heights and work add up from the connected block to the start.
             let mut height = below.height;
             let mut work = below.work;
             while let Some(node) = path.pop().and_then(|index| self.nodes.get_mut(index)) {

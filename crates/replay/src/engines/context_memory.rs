@@ -129,6 +129,7 @@ impl Context for MemoryContext {
     fn remove(&mut self, path: Steps<'_>) -> Result<()> {
         let path = owned(path);
         let gone: Vec<Path> = self.below(&path).map(|(at, _)| at.clone()).collect();
+        // A removal that finds nothing copies no tree.
         if !gone.is_empty() {
             let tree = Arc::make_mut(&mut self.tree);
             for at in &gone {
@@ -144,6 +145,7 @@ impl Context for MemoryContext {
         let moved = |at: &Path| [to.as_slice(), &at[from.len()..]].concat();
         let copied: Vec<(Path, Vec<u8>)> =
             self.below(&from).map(|(at, value)| (moved(at), value.clone())).collect();
+        // An absent source changes nothing.
         if copied.is_empty() {
             return Ok(false);
         }
@@ -155,6 +157,7 @@ impl Context for MemoryContext {
 
     fn commit(&mut self, _: &CommitInfo<'_>, _: &[CommitHash]) -> Result<CommitHash> {
         let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        // A commit shares the tree with the context and copies nothing.
         commits.push(Arc::clone(&self.tree));
         Ok(hash_of(commits.len() - 1))
     }

@@ -196,6 +196,7 @@ impl History {
         keep_max: Option<u64>,
         versions_max: usize,
     ) -> Result<Self> {
+        // Without a saved point the history begins with empty tables.
         let (sequence, points, state, log) = match names.find(engine.as_ref())? {
             Some(StoredPoints { sequence, newest, marks }) => {
                 (sequence, marks, newest.state, newest.log)
@@ -203,6 +204,7 @@ impl History {
             None => (0, Vec::new(), engine.new_table()?, empty_log(engine.as_ref())?),
         };
 
+        // The kept blocks and the tip come from the log alone.
         let (kept, tip) = read_log(log.as_ref())?;
         Ok(Self {
             engine,
@@ -284,6 +286,7 @@ impl History {
     /// Returns the name of the snapshot that holds the present state; `None` if it is not durable.
     #[must_use]
     pub fn snapshot(&self) -> Option<String> {
+        // Unsaved changes are in no snapshot.
         let newest = self.points.last().filter(|_| !self.unsaved)?;
         Some(self.names.state_name(*newest))
     }
@@ -337,6 +340,7 @@ impl History {
             .collect();
 
         self.apply(&records, &batch)?;
+        // The kept blocks change only once the log has changed.
         self.kept.drain(..dropped.min(self.kept.len()));
         self.kept.push_back(block);
         self.tip = Some(Tip { block, note });
@@ -464,6 +468,7 @@ impl History {
         let is_nearer = |point: &&Mark| point.block.is_some_and(|to| to >= block && saves(to));
         let points: Vec<_> = self.points.iter().filter(is_nearer).copied().collect();
 
+        // A point that cannot be used is forgotten, and the next one is tried.
         for point in points {
             if let Some(version) = self.open_point(point)? {
                 return Ok(Some(version));
@@ -474,6 +479,7 @@ impl History {
         let Some(version) = self.versions.back().filter(|_| held.is_some()) else {
             return Ok(None);
         };
+        // The held version stays as it is: only a copy of it changes.
         let state = version.state.fork()?;
         let log = version.log.fork()?;
 
@@ -486,6 +492,7 @@ impl History {
         let log = self.names.open_log(self.engine.as_ref(), point)?;
         let (kept, tip) = read_log(log.as_ref())?;
 
+        // A point may be of a branch that was left.
         let is_kept = |tip: &Tip| self.kept.binary_search(&tip.block).is_ok();
         let Some(tip) = tip.filter(|tip| Some(tip.block) == point.block && is_kept(tip)) else {
             return Ok(None);
@@ -504,6 +511,7 @@ impl History {
         if self.note(tip.block)? != tip.note || !found.eq(expected) {
             return Ok(None);
         }
+        // The state is opened only once the log fits.
         let state = self.names.open_state(self.engine.as_ref(), point)?;
 
         Ok(Some(Version { block: tip.block, state, log }))
@@ -530,11 +538,13 @@ impl History {
     /// that were dropped after the fork.
     fn drop_records_below(&mut self, oldest: u64) -> Result<()> {
         let mut keys = Vec::new();
+        // Notes stand in the order of their blocks, so the first kept one ends the scan.
         let mut cursor = self.log.scan(&[NOTE])?;
         while let Some(entry) = cursor.next()? {
             let Some(block) = note_block(&entry)?.filter(|&block| block < oldest) else { break };
             keys.extend([record(NOTE, block), record(UNDO, block)]);
         }
+        // The cursor goes before its table changes.
         drop(cursor);
         let records: Vec<_> = keys.iter().map(|key| Change { key, value: None }).collect();
         self.apply(&records, &[])
@@ -552,6 +562,7 @@ impl History {
     /// Forks both tables as a version, if the newest version is far enough behind.
     fn hold_version(&mut self, block: u64) -> Result<()> {
         self.since_version += 1;
+        // Versions are held some blocks apart, so that few of them cover many blocks.
         if self.versions_max == 0 || self.since_version < self.version_spacing {
             return Ok(());
         }
@@ -560,6 +571,7 @@ impl History {
         let log = self.log.fork()?;
         self.versions.push_back(Version { block, state, log });
 
+        // Versions below the oldest kept block lead nowhere.
         let oldest = self.oldest();
         while self.versions.len() > self.versions_max
             || self.versions.front().is_some_and(|version| Some(version.block) < oldest)
@@ -579,6 +591,7 @@ fn empty_log(engine: &dyn Engine) -> Result<Box<dyn Table>> {
 
 /// Reads the numbers of the kept blocks, and the note of the newest block.
 fn read_log(log: &dyn Table) -> Result<(VecDeque<u64>, Option<Tip>)> {
+    // Another version has records that this program cannot read.
     match log.get_many(&[VERSION_KEY])?.pop().flatten().as_deref() {
         Some([VERSION]) => {}
         Some([found]) => return Err(Error::Version { found: *found }),
@@ -613,6 +626,7 @@ fn read_notes(log: &dyn Table, mut visit: impl FnMut(Tip, u64) -> Result<()>) ->
 
 /// Returns the block that an entry of the log is the note of; `None` if it is another record.
 fn note_block(entry: &Entry) -> Result<Option<u64>> {
+    // Undo records stand behind the notes and end the scan.
     let Some((&NOTE, number)) = entry.key.split_first() else { return Ok(None) };
     let number = number.try_into().map_err(|_| Error::Corrupt("a key has a wrong length"))?;
     Ok(Some(block_number(number)))

@@ -160,6 +160,7 @@ impl<R: BufRead> Rows<R> {
     }
 
     fn byte(&mut self) -> Result<Option<u8>> {
+        // A signal may interrupt a read, which is then tried again.
         loop {
             match self.input.fill_buf() {
                 Ok(bytes) => {
@@ -211,6 +212,7 @@ impl<W: Write> RowsWriter<W> {
 
     /// Begins a trace.
     pub(super) fn with_header(mut output: W, family: Family, header: &[u8]) -> Result<Self> {
+        // The preamble and the header go out in one write.
         let mut start = Output(family.magic().to_vec());
         #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         start.0.extend_from_slice(&VERSION.to_be_bytes());
@@ -221,6 +223,7 @@ impl<W: Write> RowsWriter<W> {
 
     /// Appends a row.
     pub(super) fn write(&mut self, row: &[u8]) -> Result<()> {
+        // Each row stands behind its length.
         self.frame.0.clear();
         self.frame.number(row.len() as u64);
         let written =
