@@ -73,6 +73,7 @@ impl<K: Key, V: Weigh> Cache<K, V> {
         let hash = at.hash();
         let mut shard = self.shard(hash);
         let slot = shard.table.find_mut(hash, |slot| slot.at == at)?;
+        // An object that was used survives the next round of the hand.
         slot.was_used = true;
         Some(slot.object.clone())
     }

@@ -28,6 +28,7 @@ pub fn huge_pages<T>(vector: &Vec<T>) {
         use rustix::mm::{Advice, madvise};
         /// Size of huge pages on x86-64, and on other processors with pages of 4 KiB.
         const HUGE_BYTES: usize = 2 << 20;
+        // Only whole huge pages within the vector can be advised.
         let start = vector.as_ptr().cast::<u8>();
         let before = start.align_offset(HUGE_BYTES);
         let bytes = vector.capacity() * size_of::<T>();

@@ -532,6 +532,7 @@ impl Reader for MemoryReader {
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
         let table = self.shared.table(table)?;
         self.shared.read().open("cursor")?;
+        // A cursor reads at each step and holds no lock between two steps.
         Ok(Box::new(MemoryCursor { view: self, table, gap: Gap::First }))
     }
 
@@ -570,6 +571,7 @@ impl MemoryWriter<'_> {
         if let (Some(changes), Some(removals), Some(count)) =
             (self.changes.get_mut(table), self.removals.get_mut(table), self.counts.get_mut(table))
         {
+            // A value splits the run of removals that it lies in.
             if value.is_some() {
                 removals.get_mut().bind(key, changes);
             }
@@ -589,6 +591,7 @@ impl Reader for MemoryWriter<'_> {
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
         let table = self.shared.table(table)?;
+        // A cursor reads at its first step, so the database is checked here.
         self.shared.read().open("cursor")?;
         Ok(Box::new(MemoryCursor { view: self, table, gap: Gap::First }))
     }
@@ -647,6 +650,7 @@ impl View for MemoryWriter<'_> {
     fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>> {
         let mut crossed = Crossed::default();
         let found = self.step_over(table, gap.clone(), way, &mut crossed);
+        // Removals that were crossed are noted, so that later walks jump over them.
         if let Some(removals) = self.removals.get(table) {
             removals.borrow_mut().note(&crossed);
         }
@@ -684,6 +688,7 @@ impl MemoryWriter<'_> {
                 }
             };
 
+            // A removal is passed at once with the known run of removals around it.
             match value {
                 Some(value) => return Ok(Some((key, value))),
                 None => gap = way.past(self.far_end(table, key, way, crossed)),

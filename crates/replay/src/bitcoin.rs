@@ -204,6 +204,7 @@ impl Replay<'_> {
 
         self.warn_about_others(&headers, best, &mut files)?;
 
+        // Reading the headers does not count as applying.
         let applying = Instant::now();
         let outcome = self.follow(&headers, &own, best, &mut files);
         self.applying = applying.elapsed();
@@ -263,6 +264,7 @@ impl Replay<'_> {
             followed.extend(headers.chain(tip));
         }
 
+        // Blocks that connect to nothing can be many, so they share one warning.
         let mut unconnected = 0_u64;
         for index in headers.indexes().filter(|index| !followed.contains(index)) {
             self.check_stop()?;

@@ -428,6 +428,7 @@ impl Replay<'_> {
     fn find_beginning(&mut self, block: &OpenBlock) -> Result<(), Error> {
         let Some(skip) = &mut self.skip else { return Ok(()) };
         skip.begun = true;
+        // The input begins with the origin of the chain, so it tells the whole history.
         if Some(block.chain_id(&EMPTY_CHAIN)) == self.origin {
             self.start = Some(Start::default());
             return Ok(());
@@ -479,11 +480,13 @@ impl Replay<'_> {
             !monitor.stop()
         });
 
+        // An engine error may have left a rollback half done, which must not be saved.
         gone_back.map_err(|source| match source {
             crate::ledger::history::Error::Engine(_) => Error::History(source),
             source => Error::Rollback { place, source },
         })?;
 
+        // A rollback that was stopped ends at a block on the way.
         self.check_stop()?;
         self.totals.rollbacks += 1;
         Ok(())
@@ -491,11 +494,13 @@ impl Replay<'_> {
 
     /// Checks the present state. While the input is behind the store, there is nothing to check.
     fn check(&mut self, expected: &Expected, place: &LinePlace) -> Result<(), Error> {
+        // The state is at the tip already, so checks of earlier blocks cannot be made.
         if self.skip.is_some() {
             return Ok(());
         }
 
         let mut found = Expected { count: Some(self.count()?), ..Expected::default() };
+        // A digest reads the whole state, so it is made only if it is compared.
         if expected.digest.is_some() {
             found.digest = Some(self.state_digest()?);
         }
@@ -509,12 +514,14 @@ impl Replay<'_> {
             self.compare(place, "digest", expected, found)?;
         }
 
+        // Roots are asked for only if there are some to compare.
         if expected.roots.is_empty() {
             return Ok(());
         }
         let roots = self.history.state().roots()?;
 
         for (scheme, expected) in &expected.roots {
+            // A scheme that the engine does not know is not compared.
             if let Some(found) = roots.get(scheme) {
                 self.compare(place, &format!("root.{scheme}"), expected, found)?;
             }
@@ -578,10 +585,12 @@ impl Replay<'_> {
         let mut digest = StateDigest::default();
         let mut cursor = self.history.state().scan(from)?;
         while let Some(entry) = cursor.next()? {
+            // The end of a range is not in it.
             if to.is_some_and(|to| entry.key.as_slice() >= to) {
                 break;
             }
             digest.add(&entry.key, &entry.value, None);
+            // A long scan can be stopped.
             if digest.count().is_multiple_of(1024) {
                 self.monitor.progress(Phase::Digest, digest.count(), None);
                 self.check_stop()?;
@@ -609,6 +618,7 @@ impl Replay<'_> {
     /// If the input ended behind the store, checks that its last block is in the history of the
     /// store.
     fn check_arrival(&self) -> Result<(), Error> {
+        // An input may end before the tip of the store, but must lie on its chain.
         let (Some(skip), Some(tip)) = (&self.skip, self.history.tip()) else { return Ok(()) };
         let Some(&(block, id)) = skip.chain.last() else { return Ok(()) };
         let on_the_way = match self.history.oldest() {

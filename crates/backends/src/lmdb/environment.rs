@@ -39,6 +39,7 @@ pub(super) fn open_to_read(
 ) -> Result<Open> {
     let environment = environment(path, options, access)?;
 
+    // A reader can make no table, so each one must be there.
     let names = table_names(indexes);
     let found = environment.tables(&names).map_err(|failure| error_of("open tables", failure))?;
     let tables: Result<Vec<EnvironmentTable>> = names
@@ -110,6 +111,7 @@ pub(super) fn settings_of(environment: &Environment) -> Vec<(&'static str, Strin
         ("readers_max", environment.readers_max().to_string()),
     ];
 
+    // Where the flags cannot be had, the other settings are still told.
     if let Ok(flags) = environment.flags() {
         let sync = if flags.contains(EnvFlags::NO_SYNC) {
             "none"

@@ -142,6 +142,7 @@ impl Connected {
         // A negative number counts KiB, a positive one pages.
         self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
 
+        // A database in memory has no file to map.
         if matches!(options.place, SqlitePlace::File(_)) {
             self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
         }
@@ -173,6 +174,7 @@ impl Connected {
 
     /// Sets the options that matter for reading.
     fn set_options_of_reading(&self, options: &SqliteOptions) -> Result<()> {
+        // The modes of the file and of commits belong to the writer.
         self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
         self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
         self.set_checked("cell_size_check", 1)?;
@@ -185,6 +187,7 @@ impl Connected {
     /// Those of SQLite.
     pub(super) fn integrity(&self) -> Result<Vec<String>> {
         let check = || -> rusqlite::Result<Vec<String>> {
+            // The number of faults is bounded, since a damaged file may have very many.
             let mut statement = self.connection.prepare("PRAGMA integrity_check(1000)")?;
             let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
             lines.filter(|line| !matches!(line, Ok(line) if line == "ok")).collect()
@@ -269,6 +272,7 @@ impl Connected {
             self.run("open tables", &table.create)?;
             self.check_table(table)
         });
+        // A transaction that fails stays open until it is rolled back.
         match created.and_then(|()| self.run("open tables", "COMMIT")) {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -306,6 +310,7 @@ impl Connected {
     /// # Errors
     /// Those of SQLite.
     pub(super) fn pin(&self) -> Result<()> {
+        // Only the read matters, which takes the snapshot.
         self.run("reader", "SELECT count(*) FROM sqlite_schema")
     }
 

@@ -213,6 +213,7 @@ impl Database for SqliteDatabase {
     fn reader(&self) -> Result<Box<dyn Reader + Send>> {
         match &self.access {
             Access::Wal { pool, .. } => {
+                // A connection is opened only if none is idle.
                 let connected = match pool.take()? {
                     Some(connected) => connected,
                     None => {
@@ -245,6 +246,7 @@ impl Database for SqliteDatabase {
         match &self.access {
             Access::Wal { writer, .. } => {
                 let connected = lock(writer);
+                // Another thread may have met a failed sync while this one waited.
                 self.inner.check_poison()?;
                 connected
                     .as_ref()
@@ -301,6 +303,7 @@ impl Database for SqliteDatabase {
     }
 
     fn disk_bytes(&self) -> Result<u64> {
+        // SQLite alone knows the size of a database in memory.
         let SqlitePlace::File(path) = &self.inner.options.place else {
             return self.with_writer("size", |connected| {
                 let pages: i64 = connected.pragma("page_count")?;
@@ -311,6 +314,7 @@ impl Database for SqliteDatabase {
 
         self.check_open("size")?;
         let mut bytes = 0;
+        // The files beside the database count too.
         for suffix in ["", "-wal", "-shm", "-journal"] {
             match std::fs::metadata(with_suffix(path, suffix)) {
                 Ok(metadata) => bytes += metadata.blocks() * 512,
@@ -346,12 +350,14 @@ impl Database for SqliteDatabase {
     /// Waits for the writer. In WAL mode live snapshots go on, and the last one gives the files up.
     /// In other modes they fail.
     fn close(&self) -> Result<()> {
+        // The present writer ends before anything is closed.
         let _turn = self.turn.take(NAME)?;
         self.is_closed.store(true, Ordering::Release);
         match &self.access {
             Access::Wal { writer, pool } => {
                 let writer = lock(writer).take();
                 let idle = lock(&pool.idle).take().unwrap_or_default();
+                // All connections are closed, even if closing one fails.
                 let closed: Vec<Result<()>> =
                     idle.into_iter().chain(writer).map(Connected::close).collect();
                 closed.into_iter().collect()

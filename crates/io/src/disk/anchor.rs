@@ -45,6 +45,7 @@ impl Drop for DirAnchor {
         let mut dirs = self.anchors.dirs.write().unwrap_or_else(PoisonError::into_inner);
         let Some(handles) = dirs.get_mut(&self.path) else { return };
 
+        // Several anchors may hold one directory.
         handles.retain(|handle| !Arc::ptr_eq(handle, &self.dir));
         if handles.is_empty() {
             dirs.remove(&self.path);
@@ -75,6 +76,7 @@ impl AnchoredPath<'_> {
 
     /// Added to the flags of an `openat`.
     pub(crate) fn open_flags(&self) -> OFlags {
+        // Below an anchor no link is followed, so nobody can lead the path elsewhere.
         let follow = if self.is_anchored() { OFlags::NOFOLLOW } else { OFlags::empty() };
         OFlags::CLOEXEC | follow
     }
@@ -109,6 +111,7 @@ impl AnchoredPath<'_> {
     /// Refuses a link, and whatever else is neither a file nor a directory, in the place of a file
     /// of a store. Looks before the file is opened, since opening a FIFO waits for its other end.
     pub(crate) fn check_kind(&self, call: &'static str) -> Result<()> {
+        // Without an anchor links are allowed.
         if !self.is_anchored() {
             return Ok(());
         }

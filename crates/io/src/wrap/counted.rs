@@ -204,6 +204,7 @@ impl Disk for CountedDisk {
     crate::forward!(inner: anchor, absolute, free_bytes, allocated_bytes, clock, queue_kind);
 
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
+        // Calls are counted before they are made, so failed ones count too.
         self.counters.open(mode);
         let inner = self.inner.open(path, mode, access)?;
         Ok(Arc::new(CountedFile { inner, counters: Arc::clone(&self.counters) }))
@@ -268,6 +269,7 @@ impl Disk for CountedDisk {
         let below: Below = |file| Some(file.downcast_ref::<CountedFile>()?.inner.clone());
         let counters = Arc::clone(&self.counters);
         let pass = move |request: &Request| {
+            // A request counts twice: as queued, and as a read or a write.
             counters.queued();
             match request.direction {
                 Direction::Read => counters.read(request.buffer.len()),

@@ -43,6 +43,7 @@ impl Disk for NoSyncDisk {
     }
 
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
+        // Requests name files of this disk, and the queue below needs its own.
         let below: Below = |file| Some(file.downcast_ref::<NoSyncFile>()?.inner.clone());
         let inner = self.inner.queue(depth)?;
         Ok(Box::new(ForwardQueue { inner, below, pass: |_: &Request| {} }))

@@ -71,6 +71,7 @@ pub(super) fn order(trial: &mut Trial<'_>) -> Outcome {
 /// Seeks a cursor to each key of the map, to each key close to one, and beyond both ends, and goes
 /// both ways from there.
 fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Outcome {
+    // Targets at either end have nothing on one side.
     let mut targets: Vec<Vec<u8>> = vec![vec![], vec![0], vec![255; KEY_BYTES_MAX]];
     // Targets lie at each key, right behind it and right before it.
     for key in map.keys() {
@@ -161,6 +162,7 @@ fn both_ends(
             entry(format_args!("{step}: {end}"), found.transpose(), wanted)?;
             is_over = wanted.is_none();
         }
+        // An iterator that has ended stays ended.
         entry(format_args!("{step}: front after the end"), entries.next().transpose(), None)?;
         entry(format_args!("{step}: back after the end"), entries.next_back().transpose(), None)?;
     }

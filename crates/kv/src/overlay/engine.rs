@@ -473,6 +473,7 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
         let table = self.number(table)?;
+        // A value splits the run of removals that it lies in.
         self.removals[table].get_mut().bind(key, &self.changes[table]);
         self.changes[table].insert(key.to_vec(), Some(value.to_vec()));
         Ok(())
@@ -486,6 +487,7 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
 
     fn commit(mut self: Box<Self>) -> Result<Receipt> {
         let common = self.engine.common();
+        // Another thread may close the database while a writer is open.
         common.check_open("commit")?;
         // Pages that no snapshot holds the engine can change without a copy.
         self.snapshot.take();

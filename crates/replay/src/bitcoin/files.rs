@@ -94,11 +94,13 @@ impl BlockFiles {
                 continue;
             }
 
+            // All block files of a directory share its key.
             let key = obfuscation_key(path)?;
             let before = files.len();
             for entry in std::fs::read_dir(path).map_err(|source| unreadable(path, source))? {
                 let entry = entry.map_err(|source| unreadable(path, source))?;
                 let name = entry.file_name();
+                // The names of the node are text, so another name is none of its files.
                 let Some(name) = name.to_str() else { continue };
                 let path = entry.path();
                 if name.starts_with("blk") && path.extension().is_some_and(|end| end == "dat") {

@@ -152,6 +152,7 @@ impl Headers {
     /// Returns the block whose chain has the most work. Among equals the first one known stands, as
     /// in Bitcoin Core; the store's own blocks are known before those of files.
     pub(super) fn best(&self) -> Option<Index> {
+        // Among chains of equal work the first one stands.
         let connected = self.indexes().filter_map(|index| Some((index, self.placed(index)?.work)));
         connected
             .reduce(|best, next| if next.1 > best.1 { next } else { best })
