@@ -472,6 +472,7 @@ impl From<terrane_io::Error> for Error {
     fn from(error: terrane_io::Error) -> Self {
         match error {
             terrane_io::Error::ShortRead { path, offset, expected, found } => {
+                // A file that ends early is damaged, and its page tells where.
                 let page = u32::try_from(offset / terrane_io::ALIGN as u64).unwrap_or(u32::MAX);
                 let expected = expected as u64;
                 let found = found as u64;
@@ -487,6 +488,7 @@ impl From<terrane_io::Error> for Error {
 /// it, something else in its place. A second copy of what it holds may be readable then.
 pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     use io::ErrorKind as Kind;
+    // These errors are of what stands at the path, not of the device.
     let is_odd = matches!(error.system_kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
     (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
 }

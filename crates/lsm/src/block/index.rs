@@ -101,6 +101,7 @@ fn eight_bytes(bytes: &[u8]) -> u64 {
     if let Some(&first) = bytes.first_chunk() {
         return u64::from_be_bytes(first);
     }
+    // A shorter string is filled up with zeros, which keeps the order.
     let mut first = [0; 8];
     first.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     u64::from_be_bytes(first)
@@ -171,6 +172,7 @@ impl IndexBuilder {
 
     /// Ends the run.
     pub(crate) fn finish(self) -> Index {
+        // The entries that came decide, not the number that was expected.
         let allowed = self.entries / AUTO_ENTRIES_PER_EXTRA_READ;
         let form = match (self.fences, self.separators) {
             (Some(fences), None) => Form::Compact(fences.finish()),

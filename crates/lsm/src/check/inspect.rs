@@ -480,6 +480,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         return foreign_dir(disk.as_ref(), dir);
     }
 
+    // Without these three there is no session, whatever else is there.
     for name in [METADATA, ACTIVE, SNAPSHOTS] {
         if disk.kind(&dir.join(name))?.is_none() {
             let reason = format!("missing {name}");
@@ -517,6 +518,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     referenced.extend(named.map(|number| dir.join(ACTIVE).join(file_name(number))));
     let store = inspect_store(disk, dir, &copies)?;
 
+    // The reserve is optional: a session without one is whole.
     let reserve = match disk.open(&dir.join(RESERVE), OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => None,
         opened => {
@@ -543,6 +545,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         // The file may go while we look.
         let Ok(file) = disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
         run_bytes += file.len()?;
+        // A blob file has bytes, but is no run.
         if !is_run {
             continue;
         }
@@ -571,6 +574,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
 /// [`Error::SessionDirDoesNotExist`], [`Error::StoreCorrupted`] if no copy is whole,
 /// [`Error::UnknownVersion`], [`Error::Disk`].
 pub fn table_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<TableName>> {
+    // Nobody can put another directory in the place of this one while it is read.
     let _anchor = anchor_dir(disk, dir)?;
     let manifest = manifest::read(disk, dir)?.manifest.unwrap_or_default();
 
@@ -591,6 +595,7 @@ fn inspect_store(
     copies: &ManifestCopies,
 ) -> Result<Option<StoreInfo>> {
     let mut damage = Vec::new();
+    // A log without a manifest shows a store that has lost it.
     if copies.are_missing() {
         match store::lost_manifest(disk.as_ref(), dir)? {
             Some(fault) => damage.push(text_of(&fault)),
@@ -598,6 +603,7 @@ fn inspect_store(
         }
     }
 
+    // A copy that cannot be read is damage, even if the other one is whole.
     for (path, copy) in &copies.0 {
         if let ManifestCopy::Refused(refused) = copy {
             damage.push(format!("{}: {refused}", path.display()));
@@ -661,6 +667,7 @@ fn inspect_segment(disk: &dyn Disk, path: &Path) -> Result<Inspection> {
     let dir = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = segment_number(name).unwrap_or_default();
+    // The salt in the metadata is part of the checksum of every record.
     let meta = read_metadata(disk, &dir.join(METADATA))?;
     let (mut info, faults) = store::read_segment(disk, dir, meta.salt, number)?;
     path.clone_into(&mut info.path);
@@ -691,6 +698,7 @@ fn shape(
             opened => opened?,
         };
         let info = run_info(&run_path, file.as_ref())?;
+        // The name of a file does not tell which run it holds, so its identity is compared.
         if (info.meta.identity, info.meta.data_pages) != (run.identity, run.data_pages) {
             let reason = format!("{} is another run than it refers to", run_path.display());
             return Err(damaged(&reason));
@@ -713,6 +721,7 @@ fn shape(
         });
 
         let merge = merge.map(|merge| {
+            // The inputs of the merge come first among the runs of the level.
             let inputs = runs[..merge.inputs.len()].iter().map(|run| run.meta);
             let input_pages = inputs.map(|run| u64::from(run.data_pages) + run.blob_pages()).sum();
             MergeInfo {

@@ -65,6 +65,7 @@ impl Kind {
 
     /// The kind of an upsert combined with an older entry of this kind.
     pub(crate) fn under_upsert(self) -> Self {
+        // The result of an upsert has no blob, and over a deletion it is its operand.
         match self {
             Self::Upsert => Self::Upsert,
             Self::Insert | Self::InsertBlob | Self::Delete => Self::Insert,

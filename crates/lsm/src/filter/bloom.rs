@@ -88,6 +88,7 @@ impl BloomSize {
         if rate <= 0.1 {
             return Self::for_bits(bits_between(table, rate));
         }
+        // The table begins at a rate of 0.1; above it the bits fall to none at 1.
         Self::for_bits(table[0] * -rate.min(1.0).log10())
     }
 
@@ -132,6 +133,7 @@ const BLOCKS_MULTIPLES: [usize; 7] = [48, 24, 12, 6, 4, 2, 1];
 /// by a thirty-second at the most.
 fn block_count(entries: u64, bits_per_entry: f64) -> usize {
     let count = (entries as f64 * bits_per_entry / BLOCK_BITS).ceil() as usize;
+    // Rounding up to the multiple adds less than a 32nd of the blocks.
     let fits = |multiple: &&usize| **multiple <= (count / 32).max(1);
     BLOCKS_MULTIPLES.iter().find(fits).map_or(count, |&multiple| count.next_multiple_of(multiple))
 }

@@ -179,6 +179,7 @@ impl Session {
         event!(DEBUG, "session.open", dir);
         // From here on a change of the working directory changes nothing.
         let dir = &disk.absolute(dir)?;
+        // The room is checked before anything is made.
         check_room_for(disk.as_ref(), dir, options.reserve_bytes)?;
         if options.create_dir {
             make_dir(disk.as_ref(), dir)?;
@@ -508,6 +509,7 @@ impl Session {
         let dir = self.inner.dir();
         event!(DEBUG, "session.import_canonical", dir);
         let mut table = self.new_table(config)?;
+        // Entries come in batches, so the export need not fit into memory.
         let summary = canonical::import(input, |entries| {
             let batch: Vec<_> = entries.iter().map(|entry| (&entry.key, entry.update())).collect();
             table.write_batch(&batch)
