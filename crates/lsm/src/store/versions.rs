@@ -23,10 +23,12 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::{Edit, StoreManifest, VersionBase, VersionMeta};
 use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
+use crate::manifest::wal::{Need, WalEnd};
 use crate::session::current_manifest::{Chain, CurrentManifest};
 use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::SnapshotName;
-use crate::store::inner::{LogRoom, Named, Shared, damaged, write_out};
+use crate::store::checkpoint::{TableCopy, write_out};
+use crate::store::inner::{LogRoom, Named, Shared, Slot, State, damaged};
 use crate::store::options::TableName;
 use crate::store::recovery::{apply_log_of_version, open_table};
 use crate::store::store::Store;
@@ -148,6 +150,8 @@ impl Shared {
     /// is in or that follows on it; 0 without a log.
     fn durable_place(&self, published: &mut CurrentManifest) -> Result<(u64, u64)> {
         self.make_durable(published)?;
+        // The log is read up to that segment when the version is opened.
+        self.durable.seal_in_turn()?;
         let state = lock(&self.state);
         let segment = if state.is_linked { state.segment } else { 0 };
         // In between another commit may have come, which is in the log and not durable yet.
@@ -178,6 +182,115 @@ impl Shared {
     }
 }
 
+/// The log as it was before a roll-back.
+struct LogBefore {
+    log: Option<WalEnd>,
+    segment: u64,
+    is_linked: bool,
+    bytes: u64,
+}
+
+/// Tables and views that a roll-back has replaced: the last user of a run removes its file, so
+/// these are dropped without locks.
+struct Replaced {
+    tables: Vec<Named>,
+    views: Vec<Arc<Table>>,
+}
+
+impl Shared {
+    /// Begins a commit that has a number, but no record, and a segment behind it. `None` if the
+    /// segment must be made first.
+    fn begin_rollback(&self, state: &mut State) -> Result<Option<LogBefore>> {
+        let before = LogBefore {
+            log: state.log.clone(),
+            segment: state.segment,
+            is_linked: state.is_linked,
+            bytes: self.log_bytes.load(Ordering::Relaxed),
+        };
+
+        // The log of the manifest before ends with the commit before.
+        state.commit += 1;
+        state.is_linked = false;
+        let begun =
+            if self.is_logged() { self.switch(state, 0, LogRoom::Ordinary) } else { Ok(true) };
+        if let Ok(true) = begun {
+            return Ok(Some(before));
+        }
+        state.commit -= 1;
+        state.is_linked = before.is_linked;
+        begun.map(|_| None)
+    }
+
+    /// Publishes the manifest of a roll-back as a commit; the caller holds all writers. Returns the
+    /// bytes of the log before, and whether both copies are new.
+    fn publish_rollback(
+        &self,
+        published: &mut CurrentManifest,
+        next: StoreManifest,
+    ) -> Result<(u64, bool)> {
+        let before = loop {
+            if let Some(before) = self.begin_rollback(&mut lock(&self.state))? {
+                break before;
+            }
+            self.make_next(0, LogRoom::Ordinary, Need::Now)?;
+        };
+
+        let (commit, segment) = {
+            let state = lock(&self.state);
+            (state.commit, if self.is_logged() { state.segment } else { 0 })
+        };
+        let made = self.settle_log().and_then(|()| {
+            published.publish(&self.inner, StoreManifest { commit, segment, ..next })
+        });
+
+        if made.is_err() {
+            // The log goes on where it was; the segment that was begun is the next one to be made
+            // again.
+            let mut state = lock(&self.state);
+            state.commit -= 1;
+            (state.log, state.segment) = (before.log, before.segment);
+            state.is_linked = before.is_linked;
+        }
+        Ok((before.bytes, made?))
+    }
+
+    /// Puts other tables in the place of all that are there; `end` is called at the same moment.
+    fn replace_tables(
+        &self,
+        old: &[(u64, Arc<Slot>)],
+        copies: Vec<TableCopy>,
+        end: impl FnOnce(&mut State),
+    ) -> Replaced {
+        let mut slots: BTreeMap<u64, Arc<Slot>> = old.iter().cloned().collect();
+        for copy in &copies {
+            let back = || {
+                let dropped = lock(&self.state).dropped.remove(&copy.id);
+                dropped.and_then(|slot| slot.upgrade()).unwrap_or_default()
+            };
+            slots.entry(copy.id).or_insert_with(back);
+        }
+        let mut named: BTreeMap<u64, Named> =
+            copies.into_iter().map(|copy| (copy.id, Named::new(copy.into_table()))).collect();
+
+        let mut replaced = Replaced { tables: Vec::new(), views: Vec::new() };
+        let mut tables: Vec<_> = slots.values().map(|slot| lock(&slot.table)).collect();
+        let mut state = lock(&self.state);
+        state.tables.clear();
+        for ((id, slot), table) in slots.iter().zip(&mut tables) {
+            let next = named.remove(id);
+            if next.is_some() {
+                state.tables.insert(*id, Arc::clone(slot));
+            } else {
+                state.dropped.insert(*id, Arc::downgrade(slot));
+            }
+            replaced.tables.extend(std::mem::replace(&mut **table, next));
+            replaced.views.extend(lock(&slot.reading).view.take());
+        }
+        end(&mut state);
+        replaced
+    }
+}
+
 impl Store {
     /// Retains all named tables as they are now, durably, under the number of the last commit,
     /// which is returned, and perhaps a name. If that version is retained already, it gets the name
@@ -205,7 +318,7 @@ impl Store {
         if versions.last().is_some_and(is_other) {
             // Tables were made, renamed or dropped since, or configured: another version needs
             // another number.
-            shared.commit(&mut lock(&shared.state), &[], shared.record(&[])?)?;
+            shared.commit(Vec::new())?;
             (number, segment) = shared.durable_place(&mut published)?;
         }
 
@@ -329,7 +442,7 @@ impl Store {
     /// store, the next opening may find that it was done.
     pub fn roll_back(&self, number: u64) -> Result<u64> {
         let shared = &self.shared;
-        drop(shared.state_to_commit(false)?);
+        shared.prepare_to_commit(false)?;
         let mut published = lock(&shared.published);
         shared.inner.check_writable()?;
         event!(DEBUG, "store.roll_back", shared.inner.dir(), number);
@@ -338,58 +451,28 @@ impl Store {
         let tables = open_tables(&shared.inner, &version, next_table, &shared.options.resolves)?;
         let mut next = published.manifest.clone();
         next.tables.clone_from(&version.base.tables);
-        let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();
+        let copies: Vec<_> =
+            tables.into_iter().map(|(id, table)| TableCopy::new(id, table)).collect();
         let written = if version.until == 0 { Vec::new() } else { write_out(&copies, &mut next)? };
 
-        let mut guard = lock(&shared.state);
-        let state = &mut *guard;
-
-        // It has a number, but no record: the log of the manifest before ends with the commit
-        // before.
-        let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let log = state.log.clone();
-        let segment = state.segment;
-        let is_linked = state.is_linked;
-        state.commit += 1;
-        state.is_linked = false;
-        next.commit = state.commit;
-
-        let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
-            next.segment = segment;
-            published.publish(&shared.inner, next)
-        });
-
-        if made.is_err() {
-            // The log goes on where it was; the segment that was begun is the next one to be begun
-            // again.
-            state.commit -= 1;
-            (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
-        }
-
-        let both = made?;
+        // From here on nobody commits, and the list of tables is ours.
+        let old = shared.slots();
+        let writers: Vec<_> = old.iter().map(|(_, slot)| lock(&slot.writer)).collect();
+        let bare = lock(&shared.bare_writer);
+        let (log_bytes, both) = shared.publish_rollback(&mut published, next)?;
 
         // The log goes on from other tables.
         published.chain = None;
         for written in &written {
             written.share(&shared.inner);
         }
+        let commit = published.manifest.commit;
+        let replaced = shared.replace_tables(&old, copies, |state| {
+            shared.link(state, commit, log_bytes);
+        });
+        drop((writers, bare));
+        drop(replaced);
 
-        let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
-            .into_iter()
-            .map(|(id, named)| (id, named.slot))
-            .collect();
-
-        for slot in slots.values() {
-            lock(&slot.0).view = None;
-        }
-
-        for (id, _, table) in copies {
-            let slot = slots.remove(&id).unwrap_or_default();
-            state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
-        }
-
-        shared.link(state, published.manifest.commit, log_bytes);
-        drop(guard);
         if both {
             shared.recycle(&published, LogRoom::Ordinary);
         }
