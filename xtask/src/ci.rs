@@ -23,14 +23,12 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 9] = [
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 7] = [
     ("recover", &["5000", "100000"]),
-    ("commits", &["100", "4"]),
     ("diff", &["50000", "500", "40"]),
     ("ingest", &["20000"]),
     ("retained", &["40"]),
     ("scan", &["40000"]),
-    ("stalls", &["20000"]),
     ("versions", &["40", "128", "5000"]),
     ("queue", &["data/bitcoin-mainnet-0-4999.dat", "8", "1000"]),
 ];

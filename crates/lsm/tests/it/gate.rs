@@ -19,7 +19,7 @@ const WAIT_MAX: Duration = Duration::from_mins(1);
 enum State {
     #[default]
     Open,
-    /// The call of that name on that path will wait.
+    /// The call of that name on that path, or below it, will wait.
     Armed(&'static str, PathBuf),
     Reached,
 }
@@ -42,7 +42,7 @@ impl GateDisk {
         Arc::new(Self { disk, gate: Arc::default() })
     }
 
-    /// The next call of that name on that path (the new one of a rename) is to wait.
+    /// The next call of that name on that path (the new one of a rename), or below it, is to wait.
     pub(crate) fn close(&self, call: &'static str, path: PathBuf) {
         *self.gate.state.lock().unwrap() = State::Armed(call, path);
     }
@@ -62,7 +62,7 @@ impl GateDisk {
 impl Gate {
     fn pass(&self, call: &'static str, path: &Path) {
         let mut state = self.state.lock().unwrap();
-        if matches!(&*state, State::Armed(name, at) if *name == call && at == path) {
+        if matches!(&*state, State::Armed(name, at) if *name == call && path.starts_with(at)) {
             *state = State::Reached;
             self.changed.notify_all();
             let closed = |state: &mut State| matches!(state, State::Reached);
@@ -180,6 +180,7 @@ impl DiskFile for GateFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.gate.pass("read", self.path());
         self.file.read_at(buffer, offset)
     }
 

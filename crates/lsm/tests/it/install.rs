@@ -518,7 +518,8 @@ fn a_table_is_installed_or_not_after_a_crash_or_a_failure_at_any_call() {
             let disk = SimDisk::new(1);
             let (store, table, batch) = prepared(&disk);
             disk.set_plan(FaultPlan::crash_at(disk.calls() + at));
-            call.run(&store, &table, &batch).unwrap_err();
+            // The last calls clean up, and their failure is none of the installation.
+            let is_done = call.run(&store, &table, &batch).is_ok();
             assert!(disk.has_crashed());
             let images = [
                 disk.after_crash(Survival::Nothing),
@@ -530,9 +531,10 @@ fn a_table_is_installed_or_not_after_a_crash_or_a_failure_at_any_call() {
             for image in images {
                 let store = open(&(Arc::clone(&image) as Arc<dyn Disk>));
                 let mut expected = found(&store);
-                assert!(expected == old || expected == new, "{call:?}, call {at}: {expected:?}");
+                let is_legal = expected == new || expected == old && !is_done;
+                assert!(is_legal, "{call:?}, call {at}: {expected:?}");
 
-                // It goes on, and the same call can be repeated if nothing was done.
+                // The store goes on from there.
                 let other = store.table("other").unwrap();
                 other.insert(b"after", b"").unwrap().wait().unwrap();
                 expected.0.get_mut("other").unwrap().insert(b"after".to_vec(), Vec::new());
