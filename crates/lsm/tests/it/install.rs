@@ -509,8 +509,8 @@ fn a_table_is_installed_or_not_after_a_crash_or_a_failure_at_any_call() {
         let old = found(&store);
         let first = disk.calls();
         call.run(&store, &table, &batch).unwrap();
-        let new = found(&store);
         let calls = disk.calls() - first;
+        let new = found(&store);
         assert_ne!(old, new);
         assert!(calls > 10, "{call:?}: {calls} calls");
 
