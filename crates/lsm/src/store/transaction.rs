@@ -388,8 +388,8 @@ impl DoubleEndedIterator for TransactionRange<'_> {
 impl FusedIterator for TransactionRange<'_> {}
 
 impl Store {
-    /// Begins an optimistic transaction at the last commit. The transaction does not see tables that
-    /// are made later.
+    /// Begins an optimistic transaction at the last commit. The transaction does not see tables
+    /// that are made later.
     ///
     /// ```
     /// use terrane_lsm::{Store, StoreOptions, TableConfig};

@@ -158,7 +158,9 @@ impl WriteSets {
         }
 
         let oldest = kept.begun.keys().next().copied().unwrap_or(u64::MAX);
-        while let Some(set) = kept.sets.pop_front_if(|set| set.moment <= oldest) {
+        while kept.sets.front().is_some_and(|set| set.moment <= oldest)
+            && let Some(set) = kept.sets.pop_front()
+        {
             kept.bytes -= set.bytes;
         }
         debug_assert!(!kept.sets.is_empty() || kept.bytes == 0, "every byte is of a set");
