@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::counts;
+use crate::package;
 use crate::sweeps::Sweeps;
 use crate::tidy;
 use crate::workspace::{Workspace, package_name};
@@ -86,6 +87,7 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
 
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
+    times.take_with("package", || package::run(workspace, package::Mode::List))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
 
     for (package, example) in examples(workspace)? {

@@ -24,6 +24,8 @@ mod results;
 
 mod sweeps;
 
+mod package;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -44,6 +46,7 @@ usage: cargo xtask <command>
                            needs valgrind
   results [--check]        write the tables of bench/results/README.md anew from bench/results/*.json,
                            or compare them, as `cargo test` does
+  package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
                            prints the shortest history that fails. Each seed gives other histories.
@@ -99,6 +102,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("counts", ["--write"]) => Ok(counts::run(&workspace, counts::Mode::Write)?),
         ("results", []) => Ok(results::run(&workspace, results::Mode::Write)?),
         ("results", ["--check"]) => Ok(results::run(&workspace, results::Mode::Check)?),
+        ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),
+        ("package", ["--verify"]) => Ok(package::run(&workspace, package::Mode::Verify)?),
         ("sim", options) => {
             let options = sim::Options::parse(options).ok_or(Failure::Usage)?;
             Ok(sim::run(&workspace, &options)?)

@@ -5,6 +5,7 @@
 //! context store. Each passes the conformance suite of `terrane_kv`.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Bottom-up: a module imports only from modules above it.
 mod object_index;

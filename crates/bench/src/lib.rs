@@ -4,6 +4,7 @@
 //! parses arguments and prints. Begin with [`workloads`].
 
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Bottom-up: a module imports only from modules above it.
 pub mod report;

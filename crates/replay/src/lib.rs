@@ -6,6 +6,7 @@
 //! them all.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Bottom-up: a module imports only from modules above it.
 pub mod error;

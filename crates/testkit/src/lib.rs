@@ -1,8 +1,8 @@
 //! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
 //! files, a skewed distribution.
 //!
-//! This crate depends on no crate of ours, so every one of them can name it as a dev-dependency
-//! and no test binary ever holds two copies of one type.
+//! This crate depends on no crate of ours (its documentation tests do, on the facade), so every one
+//! of them can name it as a dev-dependency and no test binary ever holds two copies of one type.
 
 #![forbid(unsafe_code)]
 
@@ -18,3 +18,8 @@ pub mod trial;
 
 pub use rand_chacha::ChaCha8Rng;
 pub use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// The programs of the workspace's README, compiled with its documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -191,7 +191,7 @@ impl Options {
         ];
 
         for (option, time) in times {
-            if !(Duration::from_millis(1)..=Duration::from_hours(24)).contains(&time) {
+            if !(Duration::from_millis(1)..=Duration::from_secs(24 * 3_600)).contains(&time) {
                 return Err(unsupported(option, "takes 1 millisecond to 24 hours"));
             }
         }

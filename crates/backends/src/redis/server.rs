@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ::redis::{Client, Cmd, IntoConnectionInfo as _, Value};
 
 /// How long a server may take to answer, and a cluster to agree.
-const START_TIME_MAX: Duration = Duration::from_mins(1);
+const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long to wait before asking again.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often another port is tried where somebody else took the first.

@@ -203,7 +203,8 @@ impl FreeMap {
     /// Frees and returns the pages held for trees of epochs below `epoch`.
     pub(crate) fn release(&mut self, epoch: u64) -> Vec<PageNo> {
         let mut released = Vec::new();
-        while let Some((_, pages)) = self.held.pop_front_if(|(held, _)| *held < epoch) {
+        while self.held.front().is_some_and(|(held, _)| *held < epoch) {
+            let Some((_, pages)) = self.held.pop_front() else { break };
             for &page in &pages {
                 self.unmark(page);
             }

@@ -163,7 +163,8 @@ impl Watches {
     fn next(&self) -> Option<HeadChange> {
         let mut queue = lock(&self.queue);
         let durable = queue.durable;
-        let next = queue.pending.pop_front_if(|(end, _)| Some(*end) <= durable);
+        let is_durable = queue.pending.front().is_some_and(|(end, _)| Some(*end) <= durable);
+        let next = if is_durable { queue.pending.pop_front() } else { None };
         queue.is_calling = next.is_some();
         next.map(|(_, change)| change)
     }

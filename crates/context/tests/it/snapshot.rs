@@ -657,7 +657,7 @@ fn an_import_sets_its_branch_with_its_commit() {
     let thread = std::thread::spawn(move || {
         sender.send(imported.import_to(b"main", &mut &*input).is_ok()).unwrap();
     });
-    let waited = done.recv_timeout(std::time::Duration::from_mins(1));
+    let waited = done.recv_timeout(std::time::Duration::from_secs(60));
     assert_eq!(waited, Ok(true), "the close in the watch waits for the import");
     thread.join().unwrap();
 

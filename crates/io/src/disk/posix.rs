@@ -518,11 +518,11 @@ fn open_for_lock(place: &AnchoredPath<'_>) -> Result<File> {
 
 /// Whether an open file is still the file of a name.
 fn is_at(file: &File, place: &AnchoredPath<'_>) -> Result<bool> {
-    let ours = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
+    let ours = rustix::fs::fstat(file).map_err(|errno| place.error("fstat", errno))?;
     match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(place.error("stat", errno)),
-        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.dev(), ours.ino())),
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
     }
 }
 

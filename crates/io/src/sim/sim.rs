@@ -50,7 +50,7 @@ use crate::wrap::counted::{Counters, Counts};
 const CAPACITY_BYTES: u64 = 1 << 40;
 
 /// Wall clock time at which every simulated disk starts: the first second of 2026.
-const EPOCH: Duration = Duration::from_hours(490_896);
+const EPOCH: Duration = Duration::from_secs(490_896 * 3_600);
 
 /// A simulated disk. See the [module](self).
 pub struct SimDisk {

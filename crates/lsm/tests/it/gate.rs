@@ -13,7 +13,7 @@ use terrane_io::{
 };
 
 /// Time limit of a wait; reaching it means that the test is wrong.
-const WAIT_MAX: Duration = Duration::from_mins(1);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 enum State {
