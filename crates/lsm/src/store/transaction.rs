@@ -281,9 +281,11 @@ impl Transaction {
 
         // Most of the work is done here; what came meanwhile is left for the turn of the commit.
         let reads = reads.finish();
-        let check = |checked| match reads.is_empty() {
-            true => Ok(checked),
-            false => shared.write_sets.check(&reads, checked, self.view),
+        let check = |checked| {
+            if reads.is_empty() {
+                return Ok(checked);
+            }
+            shared.write_sets.check(&reads, checked, self.view)
         };
         let checked = check(self.live.moment)?;
         let batches = batch.batches(shared)?;
@@ -334,16 +336,16 @@ impl TransactionRange<'_> {
         lock(&self.transaction.own).reads.pass(self.scan, passed);
     }
 
-    /// Notes that nothing is left between both sides.
-    fn end(&mut self) -> Option<Result<Record>> {
+    /// Ends the iterator. Without an error nothing is left between both sides, which counts as read.
+    fn end(&mut self, end: Result<Option<Record>>) -> Option<Result<Record>> {
         self.is_over = true;
-        self.pass(Passed::Whole);
-        None
-    }
-
-    fn fail(&mut self, error: Error) -> Option<Result<Record>> {
-        self.is_over = true;
-        Some(Err(error))
+        match end {
+            Ok(_) => {
+                self.pass(Passed::Whole);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 }
 
@@ -361,8 +363,7 @@ impl Iterator for TransactionRange<'_> {
                 self.ends.front = Some(record.key.clone());
                 Some(Ok(record))
             }
-            Ok(_) => self.end(),
-            Err(error) => self.fail(error),
+            end => self.end(end),
         }
     }
 }
@@ -379,8 +380,7 @@ impl DoubleEndedIterator for TransactionRange<'_> {
                 self.ends.back = Some(record.key.clone());
                 Some(Ok(record))
             }
-            Ok(_) => self.end(),
-            Err(error) => self.fail(error),
+            end => self.end(end),
         }
     }
 }
