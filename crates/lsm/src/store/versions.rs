@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::{Edit, StoreManifest, VersionBase, VersionMeta};
 use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
-use crate::manifest::wal::{Need, WalEnd};
+use crate::manifest::wal::WalEnd;
 use crate::session::current_manifest::{Chain, CurrentManifest};
 use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::SnapshotName;
@@ -232,7 +232,7 @@ impl Shared {
             if let Some(before) = self.begin_rollback(&mut lock(&self.state))? {
                 break before;
             }
-            self.make_next(0, LogRoom::Ordinary, Need::Now)?;
+            self.make_next(0, LogRoom::Ordinary)?;
         };
 
         let (commit, segment) = {
