@@ -870,6 +870,9 @@ impl WalDir {
         let made = files.with_room(open).and_then(|file| {
             let log = WalFile { file, number };
             let blank = self.prepare(log, record, (Made::Again(spare), need))?;
+            // A place that the medium refuses is found here, and not by the commit that begins the
+            // segment.
+            self.given(need, || blank.log.file.write_at(&[0; SEGMENT_HEADER_SIZE as usize], 0))?;
             // A failure is of this file alone, in which nothing has been promised yet.
             blank.log.file.sync()?;
             Ok(blank)

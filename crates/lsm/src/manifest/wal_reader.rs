@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::Disk;
+use terrane_io::{Disk, EntryKind};
 
 use crate::error::{Error, Result};
 use crate::manifest::wal::{LOG, Record, SegmentScan, segment_name};
@@ -166,6 +166,11 @@ impl WalReader {
 
     /// A segment, if it is there and was begun.
     fn found(&self, number: u64) -> Result<Option<SegmentScan>> {
+        // What is no file, as a link, is no segment: the next one takes its place.
+        let path = self.dir.join(LOG).join(segment_name(number));
+        if self.disk.kind(&path)? != Some(EntryKind::File) {
+            return Ok(None);
+        }
         match SegmentScan::open(self.disk.as_ref(), &self.dir, self.salt, number) {
             Err(Error::Disk(error)) if error.is_not_found() => Ok(None),
             found => found,

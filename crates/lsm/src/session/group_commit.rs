@@ -160,6 +160,22 @@ impl GroupCommit {
         }
     }
 
+    /// The same, but does nothing while somebody else syncs; says whether all but the last segment
+    /// are sealed then.
+    ///
+    /// # Errors
+    /// The errors of [`seal_in_turn`](Self::seal_in_turn).
+    pub(crate) fn seal_unless_busy(&self) -> Result<bool> {
+        let syncs = lock(&self.syncs);
+        match syncs.end.clone() {
+            Some(_) if syncs.unsealed.is_some() && syncs.is_syncing => Ok(false),
+            Some((log, last)) if syncs.unsealed.is_some() => {
+                self.sync(syncs, &log, last).map(|()| true)
+            }
+            _ => Ok(true),
+        }
+    }
+
     /// Takes the turn, syncs the log up to commit `last` in segment `log`, and gives the turn back.
     fn sync(&self, mut syncs: MutexGuard<'_, Syncs>, log: &WalFile, last: u64) -> Result<()> {
         let clock = self.inner.disk().clock();

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 use crate::error::Result;
 use crate::files::file_set::lock;
 use crate::manifest::manifest::StoreManifest;
-use crate::manifest::wal::Need;
 use crate::session::current_manifest::CurrentManifest;
 use crate::session::snapshot::WrittenOut;
 use crate::store::inner::{LogRoom, Named, Shared, Slot, State};
@@ -210,7 +209,7 @@ impl Shared {
                     return Ok(Some(Cut { copies, commit, segment, log_bytes }));
                 }
             }
-            self.make_next(0, room, Need::Now)?;
+            self.make_next(0, room)?;
         }
     }
 

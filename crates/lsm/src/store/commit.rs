@@ -26,7 +26,7 @@ use std::sync::{Arc, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::manifest::wal::{Need, RECORD_BYTES_MAX, RecordBuilder};
+use crate::manifest::wal::{RECORD_BYTES_MAX, RecordBuilder};
 use crate::store::inner::{Batch, LogRoom, Named, Shared, State};
 use crate::table::table::{Applied, SlowWork, Table};
 use crate::trace::event;
@@ -171,7 +171,7 @@ impl Shared {
             }
             drop(state);
             drop(tables);
-            self.make_next(record_bytes, LogRoom::Ordinary, Need::Now)?;
+            self.make_next(record_bytes, LogRoom::Ordinary)?;
         };
 
         let written = check(state.commit).and_then(|()| self.write(&mut state, record));

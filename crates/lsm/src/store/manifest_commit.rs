@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use crate::error::Result;
 use crate::files::file_set::lock;
 use crate::manifest::manifest::StoreManifest;
-use crate::manifest::wal::{Need, WalEnd};
+use crate::manifest::wal::WalEnd;
 use crate::session::current_manifest::CurrentManifest;
 use crate::store::inner::{LogRoom, Shared, State};
 
@@ -74,7 +74,7 @@ impl Shared {
             if let Some(before) = self.begin_manifest_commit(&mut lock(&self.state))? {
                 break before;
             }
-            self.make_next(0, LogRoom::Ordinary, Need::Now)?;
+            self.make_next(0, LogRoom::Ordinary)?;
         };
 
         let (commit, segment) = {

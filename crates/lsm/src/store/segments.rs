@@ -12,8 +12,8 @@
 //! *Rejected:* the seal before the first record of the next segment (all commits wait for four
 //! fsyncs); two segments made ahead (room on the disk, for commits that come later).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, TryLockError};
 
 use terrane_io::{Access, OpenMode};
 
@@ -184,10 +184,18 @@ impl Shared {
     ///
     /// # Errors
     /// Those of the disk; the log goes on in its last segment then, as far as that has room.
-    pub(crate) fn make_next(&self, record: usize, room: LogRoom, need: Need) -> Result<()> {
-        let _making = lock(&self.making);
+    pub(crate) fn make_next(&self, record: usize, room: LogRoom) -> Result<()> {
+        let making = lock(&self.making);
         self.durable.seal_in_turn()?;
+        self.make_next_in_turn(&making, record, (room, Need::Now))
+    }
 
+    fn make_next_in_turn(
+        &self,
+        _making: &MutexGuard<'_, ()>,
+        record: usize,
+        (room, need): (LogRoom, Need),
+    ) -> Result<()> {
         let (number, is_first, made) = {
             let mut state = lock(&self.state);
             if state.has_next(record, room) {
@@ -285,12 +293,19 @@ impl Shared {
     }
 
     fn tend_log_here(&self) {
-        let made = if lock(&self.state).wants_next() {
-            self.make_next(0, LogRoom::Ordinary, Need::Ahead)
-        } else {
-            self.durable.seal_in_turn()
+        // Whoever is at it does it for all: nobody waits who needs no other segment yet.
+        let making = match self.making.try_lock() {
+            Ok(making) => making,
+            Err(TryLockError::Poisoned(making)) => making.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
         };
-        if let Err(error) = made {
+        let tended = match self.durable.seal_unless_busy() {
+            Ok(true) if lock(&self.state).wants_next() => {
+                self.make_next_in_turn(&making, 0, (LogRoom::Ordinary, Need::Ahead))
+            }
+            sealed => sealed.map(drop),
+        };
+        if let Err(error) = tended {
             lock(&self.state).is_next_refused = true;
             event!(WARN, "log.not_tended", self.inner.dir(), %error);
         }

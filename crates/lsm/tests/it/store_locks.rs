@@ -156,7 +156,7 @@ fn nobody_waits_for_a_deletion_that_reads() {
     scene.store.compact(&mut |_, _| {}).unwrap();
     let delete = |number: u64| {
         let range = number.to_be_bytes()..(number + 1).to_be_bytes();
-        scene.busy.delete_range::<[u8], _>(&range.start[..]..&range.end[..]).unwrap();
+        scene.busy.delete_range(range).unwrap();
     };
 
     // Masks that do not touch, until the run has no room for another.
@@ -267,7 +267,7 @@ fn nobody_who_reads_waits_for_a_roll_back() {
 /// does the share.
 #[test]
 fn a_commit_whose_slow_work_fails_changes_nothing() {
-    for kind in [FaultKind::Enospc, FaultKind::Eio] {
+    for kind in [FaultKind::Enospc, FaultKind::ShortWrite] {
         let disk = SimDisk::new(1);
         let store = open(&disk, Durability::SnapshotOnly).unwrap();
         let main = store.create_table(&name("main"), &config()).unwrap();

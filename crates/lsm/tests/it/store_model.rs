@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use terrane_io::{Disk, SimDisk, Survival};
-use terrane_lsm::{CheckpointThread, Durability, NamedTable, Store, Update};
+use terrane_lsm::{
+    CheckpointThread, Durability, MergeOperator, NamedTable, Store, TableConfig, Update,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -101,10 +103,12 @@ fn threads_that_commit_side_by_side_make_one_history() {
     for_each_seed("store_model", 3, |_, seed| {
         let disk = SimDisk::new(seed);
         let store = open(&disk);
-        let resolve = terrane_lsm::MergeOperator::concatenate();
-        let config = terrane_lsm::TableConfig { resolve, ..config() };
-        let tables: Vec<NamedTable> =
-            TABLES.iter().map(|table| store.create_table(&name(table), &config).unwrap()).collect();
+        let resolve = MergeOperator::concatenate();
+        let appending = TableConfig { resolve, ..config() };
+        let tables: Vec<NamedTable> = TABLES
+            .iter()
+            .map(|table| store.create_table(&name(table), &appending).unwrap())
+            .collect();
 
         let is_over = AtomicBool::new(false);
         let committed = thread::scope(|scope| {
