@@ -99,7 +99,7 @@ impl Store {
     /// table's merge operator, and so could not be opened again; [`Error::SnapshotTooLarge`],
     /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
     /// there is no such table, or all of it.
-    pub fn install(&self, name: impl AsRef<str>, table: &Table) -> Result<NamedTable> {
+    pub fn install(&self, name: &(impl AsRef<str> + ?Sized), table: &Table) -> Result<NamedTable> {
         let shared = &self.shared;
         let incoming = self.write_incoming(name.as_ref(), table, Target::New)?;
         let mut published = lock(&shared.published);
@@ -128,7 +128,7 @@ impl Store {
     /// error, or a crash, both are there or neither.
     pub fn install_with(
         &self,
-        name: impl AsRef<str>,
+        name: &(impl AsRef<str> + ?Sized),
         table: &Table,
         batch: &WriteBatch,
     ) -> Result<NamedTable> {
@@ -147,7 +147,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], and the errors of [`install`](Self::install). After an error,
     /// or a crash, the table has the old content or the new one.
-    pub fn replace(&self, name: impl AsRef<str>, table: &Table) -> Result<NamedTable> {
+    pub fn replace(&self, name: &(impl AsRef<str> + ?Sized), table: &Table) -> Result<NamedTable> {
         let incoming = self.write_incoming(name.as_ref(), table, Target::Existing)?;
         self.commit_by_manifest(incoming, Target::Existing, &[])
     }
@@ -160,7 +160,7 @@ impl Store {
     #[doc(alias("open_or_create", "get_or_create"))]
     pub fn table_or_create(
         &self,
-        name: impl AsRef<str>,
+        name: &(impl AsRef<str> + ?Sized),
         config: &TableConfig,
     ) -> Result<NamedTable> {
         let name = TableName::new(name.as_ref())?;
@@ -205,7 +205,11 @@ impl Store {
     /// [`Error::TableExists`], [`Error::InvalidTableName`], and the errors of
     /// [`Session::bulk_load`](crate::Session::bulk_load).
     #[doc(alias("IngestExternalFile"))]
-    pub fn bulk_load(&self, name: impl AsRef<str>, config: &TableConfig) -> Result<StoreLoader> {
+    pub fn bulk_load(
+        &self,
+        name: &(impl AsRef<str> + ?Sized),
+        config: &TableConfig,
+    ) -> Result<StoreLoader> {
         let name = TableName::new(name.as_ref())?;
         place_of(&lock(&self.shared.published).manifest, &name, Target::New)?;
         let loader = self.shared.session.bulk_load(config)?;

@@ -269,7 +269,7 @@ impl StoreReader {
     /// # Errors
     /// [`Error::TableDoesNotExist`]; for this table only [`Error::ResolveNotCompatible`] and
     /// [`Error::StoreCorrupted`].
-    pub fn table(&self, name: impl AsRef<str>) -> Result<Arc<Table>> {
+    pub fn table(&self, name: &(impl AsRef<str> + ?Sized)) -> Result<Arc<Table>> {
         let name = name.as_ref();
         match self.view.tables.get(name) {
             Some(table) => table.clone(),

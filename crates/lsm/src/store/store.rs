@@ -209,7 +209,11 @@ impl Store {
     /// [`Error::TableExists`], [`Error::InvalidConfig`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty
     /// one.
-    pub fn create_table(&self, name: impl AsRef<str>, config: &TableConfig) -> Result<NamedTable> {
+    pub fn create_table(
+        &self,
+        name: &(impl AsRef<str> + ?Sized),
+        config: &TableConfig,
+    ) -> Result<NamedTable> {
         let name = &TableName::new(name.as_ref())?;
         config.validate()?;
         let shared = &self.shared;
@@ -249,7 +253,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::SessionClosed`].
-    pub fn table(&self, name: impl AsRef<str>) -> Result<NamedTable> {
+    pub fn table(&self, name: &(impl AsRef<str> + ?Sized)) -> Result<NamedTable> {
         let name = &TableName::new(name.as_ref())?;
         self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
@@ -288,7 +292,11 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::TableExists`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, it has the one name or the other.
-    pub fn rename_table(&self, from: impl AsRef<str>, to: impl AsRef<str>) -> Result<()> {
+    pub fn rename_table(
+        &self,
+        from: &(impl AsRef<str> + ?Sized),
+        to: &(impl AsRef<str> + ?Sized),
+    ) -> Result<()> {
         let from = &TableName::new(from.as_ref())?;
         let to = &TableName::new(to.as_ref())?;
         let mut published = lock(&self.shared.published);
@@ -316,7 +324,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After an error, or a crash, the table is there as it was, or gone.
-    pub fn drop_table(&self, name: impl AsRef<str>) -> Result<()> {
+    pub fn drop_table(&self, name: &(impl AsRef<str> + ?Sized)) -> Result<()> {
         let name = &TableName::new(name.as_ref())?;
         let shared = &self.shared;
         let mut published = lock(&shared.published);

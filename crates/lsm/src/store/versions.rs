@@ -79,7 +79,7 @@ impl Version {
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`].
-    pub fn table(&self, name: impl AsRef<str>) -> Result<Arc<Table>> {
+    pub fn table(&self, name: &(impl AsRef<str> + ?Sized)) -> Result<Arc<Table>> {
         let name = name.as_ref();
         let table = self.tables.get(name).cloned();
         table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_owned() })

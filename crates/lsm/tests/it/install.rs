@@ -423,8 +423,8 @@ fn commits_go_on_beside_installations() {
         for number in 0..6 {
             let mut batch = WriteBatch::new();
             batch.insert(&other, [9, number], "");
-            drop(store.install_with(format!("with-{number}"), &table, &batch).unwrap());
-            drop(store.install(format!("alone-{number}"), &table).unwrap());
+            drop(store.install_with(&format!("with-{number}"), &table, &batch).unwrap());
+            drop(store.install(&format!("alone-{number}"), &table).unwrap());
             drop(store.replace("with-0", &table).unwrap());
         }
     });

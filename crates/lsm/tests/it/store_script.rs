@@ -213,7 +213,9 @@ impl History {
             Step::InstallWith(name, batch, batches) => {
                 for (name, batch) in batches {
                     let content = tables.get_mut(*name).unwrap();
-                    batch.iter().for_each(|(key, change)| change.apply(content, key));
+                    for (key, change) in batch {
+                        change.apply(content, key);
+                    }
                 }
                 assert!(tables.insert((*name).to_owned(), content_of(batch)).is_none());
                 next.commit += 1;
@@ -388,7 +390,9 @@ impl Runner {
 /// The content of a table that a batch has filled.
 fn content_of(batch: &Batch) -> Content {
     let mut content = Content::new();
-    batch.iter().for_each(|(key, change)| change.apply(&mut content, key));
+    for (key, change) in batch {
+        change.apply(&mut content, key);
+    }
     content
 }
 

@@ -74,7 +74,7 @@ fn model_of(tables: &[NamedTable]) -> Model {
 
 /// A fresh value, which no other write has.
 fn new_value(counter: &AtomicU64) -> Vec<u8> {
-    counter.fetch_add(1, Ordering::Relaxed).to_be_bytes()[4..].to_vec()
+    counter.fetch_add(1, Ordering::Relaxed).to_le_bytes()[..4].to_vec()
 }
 
 fn draw_key(rng: &mut ChaCha8Rng) -> Vec<u8> {
@@ -247,7 +247,7 @@ fn run_threads(
                 store.write(&batch_of(tables, &ops))
             } else {
                 let Ok(tx) = store.transaction() else { return };
-                for _ in 0..1 + rng.index(5) {
+                for _ in 0..=rng.index(5) {
                     let Ok(op) = act(&tx, tables, draw_op(&mut rng, &counter)) else { return };
                     ops.push(op);
                     if rng.chance(1, 3) {
@@ -530,7 +530,7 @@ fn a_transaction_older_than_the_write_sets_is_refused() {
     let old = store.transaction().unwrap();
     write(&old);
     for number in 0..20_u64 {
-        table.insert(&number.to_be_bytes(), b"").unwrap().wait().unwrap();
+        table.insert(&number.to_le_bytes(), b"").unwrap().wait().unwrap();
     }
     let young = store.transaction().unwrap();
     write(&young);

@@ -41,10 +41,11 @@ fn a_batch_spans_tables_with_keys_of_different_types() {
     let disk = SimDisk::new(1);
     let (store, [main, undo]) = new_store(&disk);
     let mut batch = WriteBatch::new();
-    assert!(batch.is_empty() && batch.len() == 0 && batch.bytes() == 0);
+    assert!(batch.is_empty());
+    assert_eq!((batch.len(), batch.bytes()), (0, 0));
 
     batch.insert(&main, "alice", b"100");
-    batch.insert(&undo, 7_u64.to_be_bytes(), String::from("block"));
+    batch.insert(&undo, 7_u64.to_le_bytes(), String::from("block"));
     batch.insert_with_blob(&main, vec![1, 2], [3], "a blob");
     batch.upsert(&main, "alice", "+1");
     batch.insert(&main, "prefix-a", "");
@@ -64,7 +65,7 @@ fn a_batch_spans_tables_with_keys_of_different_types() {
     ticket.wait().unwrap();
     assert_eq!(ticket.commit(), store.last_commit());
     assert_eq!(value(&main.get(b"alice").unwrap()), Some(b"100+1".to_vec()));
-    assert_eq!(value(&undo.get(&7_u64.to_be_bytes()).unwrap()), Some(b"block".to_vec()));
+    assert_eq!(value(&undo.get(&7_u64.to_le_bytes()).unwrap()), Some(b"block".to_vec()));
     assert!(!undo.get(&[9]).unwrap().is_found() && !main.get(b"prefix-a").unwrap().is_found());
     assert!(main.get(&[1, 2]).unwrap().blob().is_some());
 
@@ -98,7 +99,9 @@ fn reading_through_a_batch_is_reading_what_its_commit_leaves() {
                 let changes = batch(rng, 3);
                 let others = write_batch(&store, &[(tables[at].0, changes.clone())]).unwrap();
                 store.write(&others).unwrap().wait().unwrap();
-                changes.iter().for_each(|(key, change)| change.apply(&mut models[at], key));
+                for (key, change) in &changes {
+                    change.apply(&mut models[at], key);
+                }
             } else {
                 steps.push((tables[at].0, batch(rng, 2)));
             }
@@ -107,7 +110,9 @@ fn reading_through_a_batch_is_reading_what_its_commit_leaves() {
             let mut expected = models.clone();
             for (name, changes) in &steps {
                 let model = &mut expected[usize::from(*name == "undo")];
-                changes.iter().for_each(|(key, change)| change.apply(model, key));
+                for (key, change) in changes {
+                    change.apply(model, key);
+                }
             }
             let keys: Vec<_> = (0..48_u8).map(|number| [b'k', number]).collect();
             for ((_, table), model) in tables.iter().zip(&expected) {
@@ -160,8 +165,8 @@ fn a_batch_is_committed_again_after_a_failure() {
         let before = state(&store).unwrap();
         let mut batch = WriteBatch::new();
         for number in 0..30_u32 {
-            batch.insert(&main, number.to_be_bytes(), [7; 100]);
-            batch.insert(&undo, number.to_be_bytes(), [8; 100]);
+            batch.insert(&main, number.to_le_bytes(), [7; 100]);
+            batch.insert(&undo, number.to_le_bytes(), [8; 100]);
         }
 
         disk.set_plan(FaultPlan::fail(disk.calls() + call, FaultKind::Eio, Repeat::Once));
@@ -235,7 +240,7 @@ fn tables_are_called_by_literals_and_by_names() {
     assert_eq!(SnapshotName::try_from("a").unwrap(), "a".parse().unwrap());
     assert_eq!(SnapshotName::new("a").unwrap().as_ref(), "a");
     assert_eq!((name.as_ref(), store.table(&name).unwrap().name()), ("accounts", &name));
-    drop(store.table(String::from("accounts")).unwrap());
+    drop(store.table(&String::from("accounts")).unwrap());
 
     store.rename_table("accounts", "renamed").unwrap();
     drop(store.table_or_create("renamed", &config()).unwrap());
