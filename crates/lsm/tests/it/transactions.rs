@@ -108,7 +108,7 @@ fn draw_op(rng: &mut ChaCha8Rng, counter: &AtomicU64) -> Op {
 fn act(tx: &Transaction, tables: &[NamedTable], mut op: Op) -> Result<Op> {
     match &mut op {
         Op::Get { table, key, found } => {
-            *found = tx.get(&tables[*table], &key)?.value().map(<[u8]>::to_vec);
+            *found = tx.get(&tables[*table], key)?.value().map(<[u8]>::to_vec);
         }
         Op::Scan { table, from, end, backwards, asked, found } => {
             let mut range = tx.range(&tables[*table], from.as_slice()..end.as_slice())?;
@@ -118,9 +118,9 @@ fn act(tx: &Transaction, tables: &[NamedTable], mut op: Op) -> Result<Op> {
                 found.push((record.key, record.value.into_vec()));
             }
         }
-        Op::Insert { table, key, value } => tx.insert(&tables[*table], &key, &value)?,
-        Op::Upsert { table, key, value } => tx.upsert(&tables[*table], &key, &value)?,
-        Op::Delete { table, key } => tx.delete(&tables[*table], &key)?,
+        Op::Insert { table, key, value } => tx.insert(&tables[*table], key, value)?,
+        Op::Upsert { table, key, value } => tx.upsert(&tables[*table], key, value)?,
+        Op::Delete { table, key } => tx.delete(&tables[*table], key)?,
         Op::DeleteRange { table, from, end } => {
             tx.delete_range(&tables[*table], from.as_slice()..end.as_slice())?;
         }
