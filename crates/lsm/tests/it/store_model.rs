@@ -29,7 +29,7 @@ const TABLES: [&str; 4] = ["a", "b", "c", "d"];
 /// A commit: its number, and the batches by table.
 type Committed = (u64, Vec<(usize, Batch)>);
 
-/// What every commit writes to each of its tables, so that readers can compare these.
+/// Tables that every commit writes the same to, so that readers can compare these.
 const PAIR: [usize; 2] = [0, 1];
 
 fn open(disk: &Arc<SimDisk>) -> Store {
@@ -105,8 +105,10 @@ fn threads_that_commit_side_by_side_make_one_history() {
         let store = open(&disk);
         let resolve = MergeOperator::concatenate();
         let appending = TableConfig { resolve, ..config() };
-        let tables: Vec<NamedTable> =
-            TABLES.iter().map(|table| store.create_table(&name(table), &appending).unwrap()).collect();
+        let tables: Vec<NamedTable> = TABLES
+            .iter()
+            .map(|table| store.create_table(&name(table), &appending).unwrap())
+            .collect();
 
         let is_over = AtomicBool::new(false);
         let committed = thread::scope(|scope| {
