@@ -278,18 +278,19 @@ impl Bench<'_> {
         let counts = BesideCounts::default();
         let start = Instant::now();
         let (committed, idle) = thread::scope(|scope| {
+            let (is_over, counts) = (&is_over, &counts);
             let committers: Vec<_> = (0..options.threads)
                 .map(|number| {
                     let table = &tables[(number % options.tables) as usize];
-                    scope.spawn(|| self.commit_on(table, number, &is_over))
+                    scope.spawn(move || self.commit_on(table, number, is_over))
                 })
                 .collect();
-            let timer = scope.spawn(|| idle(&is_over));
+            let timer = scope.spawn(|| idle(is_over));
             let beside: Vec<_> = (options.beside.iter().zip(&others))
-                .map(|(kind, table)| scope.spawn(|| self.go_on(*kind, table, &counts, &is_over)))
+                .map(|(kind, table)| scope.spawn(move || self.go_on(*kind, table, counts, is_over)))
                 .collect();
 
-            let watched = self.watch(monitor, &is_over);
+            let watched = self.watch(monitor, is_over);
             is_over.store(true, Ordering::Release);
             let mut committed = Vec::new();
             for committer in committers {

@@ -45,8 +45,8 @@ enum Done {
     Copy(Box<Table>),
 }
 
-/// What a commit has replaced. The last user of a run removes its file, so this is dropped without
-/// locks.
+/// Views, tables and batches that a commit has replaced. The last user of a run removes its file,
+/// so these are dropped without locks.
 #[derive(Default)]
 struct Replaced {
     views: Vec<Arc<Table>>,

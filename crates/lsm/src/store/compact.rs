@@ -29,7 +29,7 @@ trait Place {
     /// Does something to the table that changes nothing of what it holds.
     fn change<T>(&mut self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T>;
 
-    /// As [`Table::work_ahead`].
+    /// Returns the same as [`Table::work_ahead`].
     fn work_ahead(&mut self) -> Result<Vec<(Arc<Compaction>, u64)>>;
 
     fn check_writable(&mut self) -> Result<()>;

@@ -607,7 +607,7 @@ impl NamedTable {
         self.view_in(lock(&self.slot.table).as_ref())
     }
 
-    /// As [`Table::work_ahead`].
+    /// Returns the same as [`Table::work_ahead`].
     pub(crate) fn work_ahead(&self) -> Result<Vec<(Arc<Compaction>, u64)>> {
         let table = lock(&self.slot.table);
         Ok(table.as_ref().ok_or_else(|| self.is_gone())?.table.work_ahead())

@@ -29,7 +29,7 @@ const TABLES: [&str; 4] = ["a", "b", "c", "d"];
 /// A commit: its number, and the batches by table.
 type Committed = (u64, Vec<(usize, Batch)>);
 
-/// What every commit writes to each of its tables, so that readers can compare these.
+/// Tables that every commit writes the same to, so that readers can compare these.
 const PAIR: [usize; 2] = [0, 1];
 
 fn open(disk: &Arc<SimDisk>) -> Store {
