@@ -165,6 +165,13 @@ fn key(seed: u64, thread: u64, number: u64) -> [u8; 34] {
     key
 }
 
+/// Key that stands in the order of its number.
+fn ordered(number: u64) -> [u8; 8] {
+    let mut key = number.to_le_bytes();
+    key.reverse();
+    key
+}
+
 fn table_name(number: u64) -> Result<TableName> {
     Ok(TableName::new(&format!("bench-commits-{number}"))?)
 }
@@ -304,9 +311,11 @@ impl Bench<'_> {
         })?;
         let run_s = start.elapsed().as_secs_f64();
 
-        self.check(&tables, &committed)?;
+        check(&tables, &committed)?;
         let mut latency = Latency::new();
-        committed.iter().for_each(|thread| latency.merge(&thread.latency));
+        for thread in &committed {
+            latency.merge(&thread.latency);
+        }
         let latency_us = latency.report();
         let idle_late_us = idle.report();
         let mut levels = 0;
@@ -412,8 +421,8 @@ impl Bench<'_> {
                 }
                 Beside::RangeDelete => {
                     self.insert_ascending(table, round)?;
-                    let from = (round * BESIDE_BATCH).to_be_bytes();
-                    let end = (round * BESIDE_BATCH + RANGE_KEYS).to_be_bytes();
+                    let from = ordered(round * BESIDE_BATCH);
+                    let end = ordered(round * BESIDE_BATCH + RANGE_KEYS);
                     table.delete_range(&from[..]..&end[..])?;
                     counts.ranges.fetch_add(1, Ordering::Relaxed);
                     if round % RANGES == RANGES - 1 {
@@ -438,25 +447,25 @@ impl Bench<'_> {
     /// Commits a batch of keys behind all that there were, buffered.
     fn insert_ascending(&self, table: &NamedTable, round: u64) -> Result<()> {
         let numbers = round * BESIDE_BATCH..(round + 1) * BESIDE_BATCH;
-        let keys: Vec<_> = numbers.map(u64::to_be_bytes).collect();
+        let keys: Vec<_> = numbers.map(ordered).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 60]))).collect();
         self.store.commit_with(&[(table, &batch[..])], Durability::Buffered)?;
         Ok(())
     }
+}
 
-    /// Counts what the tables have.
-    fn check(&self, tables: &[NamedTable], committed: &[Committed]) -> Result<()> {
-        for (number, table) in tables.iter().enumerate() {
-            let threads = committed.iter().skip(number).step_by(tables.len());
-            let expected: u64 = threads.map(|thread| thread.commits).sum();
-            let found = table.view()?.count_exact()?;
-            if found != expected {
-                let message = format!("{} has {found} entries, not {expected}", table.name());
-                return Err(Error::Wrong(message));
-            }
+/// Counts what the tables have.
+fn check(tables: &[NamedTable], committed: &[Committed]) -> Result<()> {
+    for (number, table) in tables.iter().enumerate() {
+        let threads = committed.iter().skip(number).step_by(tables.len());
+        let expected: u64 = threads.map(|thread| thread.commits).sum();
+        let found = table.view()?.count_exact()?;
+        if found != expected {
+            let message = format!("{} has {found} entries, not {expected}", table.name());
+            return Err(Error::Wrong(message));
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {

@@ -40,6 +40,7 @@ enum Ready<'a> {
 }
 
 /// A batch as it was applied, to be taken back if the record cannot be written.
+#[expect(clippy::large_enum_variant, reason = "few at a time, and a box costs each small commit")]
 enum Done {
     Batch(Applied),
     Copy(Box<Table>),
@@ -50,7 +51,7 @@ enum Done {
 #[derive(Default)]
 struct Replaced {
     views: Vec<Arc<Table>>,
-    copies: Vec<Box<Table>>,
+    copies: Vec<Table>,
     applied: Vec<Applied>,
 }
 
@@ -196,7 +197,7 @@ impl Shared {
             match done {
                 Done::Copy(mut copy) => {
                     named.table.adopt(&mut copy);
-                    replaced.copies.push(copy);
+                    replaced.copies.push(*copy);
                 }
                 Done::Batch(applied) => replaced.applied.push(applied),
             }
@@ -211,7 +212,7 @@ impl Shared {
     }
 
     /// Puts batches into memtables. If one is refused, all are taken back.
-    fn apply<'a>(&self, tables: &mut Tables<'_>, ready: Vec<Ready<'a>>) -> Result<Vec<Done>> {
+    fn apply(&self, tables: &mut Tables<'_>, ready: Vec<Ready<'_>>) -> Result<Vec<Done>> {
         self.check_whole()?;
 
         // A merge operator that panics leaves a part of the commit behind. Nobody reads that: this

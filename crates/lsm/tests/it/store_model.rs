@@ -29,6 +29,8 @@ const TABLES: [&str; 4] = ["a", "b", "c", "d"];
 /// A commit: its number, and the batches by table.
 type Committed = (u64, Vec<(usize, Batch)>);
 
+type Updates<'a> = Vec<(&'a [u8], Update<'a>)>;
+
 /// Tables that every commit writes the same to, so that readers can compare these.
 const PAIR: [usize; 2] = [0, 1];
 
@@ -44,16 +46,18 @@ fn commit_on(store: &Store, tables: &[NamedTable], seed: u64) -> Vec<Committed> 
     let mut committed = Vec::new();
     for step in 0..150_u64 {
         let mut parts: BTreeMap<usize, Batch> = BTreeMap::new();
-        for _ in 0..1 + rng.index(3) {
+        for _ in 0..=rng.index(3) {
             parts.insert(rng.index(TABLES.len()), batch(&mut rng, 1 + step as usize % 5));
         }
         // The tables of the pair always go together.
         if PAIR.iter().any(|at| parts.contains_key(at)) {
             let same = batch(&mut rng, 2);
-            PAIR.iter().for_each(|at| drop(parts.insert(*at, same.clone())));
+            for at in PAIR {
+                parts.insert(at, same.clone());
+            }
         }
 
-        let updates: Vec<(usize, Vec<(&[u8], Update<'_>)>)> = parts
+        let updates: Vec<(usize, Updates<'_>)> = parts
             .iter()
             .map(|(at, batch)| {
                 (*at, batch.iter().map(|(key, change)| (&key[..], change.update())).collect())
@@ -135,7 +139,7 @@ fn threads_that_commit_side_by_side_make_one_history() {
                 let mut round = 0_u64;
                 while !is_over.load(Ordering::Acquire) {
                     let table = store.create_table(&name("brief"), &config()).unwrap();
-                    table.insert(&round.to_be_bytes(), b"gone soon").unwrap();
+                    table.insert(&round.to_le_bytes(), b"gone soon").unwrap();
                     store.compact(&mut |_, _| {}).unwrap();
                     store.drop_table(&name("brief")).unwrap();
                     round += 1;
