@@ -336,7 +336,8 @@ impl TransactionRange<'_> {
         lock(&self.transaction.own).reads.pass(self.scan, passed);
     }
 
-    /// Ends the iterator. Without an error nothing is left between both sides, which counts as read.
+    /// Ends the iterator. Without an error nothing is left between both sides, and the whole range
+    /// counts as read.
     fn end(&mut self, end: Result<Option<Record>>) -> Option<Result<Record>> {
         self.is_over = true;
         match end {
