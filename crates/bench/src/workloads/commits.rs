@@ -258,13 +258,10 @@ struct Committed {
 
 impl Bench<'_> {
     fn config(&self) -> TableConfig {
-        let config =
-            TableConfig { write_buffer: WriteBuffer::Entries(20_000), ..TableConfig::default() };
+        let config = TableConfig::default().write_buffer(WriteBuffer::Entries(20_000));
         match self.options.merges {
             Merges::Shares => config,
-            Merges::Background => {
-                config.compaction_thread(CompactionThread::Background)
-            }
+            Merges::Background => config.compaction_thread(CompactionThread::Background),
             Merges::AtOnce => config.compaction_schedule(CompactionSchedule::OneShot),
         }
     }
@@ -423,10 +420,10 @@ impl Bench<'_> {
                     self.insert_ascending(table, round)?;
                     let from = ordered(round * BESIDE_BATCH);
                     let end = ordered(round * BESIDE_BATCH + RANGE_KEYS);
-                    table.delete_range(&from[..]..&end[..])?;
+                    drop(table.delete_range(&from[..]..&end[..])?);
                     counts.ranges.fetch_add(1, Ordering::Relaxed);
                     if round % RANGES == RANGES - 1 {
-                        table.delete_range::<[u8], _>(..)?;
+                        drop(table.delete_range::<[u8], _>(..)?);
                     }
                 }
             }
@@ -440,7 +437,7 @@ impl Bench<'_> {
         let numbers = round * BESIDE_BATCH..(round + 1) * BESIDE_BATCH;
         let keys: Vec<_> = numbers.map(|number| key(self.options.seed, u64::MAX, number)).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 60]))).collect();
-        self.store.commit_with(&[(table, &batch[..])], Durability::Buffered)?;
+        drop(self.store.commit_with(&[(table, &batch[..])], Durability::Buffered)?);
         Ok(())
     }
 
@@ -449,7 +446,7 @@ impl Bench<'_> {
         let numbers = round * BESIDE_BATCH..(round + 1) * BESIDE_BATCH;
         let keys: Vec<_> = numbers.map(ordered).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 60]))).collect();
-        self.store.commit_with(&[(table, &batch[..])], Durability::Buffered)?;
+        drop(self.store.commit_with(&[(table, &batch[..])], Durability::Buffered)?);
         Ok(())
     }
 }
@@ -489,6 +486,6 @@ fn durability_name(durability: Durability) -> &'static str {
         Durability::None => "none",
         Durability::Buffered => "buffered",
         Durability::Group => "group",
-        _ => "each",
+        Durability::Each => "each",
     }
 }

@@ -17,8 +17,8 @@ use terrane_io::files::allocated_below;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CheckpointThread, CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions, Store,
-    StoreOptions, Table, TableName, Update,
+    CheckpointThread, CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions,
+    Store, StoreOptions, Table, TableName, Update,
 };
 
 use crate::gate::GateDisk;

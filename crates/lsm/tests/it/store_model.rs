@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use terrane_io::{Disk, SimDisk, Survival};
-use terrane_lsm::{
-    CheckpointThread, Durability, MergeOperator, NamedTable, Store, TableConfig, Update,
-};
+use terrane_lsm::{CheckpointThread, Durability, MergeOperator, NamedTable, Store, Update};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -127,7 +125,12 @@ fn threads_that_commit_side_by_side_make_one_history() {
                     let views = store.views(&[right, left]).unwrap();
                     let rows = |at: usize| {
                         let mut cursor = views[at].cursor().unwrap();
-                        cursor.next_many(usize::MAX).unwrap().into_iter().map(|row| row.key).collect()
+                        cursor
+                            .next_many(usize::MAX)
+                            .unwrap()
+                            .into_iter()
+                            .map(|row| row.key)
+                            .collect()
                     };
                     let (right, left): (Vec<_>, Vec<_>) = (rows(0), rows(1));
                     assert_eq!(left, right);
@@ -139,14 +142,14 @@ fn threads_that_commit_side_by_side_make_one_history() {
                 let mut round = 0_u64;
                 while !is_over.load(Ordering::Acquire) {
                     let table = store.create_table(&name("brief"), &config()).unwrap();
-                    table.insert(&round.to_le_bytes(), b"gone soon").unwrap();
+                    drop(table.insert(&round.to_le_bytes(), b"gone soon").unwrap());
                     store.compact(&mut |_, _| {}).unwrap();
                     store.drop_table(&name("brief")).unwrap();
                     round += 1;
                 }
             });
 
-            let joined: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+            let joined: Vec<_> = writers.into_iter().map(thread::ScopedJoinHandle::join).collect();
             is_over.store(true, Ordering::Release);
             joined.into_iter().map(Result::unwrap).collect::<Vec<_>>()
         });
