@@ -147,7 +147,7 @@ fn threads_that_commit_side_by_side_make_one_history() {
                 }
             });
 
-            let joined: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+            let joined: Vec<_> = writers.into_iter().map(thread::ScopedJoinHandle::join).collect();
             is_over.store(true, Ordering::Release);
             joined.into_iter().map(Result::unwrap).collect::<Vec<_>>()
         });
