@@ -98,7 +98,7 @@ fn configurations_of_tables_have_a_stable_form() {
         },
         "durability": "each",
         "log_bytes_max": 1_048_576,
-        "checkpoint_thread": "caller",
+        "checkpoint_thread": "background",
         "merge_operators": [],
         "write_set_bytes_max": null,
     });
