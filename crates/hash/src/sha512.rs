@@ -311,6 +311,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
 
     loop {
         for (at, lane) in lanes.iter_mut().enumerate() {
+            // A lane whose chain has ended takes the next one.
             if lane.is_none_or(|lane| lane.tokens.is_empty()) {
                 if let Some(lane) = lane {
                     jobs[lane.job].hash = to_bytes(words.map(|word| word[at]));
@@ -338,6 +339,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
         // All lanes go on together as long as the shortest lasts.
         let mut child: [V; 4] = load(simd, &words);
         for _ in 0..shortest {
+            // A lane without a chain hashes a token of 0, which nobody reads.
             let mut tokens = [0; LANES];
             for (lane, token) in lanes.iter_mut().zip(&mut tokens) {
                 *token = lane.as_mut().map_or(0, |lane| u64::from(lane.next_token()));
@@ -346,6 +348,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             let node = chain_node(child, token, splat(CHAIN_NODE_BITS), splat(0));
             child = half(&compress(INITIAL.map(splat), node));
 
+            // Every step has its hash given out, so the lanes are stored after each step.
             if let Some(steps) = &mut steps {
                 store(child, &mut words);
                 for (at, lane) in lanes.iter().enumerate() {
@@ -401,6 +404,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
 
     loop {
         for (at, lane) in lanes.iter_mut().enumerate() {
+            // A lane whose message has ended takes the next one.
             if lane.as_ref().is_none_or(|lane| lane.blocks_left() == 0) {
                 if let Some(lane) = lane {
                     hashes[lane.index] = to_bytes(half(&words.map(|word| word[at])));
@@ -431,6 +435,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
         // All lanes go on together as long as the shortest lasts.
         let mut state: [V; 8] = load(simd, &words);
         for _ in 0..shortest {
+            // A lane without a message hashes zeros, which nobody reads.
             let mut block = [[0; LANES]; 16];
             for (at, lane) in lanes.iter_mut().enumerate() {
                 if let Some(lane) = lane {

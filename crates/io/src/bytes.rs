@@ -98,6 +98,7 @@ impl<'a> Reader<'a> {
     /// [`Overrun`] if the length or the string goes past the end.
     pub fn string(&mut self) -> Result<&'a [u8], Overrun> {
         let len = self.u32()?;
+        // `take` refuses a length that no memory can have.
         self.take(usize::try_from(len).unwrap_or(usize::MAX))
     }
 }

@@ -63,6 +63,7 @@ impl<K: Key, V: Weigh> Cache<K, V> {
 
     /// The shard of a hash, by bits that its table does not use.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
+        // The shard goes by other bits of the hash than the table within it.
         let shard = &self.shards[(hash >> 48) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,10 +84,12 @@ impl<K: Key, V: Weigh> Cache<K, V> {
 
         let weight = SLOT_BYTES + object.weight();
         let mut shard = self.shard(hash);
+        // An object above the budget of a shard would drive out everything else.
         if weight > self.budget || shard.table.find(hash, |slot| slot.at == at).is_some() {
             return;
         }
 
+        // Ends: the object fits into an empty shard.
         while shard.bytes + weight > self.budget {
             shard.evict();
         }
@@ -126,6 +129,7 @@ impl<K, V> Shard<K, V> {
     /// object.
     fn evict(&mut self) {
         debug_assert!(!self.table.is_empty(), "a shard over its budget has an object");
+        // Ends: each round of the hand clears the marks that it passes.
         loop {
             let bucket = self.hand;
             self.hand = (bucket + 1) % self.table.num_buckets();

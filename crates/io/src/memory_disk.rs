@@ -104,6 +104,7 @@ impl LockState {
 pub(crate) fn names_of(path: &Path) -> Outcome<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {
+        // No store makes a path that goes up.
         match component {
             Component::RootDir | Component::CurDir => {}
             Component::Normal(name) => names.push(name.to_str().ok_or(Errno::INVAL)?),
@@ -210,10 +211,12 @@ impl Node {
         self.find(to_dir)?.dir()?;
         let node = self.find(&from)?;
 
+        // A directory cannot move into itself.
         if to.len() > from.len() && to.starts_with(&from) {
             return Err(Errno::INVAL);
         }
 
+        // The target holds the source, so it is not empty.
         if from.len() > to.len() && from.starts_with(&to) {
             return Err(Errno::NOTEMPTY);
         }
@@ -230,6 +233,7 @@ impl Node {
             }
         }
 
+        // All is checked before the first name changes.
         let node = self.find_dir(from_dir)?.remove(*from_name).ok_or(Errno::NOENT)?;
         self.find_dir(to_dir)?.insert((*to_name).into(), node);
         Ok(())
@@ -276,6 +280,7 @@ impl Disk for MemoryDisk {
             }
         })?;
 
+        // The old content goes only after the open has succeeded.
         if mode == OpenMode::Truncate {
             content.write().truncate(0);
         }
@@ -458,6 +463,7 @@ impl Bytes {
     /// the end. If there is no room, nothing has grown.
     fn write(&mut self, mut offset: usize, mut bytes: &[u8]) -> Outcome<()> {
         let len = self.len;
+        // A write behind the end fills the gap with zeros.
         self.grow(offset)?;
         while offset < self.len && !bytes.is_empty() {
             let at = offset % BLOCK_BYTES;
@@ -506,12 +512,14 @@ impl Bytes {
 
     /// Adds up to `more` bytes, as many as the last block has room for. Returns their number.
     fn append(&mut self, more: usize, add: impl FnOnce(&mut Vec<u8>, usize)) -> Outcome<usize> {
+        // Every block but the last one is full.
         if self.len.is_multiple_of(BLOCK_BYTES) {
             self.blocks.push(Vec::new());
         }
         let block = self.blocks.last_mut().ok_or(Errno::NOSPC)?;
         let count = more.min(BLOCK_BYTES - block.len());
         if let Err(errno) = make_room(block, count) {
+            // A block that got no memory must not stay.
             self.blocks.pop_if(|block| block.is_empty());
             return Err(errno);
         }
@@ -524,6 +532,7 @@ impl Bytes {
         if len < self.len {
             self.blocks.truncate(len.div_ceil(BLOCK_BYTES));
             self.len = len;
+            // The last block ends where the file does.
             if let Some(last) = self.blocks.last_mut() {
                 last.truncate(len - (len - 1) / BLOCK_BYTES * BLOCK_BYTES);
             }
@@ -544,6 +553,7 @@ fn make_room(block: &mut Vec<u8>, more: usize) -> Outcome<()> {
     if len <= block.capacity() {
         return Ok(());
     }
+    // Small files grow by doubling; larger ones get whole blocks, which huge pages can back.
     if len <= SMALL_BYTES {
         return block.try_reserve(more).map_err(|_| Errno::NOSPC);
     }

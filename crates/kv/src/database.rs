@@ -337,6 +337,7 @@ pub trait Writer: Reader {
     /// those of the back-end.
     fn put(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
+        // A back-end without an insert of its own looks for the key first.
         if self.get(table, key)?.is_some() {
             return Err(Error::DuplicateEntry { table: table.to_string(), key: key.to_vec() });
         }
@@ -356,6 +357,7 @@ pub trait Writer: Reader {
     /// [`Error::NotFound`] if the key does not exist; [`Error::UnknownIndex`] and those of the
     /// back-end.
     fn delete(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
+        // A removal alone does not tell of an absent key.
         if self.get(table, key)?.is_none() {
             return Err(Error::NotFound { table: table.to_string(), key: key.to_vec() });
         }
@@ -476,6 +478,7 @@ pub fn check_entry(key: &[u8], value: &[u8]) -> Result<()> {
 /// many of them.
 pub fn check_indexes(back_end: &'static str, indexes: &[&str]) -> Result<()> {
     let refuse = |option: String, why: String| Err(Error::Unsupported { back_end, option, why });
+    // Each index is a table of the back-end, so their number is bounded.
     if indexes.len() > INDEXES_MAX {
         let why = format!("there are at most {INDEXES_MAX}");
         return refuse(format!("{} indexes", indexes.len()), why);

@@ -63,6 +63,7 @@ impl std::fmt::Debug for Entries<'_> {
 
 impl Entries<'_> {
     fn read(&mut self) -> Result<Option<Entry>> {
+        // The back has moved the cursor, so it returns to where the front was.
         if self.end == End::Back
             && let Some((key, is_given)) = &self.front
         {
@@ -85,6 +86,7 @@ impl Entries<'_> {
             let Some((key, _)) = self.cursor.next()? else { return Ok(None) };
             self.front = Some((key, false));
         }
+        // The front has moved the cursor, so it returns to where the back was.
         if self.end == End::Front {
             match &self.back {
                 Some(key) => self.cursor.seek(key)?,

@@ -143,6 +143,7 @@ impl Head {
             transaction: number(&bytes, 144..152),
         };
 
+        // All offsets follow from the size of pages, so the size is checked first.
         let is_size = (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&head.page_bytes)
             && head.page_bytes.is_power_of_two();
         Ok(if is_size { Ok(head) } else { Err("the head has an impossible size of pages") })
@@ -184,6 +185,7 @@ fn heads(file: &File) -> io::Result<Result<([Head; 2], u64), Finding>> {
         Err(rule) => return finding(1, rule),
     };
 
+    // Pages are found by one size, so both heads must have it.
     if first.page_bytes != second.page_bytes {
         return finding(1, "the heads differ in the size of pages");
     }
@@ -226,6 +228,7 @@ pub(crate) fn check_heads(data: &Path) -> io::Result<Option<Finding>> {
         Err(finding) => return Ok(Some(finding)),
     };
 
+    // If the file has all pages that the newest head counts, it was not cut.
     if newest(&heads).page_last < pages {
         return Ok(None);
     }
@@ -245,6 +248,7 @@ pub(crate) fn check_heads(data: &Path) -> io::Result<Option<Finding>> {
 /// Those of opening the file; a page that cannot be read is a finding.
 pub fn check_file(data: &Path) -> io::Result<Vec<Finding>> {
     let file = File::open(data)?;
+    // An empty file is one that LMDB has not begun to write.
     if file.metadata()?.len() == 0 {
         return Ok(Vec::new());
     }
@@ -269,6 +273,7 @@ pub fn check_file(data: &Path) -> io::Result<Vec<Finding>> {
             Err(_) => true,
         };
 
+        // Findings of a walk that a writer has overtaken may be the writer's doing.
         if walk.findings.is_empty() || !is_overtaken || round == ROUNDS_MAX {
             return Ok(walk.findings);
         }
@@ -368,6 +373,7 @@ impl<'a> Walk<'a> {
 
     /// Takes pages for a tree or for the free list. Returns whether they were free to be taken.
     fn take(&mut self, first: u64, count: u64, by: u64) -> bool {
+        // Both numbers come from the file, so their sum may overflow.
         let end = first.checked_add(count).filter(|end| HEADS <= first && *end <= self.pages);
         let Some(end) = end else {
             self.note(by, format!("it names page {first}, which is not in the file"));
@@ -405,6 +411,7 @@ impl<'a> Walk<'a> {
         if tree.root != NO_PAGE && self.take(tree.root, 1, tree.root) {
             let mut steps = vec![WalkStep { page: tree.root, level: 1, from: None, to: None }];
             let mut bytes = vec![0; self.head.page_bytes as usize];
+            // A list and no recursion bounds the stack, whatever the file says.
             while let Some(step) = steps.pop() {
                 if self.is_full() {
                     return;
@@ -415,6 +422,7 @@ impl<'a> Walk<'a> {
             }
         }
 
+        // After a finding the counts cannot agree.
         if self.findings.len() > before {
             return;
         }

@@ -461,6 +461,7 @@ impl TableConfig {
             Err(Error::InvalidConfig { option, value, allowed })
         };
 
+        // A budget rules these two options, so a setting beside it would be ignored without a word.
         if self.write_buffer != default.write_buffer {
             return beside("write_buffer", format!("{:?}", self.write_buffer));
         }
@@ -512,6 +513,7 @@ impl TableConfig {
                     0.6 / ratio.powf(f64::from(above) + 1.0) / runs
                 };
 
+                // A smaller rate is beyond the table of filter sizes.
                 LevelFilter::Fpr((total * share).max(1e-5)).allocation()
             }
         }
@@ -631,6 +633,7 @@ impl FilterPolicy {
     }
 
     fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+        // The other policies share the tags of `LevelFilter`, whose decoder reads the tag again.
         let mut whole = input.clone();
         match input.u8()? {
             1 => Ok(Some(Self::TotalFpr(f64::from_bits(input.u64()?)))),
@@ -647,6 +650,7 @@ impl FilterPolicy {
                 Ok(policy.and_then(|policy| match policy {
                     LevelFilter::Fpr(rate) => Some(Self::Fpr(rate)),
                     LevelFilter::BitsPerEntry(bits) => Some(Self::BitsPerEntry(bits)),
+                    // A ribbon is a filter of single levels, never of a whole table.
                     LevelFilter::Ribbon(_) => None,
                 }))
             }
@@ -718,6 +722,8 @@ impl TableConfig {
 
         let compaction_batch_pages = input.u32()?;
         let queue_depth = input.u32()?;
+        // An unknown tag is refused only after all bytes are read, so that input cut short is told
+        // apart.
         let config = || {
             Some(Self {
                 merge_operator: MergeOperator::default(),
@@ -736,6 +742,7 @@ impl TableConfig {
             })
         };
 
+        // A stored configuration may be forged, so it is checked like a new one.
         Ok(config().filter(|config| config.validate().is_ok()))
     }
 }

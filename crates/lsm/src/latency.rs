@@ -18,6 +18,7 @@ const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
 /// Returns the bucket of a time.
 const fn bucket(ns: u64) -> usize {
+    // Times below 8 ns have a bucket each.
     if ns < 1 << SUB_BITS {
         return ns as usize;
     }
@@ -45,9 +46,11 @@ pub(crate) struct LatencyRecorder {
 impl LatencyRecorder {
     /// Adds a time. Cost: two additions in memory.
     pub(crate) fn record(&self, time: Duration) {
+        // Longer times count as the longest one, so that every time has a bucket.
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
         let counts = self.counts.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
         debug_assert!(bucket(ns) < BUCKETS && ns <= bucket_end(bucket(ns)));
+        // No other memory depends on these counts, so relaxed additions are enough.
         counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -91,6 +94,7 @@ impl Latencies {
     /// Zero before the first call.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
+        // At least one call counts, so that a share of 0 gives the shortest time.
         let wanted = (self.count() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut passed = 0;
         let reaches = |&(_, &count): &(usize, &u64)| {
@@ -112,6 +116,7 @@ impl Latencies {
 #[cfg(feature = "serde")]
 fn read_counts<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Vec<u64>, D::Error> {
     let counts = <Vec<u64> as serde::Deserialize>::deserialize(input)?;
+    // `count` adds all counts, so forged ones must not overflow.
     let total = counts.iter().try_fold(0_u64, |total, &count| total.checked_add(count));
     if counts.len() > BUCKETS || total.is_none() {
         return Err(serde::de::Error::custom("not a latency histogram"));

@@ -137,6 +137,7 @@ pub fn replay(
         Replay { history, options, monitor, blocks: 0, lookups: 0, applying: Duration::ZERO };
 
     let outcome = replay.run(paths);
+    // After an error of the store nothing more is written to it.
     if let Err(Error::History(error)) = outcome {
         return Err(error.into());
     }
@@ -167,6 +168,7 @@ struct Note {
 impl Replay<'_> {
     /// Scans the headers, chooses the chain with the most work, and applies its blocks.
     fn run(&mut self, paths: &[PathBuf]) -> Result<(), Error> {
+        // The rollback comes first: blocks are then applied to what is left.
         if let Some(height) = self.options.rollback_to {
             self.rollback(height.into())?;
         }
@@ -175,6 +177,7 @@ impl Replay<'_> {
             return Ok(());
         }
         let mut files = BlockFiles::new(self.options.network, paths)?;
+        // Blocks of the store take part in the choice of the best chain.
         let (mut headers, own) = self.own_blocks()?;
 
         // Headers without proof of work are set aside: they may be damage of a block of the best

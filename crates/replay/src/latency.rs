@@ -72,6 +72,7 @@ impl Latency {
 
     /// Counts one operation.
     pub fn record(&mut self, latency: Duration) {
+        // Longer latencies count as the longest one.
         self.ns.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 

@@ -29,6 +29,7 @@ impl Before {
     pub(super) fn of_value(bytes: Option<usize>) -> Option<Self> {
         match bytes {
             None => Some(Self::Nothing),
+            // A long value is in pieces, whose identity its length does not tell.
             Some(bytes) => (bytes <= WHOLE_BYTES_MAX).then_some(Self::Whole),
         }
     }
@@ -61,6 +62,7 @@ impl<'a> Rows<'a> {
 
         debug_assert!(after.is_none_or(|value| u32::try_from(value.len()).is_ok()));
         let was_there = !matches!(before, Before::Nothing);
+        // A key that was absent and stays absent is no change.
         match after {
             None if !was_there => {}
             None => self.removed.push(key),
@@ -68,6 +70,7 @@ impl<'a> Rows<'a> {
                 self.put.push((key, row::whole(value), was_there));
             }
             Some(value) => {
+                // Each long value has an identity of its own, so its pieces never meet older ones.
                 let id = next_value.fetch_add(1, Ordering::Relaxed);
                 let split = Split { id, bytes: value.len() as u32 };
                 self.put.push((key, split.row(), was_there));
@@ -105,6 +108,7 @@ impl<'a> Rows<'a> {
         let pieces =
             put.iter().zip(values).map(|(key, piece)| (Update::Replace(key, piece), false));
         let removed = self.removed.iter().map(Vec::as_slice);
+        // The pieces of replaced values go in the same batch.
         let removed = removed.chain(gone.iter().map(<[u8; 13]>::as_slice));
         let removed = removed.map(|key| (Update::Remove(key), true));
         rows.chain(pieces).chain(removed).unzip()

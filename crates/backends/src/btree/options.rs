@@ -80,6 +80,7 @@ impl BtreeOptions {
         }
         let mut config = Config::variable().memory_bytes(self.memory_bytes);
         config.buffer_bytes = self.buffer_bytes;
+        // A commit is one batch of the index, so the largest commit bounds the batch.
         Ok(config.log_bytes_max(self.log_bytes_max).batch_bytes_max(COMMIT_BYTES_MAX))
     }
 }

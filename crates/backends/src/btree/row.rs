@@ -70,6 +70,7 @@ pub(super) fn name_value(table: u8, entries: u64) -> Vec<u8> {
 pub(super) fn read_name(value: &[u8]) -> Option<(u8, u64)> {
     let (&table, entries) = value.split_first()?;
     let entries = u64::from_le_bytes(entries.try_into().ok()?);
+    // A number outside of the range is of no table of this program.
     (MAIN..=INDEX_MAX).contains(&table).then_some((table, entries))
 }
 
@@ -95,6 +96,7 @@ impl Split {
     #[expect(clippy::big_endian_bytes, reason = "so that keys ascend as numbers do")]
     pub(super) fn piece_key(self, number: u32) -> [u8; 13] {
         debug_assert!(number < self.pieces(), "a piece of the value");
+        // The pieces of a value lie one after the other, in their order.
         let mut bytes = [PIECES; 13];
         bytes[1..9].copy_from_slice(&self.id.to_be_bytes());
         bytes[9..].copy_from_slice(&number.to_be_bytes());

@@ -63,6 +63,7 @@ impl BtreeSnapshot {
     /// The snapshot that a reader of the index has now, with the tables of these indexes.
     pub(super) fn of_reader(reader: Arc<IndexReader>, indexes: &[&str]) -> Result<Self> {
         let rows = reader.range([NAMES]..[MAIN]).map_err(|failure| error("open", failure))?;
+        // An index without rows of names was made by something else.
         let Some(known) = stored_tables(rows)? else {
             return Err(broken("the index is not one of tables".to_owned()));
         };
@@ -82,6 +83,7 @@ impl BtreeSnapshot {
     fn value(&self, key: &[u8], mut row: Vec<u8>) -> Result<Vec<u8>> {
         match read_row(key, &row)? {
             Row::Whole(_) => {
+                // The first byte is the tag of the row.
                 row.remove(0);
                 Ok(row)
             }
@@ -94,6 +96,7 @@ impl BtreeSnapshot {
 
     /// Reads values in pieces, [`PIECES_AT_ONCE`] pieces at a time.
     fn values(&self, splits: &[(&[u8], Split)]) -> Result<Vec<Vec<u8>>> {
+        // The pieces of all values are read together, a bounded number at a time.
         let keys: Vec<[u8; 13]> = splits
             .iter()
             .flat_map(|(_, split)| (0..split.pieces()).map(|number| split.piece_key(number)))
@@ -108,6 +111,7 @@ impl BtreeSnapshot {
             let pieces = self.source.find_many(&refs).map_err(|failure| error("get", failure))?;
             for (at, piece) in refs.iter().zip(pieces) {
                 let next = || rest.next().map(|(key, split)| (*key, *split, Vec::new()));
+                // The pieces of a value may lie in two chunks of keys.
                 let Some((key, split, mut bytes)) = value.take().or_else(next) else { continue };
                 let missing = split.bytes as usize - bytes.len();
 

@@ -78,6 +78,7 @@ pub(super) fn open_environment(
 ) -> Result<Open> {
     let environment = environment(path, options, EnvironmentAccess::Write)?;
     let names = table_names(indexes);
+    // All tables come in one transaction, so that a crash leaves all or none of them.
     let make = || {
         let mut transaction = environment.transaction()?;
         let tables: std::result::Result<Vec<_>, Failure> =
@@ -147,6 +148,7 @@ pub(super) fn grow(
 
     // Rounded down, so that the map stays within its limit.
     let larger = round_down(larger.min(bytes_max));
+    // A map that cannot grow is full, perhaps because an old reader keeps freed pages.
     if larger <= bytes {
         let reader = oldest_reader.map_or_else(String::new, |age| {
             format!("; the oldest reader is {age:.1?} old and keeps freed pages from use")

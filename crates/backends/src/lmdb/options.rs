@@ -118,6 +118,7 @@ impl LmdbOptions {
     }
 
     pub(super) fn start_bytes(&self) -> u64 {
+        // A writable map takes its whole size on the disk at once, so it starts small.
         let bytes = self.map_bytes.unwrap_or(if self.write_map { 1 << 20 } else { 1 << 30 });
         round_up(bytes.max(MAP_BYTES_MIN)).min(self.soft_bytes())
     }
@@ -133,6 +134,7 @@ impl LmdbOptions {
             Err(Error::Unsupported { back_end: NAME, option: option.into(), why })
         };
 
+        // The map needs room for the reserve, and must fit the address space.
         if self.map_bytes_max < 2 * MAP_BYTES_MIN || usize::try_from(self.map_bytes_max).is_err() {
             return refuse(
                 "map_bytes_max",

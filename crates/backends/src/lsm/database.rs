@@ -112,6 +112,7 @@ impl Engine for LsmDatabase {
     }
 
     fn commit(&self, changes: &[Changes], _known: &[Known]) -> Result<Receipt> {
+        // One commit takes the changes of all tables, so that a crash keeps all or none of them.
         let mut batches = Vec::with_capacity(changes.len());
         for (table, changes) in self.tables.iter().zip(changes).filter(|(_, c)| !c.is_empty()) {
             let updates = changes

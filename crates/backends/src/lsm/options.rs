@@ -142,6 +142,7 @@ impl LsmOptions {
     /// Configuration of the main table or an index, if the database has this many tables.
     pub(super) fn table(&self, tables: usize, is_main: bool) -> TableConfig {
         debug_assert!(tables > 0, "the main table is one of them");
+        // The main table gets half of the memory; the indexes share the other half.
         let others = tables as u64 - 1;
         let mut config = TableConfig::default()
             .filter(self.filter.clone())
@@ -153,6 +154,7 @@ impl LsmOptions {
                 (false, others) => bytes / 2 / others,
             }));
 
+        // A memory budget sizes the write buffer itself.
         let default = self.memory_bytes.is_none().then_some(WRITE_BUFFER_BYTES_DEFAULT);
         if let Some(bytes) = self.write_buffer_bytes.or(default) {
             config.write_buffer = WriteBuffer::Bytes(bytes);
@@ -166,6 +168,7 @@ impl LsmOptions {
     }
 
     pub(super) fn store(&self) -> StoreOptions {
+        // Without durability the disk below drops all syncs, so the store need not know.
         let durability = match self.durability {
             Durability::None | Durability::Buffered => terrane_lsm::Durability::Buffered,
             Durability::Each => terrane_lsm::Durability::Each,

@@ -27,6 +27,7 @@ impl Snapshot for LsmSnapshot {
     }
 
     fn count(&self, table: usize) -> Result<u64> {
+        // The engine knows an upper bound only, so the entries are counted one by one.
         let failed = |failure| error("count", failure);
         let mut cursor = self.0[table].cursor().map_err(failed)?;
         let mut count = 0;

@@ -22,6 +22,7 @@ pub(crate) type Batch<'a> = Vec<Cow<'a, [u8]>>;
 /// Whether a transaction removes at least as many keys as it writes, so that it may make room.
 pub(crate) fn makes_room(changes: &Changes) -> bool {
     let values = || changes.iter().flat_map(BTreeMap::values);
+    // With at least as many removals as values the database does not get larger.
     let written = values().filter(|value| value.is_some()).count();
     written <= values().count() - written && values().next().is_some()
 }
@@ -47,6 +48,7 @@ pub(crate) fn batches(changes: &Changes, bytes_max: usize) -> Vec<Batch<'_>> {
         cutter.close(&mut operation);
     }
 
+    // A commit without changes is one empty batch.
     if !cutter.batch.is_empty() || cutter.batches.is_empty() {
         cutter.batches.push(cutter.batch);
     }
@@ -101,6 +103,7 @@ impl<'a> Cutter<'a> {
         if operation.entries == 0 {
             return;
         }
+        // Numbers are text, as all arguments of a script are.
         let number = |number: usize| Cow::Owned(number.to_string().into_bytes());
         self.batch.push(Cow::Borrowed(operation.kind));
         self.batch.push(number(operation.table));

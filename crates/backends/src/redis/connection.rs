@@ -55,6 +55,7 @@ impl Failure {
 fn again(
     attempt: impl Fn() -> std::result::Result<Value, Failure>,
 ) -> std::result::Result<Value, Failure> {
+    // The pool may hold connections that a restarted server has closed.
     for _ in 1..ATTEMPTS_MAX {
         match attempt() {
             Err(failure) if failure.may_be_stale() => {}
@@ -147,6 +148,7 @@ impl Connections {
     /// Runs a script. Cost: one round trip; three the first time on a server.
     pub(crate) fn eval(&self, call: &Call<'_>) -> std::result::Result<Value, Failure> {
         self.with_connection(|connection| {
+            // Most servers know the script, so its hash comes first.
             let outcome = self.query(connection, &call.command(true));
             match &outcome {
                 // A server that was started anew does not know the script.
@@ -174,6 +176,7 @@ impl Connections {
             let value = match connection {
                 Connection::Server(connection) => command.query(connection.as_mut()),
                 Connection::Cluster(connection) => {
+                    // A command without a key must still reach the node that has the database.
                     let route = Route::with_key(&self.route_key, SlotAddr::Master);
                     let node = SingleNodeRoutingInfo::SpecificNode(route);
                     connection.route_command(command, RoutingInfo::SingleNode(node))

@@ -37,6 +37,7 @@ impl Above {
         let mut above = Self { entries: Vec::new(), is_all: true };
         let mut bytes = 0;
         let mut take = |(key, value): (&[u8], &Old)| {
+            // Both limits bound a page, as they bound a page of the server.
             if above.entries.len() >= range.entries_max || bytes >= range.bytes_max {
                 above.is_all = false;
                 return false;
@@ -48,6 +49,7 @@ impl Above {
 
         if range.is_backward {
             let _ = entries.rev().all(&mut take);
+            // A page stands in the order of its keys, whichever way it was read.
             above.entries.reverse();
         } else {
             let _ = { entries }.all(&mut take);
@@ -111,6 +113,7 @@ impl<V: View> MergedCursor<V> {
             let to = last.to_vec();
             let entries_max = self.entries_max;
             let range = PageRange { from, to, is_backward, entries_max, bytes_max: BYTES_MAX };
+            // Pages grow as the cursor goes on, so that a short look stays cheap.
             self.entries_max = (2 * entries_max).min(ENTRIES_MAX);
             let page = self.view.page(&range)?;
             let here = bound.as_ref().map(Vec::as_slice);
@@ -133,6 +136,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
     let far =
         |first: Option<Vec<u8>>, last: Option<Vec<u8>>| if is_backward { first } else { last };
     let key = |entry: Option<&Entry>| entry.map(|(key, _)| key.clone());
+    // Behind the nearer end of two cut pages nothing is known.
     let below_end =
         (!page.is_last).then(|| far(key(page.entries.first()), key(page.entries.last())));
     let key = |entry: Option<&(Vec<u8>, Old)>| entry.map(|(key, _)| key.clone());
@@ -156,6 +160,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
         return (covered.collect(), end);
     }
 
+    // Changes of the transaction hide the entries of the server.
     let mut merged: BTreeMap<Vec<u8>, Vec<u8>> = page.entries.into_iter().collect();
     for (key, value) in above.entries {
         match value {
@@ -185,6 +190,7 @@ impl<V: View> Cursor for MergedCursor<V> {
 
     fn next(&mut self) -> Result<Option<Entry>> {
         if self.at == self.page.len() {
+            // The next page begins behind the last entry of this one.
             let bound = match (self.page.last(), &self.gap) {
                 (Some((key, _)), _) => Bound::Excluded(key.clone()),
                 (None, Gap::First) => Bound::Unbounded,

@@ -60,6 +60,7 @@ impl Redis {
 
 /// A name for this opening that no other has: of random bits, and the process.
 fn token() -> String {
+    // The token must differ from those of all other processes.
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}-process-{}", random(), random(), std::process::id())
 }

@@ -81,6 +81,7 @@ pub(crate) fn error_of(call: &'static str, error: RedisError) -> Error {
         source: Some(source.into()),
     };
 
+    // The code at the front of a reply is stable; its text is not.
     match error.code() {
         Some("OOM") => Error::StoreFull {
             back_end: NAME,

@@ -27,6 +27,7 @@ impl Snapshot {
         self.inner.is_open("read")?;
         let table = self.inner.options.table(table)?;
         if let ReadPoint::Own(_) = self.point {
+            // Without the lock, another writer may have changed what this snapshot shows.
             self.inner.keep_lock()?;
         }
         Ok(table)
@@ -57,6 +58,7 @@ impl Reader for Snapshot {
 
     fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let table = self.enter(table)?;
+        // Old values of keys that were changed since are known without the server.
         let mut values = self.undone(table, keys);
         let missing: Vec<usize> = (0..keys.len()).filter(|&at| values[at].is_none()).collect();
         let asked: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();

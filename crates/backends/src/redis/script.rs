@@ -74,7 +74,9 @@ impl Call<'_> {
         let bytes: usize = self.arguments.iter().map(|argument| argument.len()).sum();
         let count = 3 + self.keys.len() + self.arguments.len();
 
+        // There is room for the whole command, so that a large commit is copied once.
         let mut command = Cmd::with_capacity(count, bytes + 64 * self.keys.len() + 4096);
+        // The source goes only to servers that do not know the script yet.
         if by_hash {
             command.arg("EVALSHA").arg(&self.script.sha);
         } else {
@@ -107,6 +109,7 @@ impl Keys {
     }
 
     fn key(&self, rest: &str) -> Vec<u8> {
+        // The braces put all keys of a database into one slot of a cluster.
         format!("{{{}}}:{rest}", self.prefix).into_bytes()
     }
 
@@ -175,6 +178,7 @@ impl Meta {
 
         let owner = bytes_of(call, owner)?.unwrap_or_default();
         let pending = bytes_of(call, pending)?;
+        // A database that never was has none of the fields.
         let Some(format) = format else {
             let nothing = version.is_none() && owner.is_empty() && pending.is_none();
             return if nothing { Ok(Self::default()) } else { Err(corrupt("meta has no format")) };
@@ -185,6 +189,7 @@ impl Meta {
             return Err(corrupt(format!("meta: format {format:?}; this version reads {FORMAT}")));
         }
 
+        // A script that the server broke off may have written a part of a commit.
         if pending.is_some() {
             return Err(corrupt("a commit was broken off half way by the server"));
         }

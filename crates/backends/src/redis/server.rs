@@ -50,6 +50,7 @@ impl Server {
         let arguments: Vec<String> =
             arguments.iter().map(|&argument| argument.to_owned()).collect();
 
+        // Another process may take a port before the server does, so other ports are tried.
         let mut tried = 0;
         loop {
             tried += 1;
@@ -147,6 +148,7 @@ impl Server {
     fn wait(&mut self) -> io::Result<()> {
         let start = Instant::now();
         loop {
+            // A server that has ended will never answer.
             if let Some(status) = self.child.try_wait()? {
                 let log = self.dir.join("redis.log");
                 let why = format!("redis-server ended ({status}); see {}", log.display());
@@ -204,6 +206,7 @@ impl Cluster {
         }
 
         for (number, server) in servers.iter().enumerate() {
+            // The slots are divided evenly among the masters.
             let first = number * SLOTS / masters;
             let last = (number + 1) * SLOTS / masters - 1;
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;

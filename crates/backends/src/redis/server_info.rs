@@ -48,6 +48,7 @@ pub(crate) struct ServerInfo {
 impl ServerInfo {
     /// Asks the server that has the store. Cost: two round trips.
     pub(crate) fn read(connections: &Connections) -> Result<Self> {
+        // INFO tells what the server is, CONFIG what it promises.
         let mut command = Cmd::new();
         command.arg("INFO");
         let info = connections.admin(&command).map_err(|failure| failure.into_error("INFO"))?;
@@ -100,6 +101,7 @@ impl ServerInfo {
     }
 
     fn release(&self) -> (u64, u64) {
+        // A part that is no number counts as 0, which is too old.
         let mut parts = self.info("redis_version").split('.').map(|part| part.parse().unwrap_or(0));
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
     }
@@ -110,6 +112,7 @@ impl ServerInfo {
     }
 
     fn is_idle(&self, name: &str) -> bool {
+        // An older server leaves the field out.
         matches!(self.info(name), "" | "0")
     }
 
@@ -132,6 +135,7 @@ impl ServerInfo {
 
     /// Whether each commit is synced before it is confirmed.
     pub(crate) fn syncs_each(&self) -> bool {
+        // A rewrite of the log must not suspend the syncs.
         self.has_log()
             && self.config("appendfsync") == Some("always")
             && self.config("no-appendfsync-on-rewrite") == Some("no")
@@ -148,12 +152,14 @@ impl ServerInfo {
 
     fn query_bytes(&self) -> usize {
         let limit = self.bytes("client-query-buffer-limit", QUERY_BYTES_DEFAULT);
+        // The request around a value takes room too.
         limit.saturating_sub(REQUEST_OVERHEAD_BYTES)
     }
 
     /// Bytes that a value may have.
     pub(crate) fn value_bytes_max(&self) -> usize {
         let bulk = self.bytes("proto-max-bulk-len", BULK_BYTES_DEFAULT);
+        // A value must fit into a reply and into a request.
         VALUE_BYTES_MAX.min(bulk).min(self.query_bytes())
     }
 

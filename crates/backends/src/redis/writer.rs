@@ -49,6 +49,7 @@ impl Reader for Transaction<'_> {
         let table = self.enter(table)?;
         let changes = &self.changes[table];
 
+        // Own changes hide the entries of the server.
         let asked: Vec<&[u8]> =
             keys.iter().copied().filter(|&key| !changes.contains_key(key)).collect();
         if !asked.is_empty() {
@@ -77,6 +78,7 @@ impl Reader for Transaction<'_> {
         let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
         let (all, among) = self.inner.count(&self.point(), table, &keys)?;
         let bound = changes.values().filter(|value| value.is_some()).count() as u64;
+        // Changed keys that the server has are counted as the transaction has them.
         Ok(all - among + bound)
     }
 }

@@ -104,6 +104,7 @@ impl Connected {
         };
 
         let connection = connection.map_err(open_error)?;
+        // The statements of all tables stay prepared.
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
 
@@ -113,6 +114,7 @@ impl Connected {
             return Ok(connected);
         }
 
+        // Page size and vacuum mode belong to the file, so the first connection sets them.
         if is_first {
             connected.set_options_of_file(options)?;
         }
@@ -134,8 +136,10 @@ impl Connected {
 
     fn set_options(&self, options: &SqliteOptions) -> Result<()> {
         self.set("journal_mode", options.journal_mode.name())?;
+        // SQLite keeps its mode where it cannot set this one, so the answer is checked.
         self.check("journal_mode", &options.journal_mode.name().to_owned())?;
         self.set_checked("synchronous", options.synchronous as i64)?;
+        // A negative number counts KiB, a positive one pages.
         self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
 
         if matches!(options.place, SqlitePlace::File(_)) {
@@ -155,6 +159,7 @@ impl Connected {
         self.set_checked("trusted_schema", 0)?;
         self.check("busy_timeout", &(options.busy_timeout.as_millis() as u64).cast_signed())?;
 
+        // A file that exists keeps its own size of pages.
         if let Some(bytes) = options.page_bytes {
             self.check("page_size", &i64::from(bytes))?;
         }
@@ -203,6 +208,7 @@ impl Connected {
         pragma: &str,
         value: &T,
     ) -> Result<()> {
+        // SQLite passes over a value that it cannot take.
         let effective: T = self.pragma(pragma)?;
         if effective != *value {
             return Err(unsupported(
@@ -241,6 +247,7 @@ impl Connected {
             )
             .map_err(|error| error_of("open tables", error))?;
 
+        // Another program's table of this name must not be written to.
         if shape.as_deref() != Some("key:BLOB:1,value:BLOB:0") {
             let found = if shape.is_some() { "a table of other columns" } else { "no table" };
             let why =
@@ -256,6 +263,7 @@ impl Connected {
     /// # Errors
     /// [`Error::Unsupported`] if they have not; those of SQLite.
     pub(super) fn create_tables(&self) -> Result<()> {
+        // All tables come in one transaction, so that a crash leaves all or none of them.
         self.run("open tables", "BEGIN IMMEDIATE")?;
         let created = self.tables.iter().try_for_each(|table| {
             self.run("open tables", &table.create)?;
@@ -278,6 +286,7 @@ impl Connected {
         let run = || {
             let mut statement = self.connection.prepare_cached(sql)?;
             let mut rows = statement.query([])?;
+            // A pragma may give rows, which nobody needs.
             while rows.next()?.is_some() {}
             Ok(())
         };

@@ -67,6 +67,7 @@ impl SqliteDatabase {
         let tables = TableStatements::all(&options.table_prefix, &indexes);
         let connected = Connected::open(&options, &tables, reading, true)?;
 
+        // A database that is only read gets no tables.
         if reading.is_some() {
             connected.check_tables()?;
         } else {
@@ -74,6 +75,7 @@ impl SqliteDatabase {
         }
 
         let settings = settings(&connected, &options)?;
+        // Only beside a WAL do readers and the writer not wait for each other.
         let access = if options.is_wal() || reading.is_some() {
             let pool = Pool {
                 idle: Mutex::new(Some(Vec::new())),
@@ -131,6 +133,7 @@ impl SqliteDatabase {
         call: &'static str,
         act: impl FnOnce(&Connected) -> Result<T>,
     ) -> Result<T> {
+        // The turn waits where SQLite would answer that it is busy.
         let _turn = self.turn.take(NAME)?;
         match &self.access {
             Access::Wal { writer, .. } => {

@@ -278,6 +278,7 @@ impl SqliteOptions {
             return Err(back_end_error("open", error));
         }
 
+        // A log without bytes has nothing that a reader would miss.
         let has_bytes = |suffix| match with_suffix(&path, suffix).metadata() {
             Ok(metadata) => Ok(metadata.len() > 0),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
@@ -286,6 +287,7 @@ impl SqliteOptions {
         let can_write = FILES.can_write(path.parent().unwrap_or(Path::new("/")))?;
         let has_log = has_bytes("-wal")? || has_bytes("-journal")?;
 
+        // Where nothing can be written, a log can be read only through shared memory that is there.
         match (can_write, has_log) {
             (true, _) => Ok(Reading::Shared),
             (false, false) => Ok(Reading::Immutable),
@@ -348,6 +350,7 @@ impl SqliteOptions {
             }
             SqlitePlace::File(path) => {
                 let path = FILES.canonical(path)?;
+                // SQLite writes beside the file, so all of these names are checked.
                 for suffix in ["", "-wal", "-shm", "-journal"] {
                     FILES.check(&with_suffix(&path, suffix))?;
                 }

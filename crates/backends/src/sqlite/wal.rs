@@ -27,7 +27,9 @@ impl Pool {
     }
 
     pub(super) fn give_back(&self, connected: Connected) {
+        // A connection inside a transaction must not be given out again.
         connected.roll_back();
+        // A full pool lets the connection go.
         if let Some(idle) = lock(&self.idle).as_mut()
             && idle.len() < self.size
         {

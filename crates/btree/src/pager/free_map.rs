@@ -84,8 +84,10 @@ impl FreeMap {
         // A bit behind the end would later give out a page that the file does not have.
         let beyond =
             (pages..free_map.used.len() as u64 * 64).any(|page| free_map.is_used(page as PageNo));
+        // The count follows from the bits, so no stored count can contradict them.
         free_map.used_pages = free_map.used.iter().map(|word| u64::from(word.count_ones())).sum();
         free_map.changed.fill(false);
+        // Superblocks are always in use.
         (words == 0 && !beyond && free_map.is_used(0) && free_map.is_used(1)).then_some(free_map)
     }
 
@@ -148,6 +150,7 @@ impl FreeMap {
         self.used[page as usize / 64] &= !(1 << (page % 64));
         self.used_pages -= 1;
         self.changed[page as usize / MAP_PAGES] = true;
+        // The search for a free page begins at the lowest word that may have one.
         self.first_word = self.first_word.min(page as usize / 64);
     }
 
@@ -178,6 +181,7 @@ impl FreeMap {
         debug_assert!(is_newer, "epochs ascend, so the front is the first to be released");
 
         self.held_pages += pages.len() as u64;
+        // Stored maps count held pages as free, so the maps of these pages differ now.
         for &page in &pages {
             self.changed[page as usize / MAP_PAGES] = true;
         }
@@ -282,6 +286,7 @@ impl FreeMap {
         self.pages = pages;
         self.used.truncate(pages.div_ceil(64) as usize);
         self.changed.truncate((pages as usize).div_ceil(MAP_PAGES));
+        // The lowest word with a free page may lie behind the new end.
         self.first_word = self.first_word.min(self.used.len().saturating_sub(1));
     }
 }

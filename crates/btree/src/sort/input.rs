@@ -118,6 +118,7 @@ impl<R: Read> FixedRecords<R> {
 
     /// Reads until a record is there or the input ends. Returns whether a record is there.
     pub(crate) fn fill(&mut self) -> Result<bool> {
+        // An empty window begins at its front, so that there is room for whole records.
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
@@ -185,6 +186,7 @@ impl AscendingCheck {
     /// then it does not count.
     pub fn check(&mut self, key: &[u8]) -> Result<()> {
         let position = self.position;
+        // A refused key does not count: the next key is compared with the last good one.
         if position > 0 && key <= self.last.as_slice() {
             return Err(Error::not_ascending(key == self.last.as_slice(), position));
         }

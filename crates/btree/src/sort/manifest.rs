@@ -154,6 +154,7 @@ impl Manifest {
 
         let next_number = input.u64().map_err(short)?;
         let count = input.u64().map_err(short)?;
+        // The count must fit the bytes that are there, so a forged count allocates nothing.
         expect("run count", (input.rest().len() / RUN_SIZE) as u64, count)?;
 
         let mut manifest = Self { parameters, next_number, runs: Vec::new() };
@@ -165,6 +166,7 @@ impl Manifest {
                 records: input.u64().map_err(short)?,
                 blocks: input.u64().map_err(short)?,
             };
+            // Runs follow each other in the input without a gap.
             expect("first record of a run", manifest.covered(), run.first)?;
             // The end of what the run covers must be a number, too.
             let max = u64::MAX - run.first;

@@ -369,6 +369,7 @@ fn take_entry(own: usize, bytes: &mut &[u8]) -> std::result::Result<(Box<[u8]>, 
     let bound = match tag {
         ENTRY_INLINE => {
             let value = take_text(bytes)?;
+            // A longer value has an element of its own.
             if value.len() > INLINE_BYTES_MAX {
                 let most = INLINE_BYTES_MAX as u64;
                 let found = value.len() as u64;
@@ -391,6 +392,7 @@ fn take_inner(own: usize, bytes: &mut &[u8]) -> std::result::Result<InnerElement
     let count = take_leb(bytes)?;
     let mask = take_word(bytes)?;
     let kept = take_word(bytes)?;
+    // A kept bucket takes its content from the base, so it must be there.
     if kept & !mask != 0 {
         return Err(Corrupt::rule("kept buckets are there", u64::from(mask), u64::from(kept)));
     }

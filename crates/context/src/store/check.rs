@@ -143,11 +143,13 @@ impl CheckReport {
         };
 
         if let Some(known) = self.problems.iter_mut().find(|known| is_known(known)) {
+            // A later reader of the record may know its path where an earlier one did not.
             known.tree_path = known.tree_path.take().or(tree_path);
             return;
         }
 
         self.problem_count += 1;
+        // The list is bounded; the count goes on.
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(Problem { path, address, tree_path, what });
         }
@@ -502,6 +504,7 @@ impl Checker<'_> {
             self.kept.insert(record.commit.hash, extent);
 
             let info = record.commit.info();
+            // The hash covers the whole commit, so another hash means a damaged field.
             if inner.env.rules.commit_hash(&info) != record.commit.hash {
                 self.wrong(
                     extent.at,
@@ -528,6 +531,7 @@ impl Checker<'_> {
 
     /// Checks an object and all objects below that were not checked.
     fn walk(&mut self, task: Task) -> Result<()> {
+        // A list and no recursion: a tree can be deeper than a stack.
         let mut tasks = vec![task];
         while let Some(task) = tasks.pop() {
             // An object is checked once; all its references must state one hash.

@@ -82,6 +82,7 @@ enum Next {
 fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Result<()> {
     debug_assert!(!path.is_empty(), "a change has a step");
     let (dir, is_taken) = take_dir(env, root)?;
+    // Most directories on the way take one or two nodes.
     let mut opened = Vec::with_capacity(2 * path.len());
     match descend(env, dir, path, new, &mut opened) {
         Ok(height) => {
@@ -91,6 +92,7 @@ fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Resu
         }
         Err((node, error)) => {
             let dir = restore(opened, node);
+            // A directory that was not taken out is still in its place.
             if is_taken {
                 *root = Child::Dir(dir);
             }
@@ -104,6 +106,7 @@ fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Resu
 fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
     if let Child::Dir(dir) = child {
         debug_assert!(!Arc::ptr_eq(dir, &TAKEN), "a child is taken out once");
+        // The directory leaves its place, so that the change is its only holder.
         return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
     }
     let dir = child.dir(env)?;
@@ -129,6 +132,8 @@ fn descend<'p>(
     let mut depth = 0;
     loop {
         let is_last = at + 1 == path.len();
+        // A removal that may gather a directory loads all of it first, so that a failure changes
+        // nothing.
         if removes
             && is_last
             && may_be_gathered(env, &node, depth)
@@ -145,6 +150,7 @@ fn descend<'p>(
                 return Ok(height);
             }
             Ok(Next::Below(below)) => {
+                // A step leads into the next directory, whose inodes begin at depth 0.
                 if matches!(open.way, Way::Item { .. }) {
                     (at, depth) = (at + 1, 0);
                 } else {
@@ -177,8 +183,11 @@ fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Resu
     while let Some(mut open) = opened.pop() {
         open.put_changed(below, height_asked);
         let shaped = open.shape(env);
+        // The first error counts, and the nodes above are put back all the same.
         outcome = outcome.and(shaped);
         below = open.node;
+        // Only the node of the change is asked for a height: those above follow from their
+        // children.
         height_asked = 0;
     }
     (below, outcome)
@@ -197,6 +206,7 @@ fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
 impl<'p> Open<'p> {
     fn new(node: Arc<Node>, depth: u8) -> Self {
         let was_flat = (depth == 0).then(|| node.is_flat());
+        // A stored node never changes: a changed node takes its place.
         let opened = node.opened();
         let was_stored = opened.is_some();
         let node = opened.map_or(node, Arc::new);
@@ -280,8 +290,10 @@ impl<'p> Open<'p> {
             _ => height,
         };
 
+        // Hash and place were those of the unchanged node.
         owned.hash.take();
         owned.extent.take();
+        // The height is a lower bound, so it only rises.
         owned.height = owned.height.max(height);
     }
 
@@ -289,6 +301,7 @@ impl<'p> Open<'p> {
     fn shape(&mut self, env: &Env) -> Result<()> {
         let node = &mut self.node;
         let is_inner = matches!(node.shape(), Shape::Inner(_));
+        // A leaf that outgrew the branching is split; an inode that fell to it becomes a leaf.
         if !node.is_flat() && is_inner == env.rules.is_leaf(self.depth, node.count()) {
             let bindings = gather(env, node)?;
             *node = Arc::new(inode(env, self.depth, bindings, node.height));
@@ -366,6 +379,7 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
         buckets[env.rules.bucket(depth, &binding.0)].push(binding);
     }
 
+    // Empty buckets are no part of an inode.
     let filled = buckets.into_iter().enumerate().filter(|(_, bindings)| !bindings.is_empty());
     let slots = filled.map(|(bucket, bindings)| {
         (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))

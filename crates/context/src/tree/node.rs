@@ -92,6 +92,7 @@ impl Env {
             return Ok(node);
         }
         let loaded = self.load_at(link, 0)?;
+        // Another reader may have loaded the node meanwhile; the first one stays.
         Ok(near.get_or_init(|| loaded))
     }
 }
@@ -136,6 +137,7 @@ impl StoredNode {
         };
 
         let loaded = env.load_at(link, level)?;
+        // The first loaded child needs no list: most nodes are passed on the way to one child.
         let (first, node) = self.first.get_or_init(|| (ordinal as u32, Arc::clone(&loaded)));
         if *first == ordinal as u32 {
             return Ok(node);
@@ -520,6 +522,7 @@ impl EntriesNode {
         debug_assert!(bindings.windows(2).all(|pair| pair[0].0 < pair[1].0), "steps ascend");
         debug_assert!(bindings.len() < OWN as usize, "numbers of items leave a bit for own ones");
         let own = |(step, child)| OwnItem { step: Step::Own(step), child };
+        // Without a base all items are own.
         let items = (0..bindings.len() as u32).map(|number| Item(number | OWN)).collect();
         Self { leaf, base: None, items, own: bindings.into_iter().map(own).collect() }
     }
@@ -569,6 +572,7 @@ impl EntriesNode {
 
     /// Returns the item of `step`, if few items are own.
     fn find_near(&self, step: &[u8]) -> Option<usize> {
+        // With few own items, one search in the record and a look at each own item are enough.
         let (_, entries) = self.stored().filter(|_| self.own.len() <= OWN_FEW)?;
         let ordinal = entries.find(step);
         let is_own = |own: &OwnItem| match &own.step {
@@ -589,6 +593,7 @@ impl EntriesNode {
             return Ok(item);
         }
 
+        // Kept and own items ascend together by their steps.
         let mut low = 0;
         let mut high = self.items.len();
         while low < high {
@@ -624,6 +629,7 @@ impl EntriesNode {
         match self.items[item].own() {
             Some(own) => self.own[own].child = child,
             None => {
+                // The step stays in the record: only the child is the node's own.
                 let step = Step::Base(self.items[item].0);
                 self.items[item] = Item(self.own.len() as u32 | OWN);
                 self.own.push(OwnItem { step, child });
@@ -642,6 +648,7 @@ impl EntriesNode {
     pub(crate) fn remove(&mut self, item: usize) {
         let Some(own) = self.items.remove(item).own() else { return };
         self.own.swap_remove(own);
+        // The last own item has taken the free place, so its number changes.
         let moved = Item(self.own.len() as u32 | OWN);
         if let Some(item) = self.items.iter_mut().find(|item| **item == moved) {
             *item = Item(own as u32 | OWN);
@@ -702,6 +709,7 @@ impl InnerNode {
 
     /// Returns the base, if a bucket is as in the base.
     fn kept(&self, bucket: usize) -> Option<(&StoredNode, &Inner)> {
+        // A bucket is kept from the base if it is there and was not changed.
         let is_kept = self.mask & !self.changed & 1 << bucket != 0;
         self.stored().filter(|_| is_kept)
     }
@@ -738,6 +746,7 @@ impl InnerNode {
 
     /// Updates the count of entries, and removes a bucket without entries.
     pub(crate) fn counted(&mut self, bucket: usize, before: u64, after: u64) {
+        // The counts of a partial tree are not to be trusted, so the sum saturates.
         self.count = self.count.saturating_add(after).saturating_sub(before);
         if after == 0 {
             self.clear(bucket);
@@ -825,6 +834,7 @@ impl Node {
         let count = self.count();
         let is_dir = level == 0;
 
+        // The shape follows from the number of steps alone, so another shape is damage.
         let is_flat = is_dir && rules.is_flat(count);
         let (is_right, rule) = match self.shape() {
             Shape::Entries(entries) if !entries.is_leaf() => {
@@ -849,6 +859,7 @@ impl Node {
         let base = Some(Arc::clone(self));
         let body = match &record.body {
             RecordBody::Entries(entries) => {
+                // All entries of the base are kept at first.
                 let items = (0..entries.len() as u32).map(Item).collect();
                 Body::Entries(EntriesNode { leaf: entries.leaf, base, items, own: Vec::new() })
             }
@@ -923,6 +934,7 @@ impl Node {
     /// Cost: as [`locate`](Self::locate).
     pub(crate) fn is_at_limit(&self, env: &Env, step: &[u8]) -> Result<bool> {
         let mut node = self;
+        // One step fewer may make the directory flat, or an inode on the way a leaf.
         let mut is_at_limit = !self.is_flat() && env.rules.is_flat(self.count().saturating_sub(1));
         while let Shape::Inner(inner) = node.shape() {
             is_at_limit |= env.rules.is_leaf(inner.depth(), inner.count().saturating_sub(1));

@@ -121,6 +121,7 @@ impl RealDisk {
         ring: Option<io::Result<UringQueue>>,
         depth: usize,
     ) -> Result<Box<dyn IoQueue>> {
+        // A later ring can fail for want of memory where the first one did not.
         match ring {
             Some(Ok(queue)) => return Ok(Box::new(queue)),
             Some(Err(_)) => self.has_fallen_back.store(true, Ordering::Relaxed),
@@ -132,6 +133,7 @@ impl RealDisk {
     }
 
     fn pool(&self) -> io::Result<Arc<Pool>> {
+        // Threads start with the first queue, not with the disk.
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = &*pool {
             return Ok(Arc::clone(pool));

@@ -109,6 +109,7 @@ impl FaultKind {
 
     /// Whether a call of this class can show the fault.
     pub(crate) fn applies_to(self, class: Class) -> bool {
+        // A fault strikes only calls that can show it.
         match self {
             Self::Eio | Self::Eintr | Self::Eagain => true,
             Self::Enospc => matches!(class, Class::Write | Class::Grow),

@@ -105,6 +105,7 @@ impl<'a> Call<'a> {
     }
 
     fn error(&self, errno: Errno) -> Error {
+        // The real disk reports these two as the kind of what stands there.
         match errno {
             Errno::LOOP => Error::wrong_kind(self.path, EntryKind::Link),
             Errno::NXIO => Error::wrong_kind(self.path, EntryKind::Other),
@@ -118,6 +119,7 @@ impl<'a> Call<'a> {
 
     /// Duration of the call on the simulated disk.
     fn duration(&self) -> Duration {
+        // Times are fixed, so that equal runs see equal clocks.
         match self.class {
             Class::Read => Duration::from_micros(80),
             Class::Write => Duration::from_micros(20),
@@ -237,6 +239,7 @@ impl SimDisk {
     #[must_use]
     pub fn after_crash(&self, survival: Survival) -> Arc<Self> {
         let state = self.shared.lock();
+        // Each way of surviving begins another sequence of draws.
         let salt = match survival {
             Survival::Nothing => 1,
             Survival::Everything => 2,
@@ -254,6 +257,7 @@ impl SimDisk {
     pub fn process_kill(&self) -> Arc<Self> {
         let state = self.shared.lock();
         let mut tree = state.tree.clone();
+        // After the death of the process nobody has a file open.
         tree.sweep(&|_| false);
         self.restart(&state, tree, 6)
     }
@@ -267,6 +271,7 @@ impl SimDisk {
 
     fn restart(&self, state: &State, tree: Tree, salt: u64) -> Arc<Self> {
         let nanos = self.shared.clock.nanos.load(Ordering::Relaxed);
+        // The seed depends on the history, so that two crashes of one run draw differently.
         let seed = mix(state.seed ^ mix(state.calls) ^ salt);
         Self::restarted(seed, tree, state.media.clone(), nanos)
     }
@@ -276,6 +281,7 @@ impl SimDisk {
     #[must_use]
     pub fn clone_disk(&self) -> Arc<Self> {
         let state = self.shared.lock();
+        // Open files and locks belong to handles, of which the copy has none.
         let state = State {
             tree: state.tree.clone(),
             open: BTreeMap::new(),
@@ -405,6 +411,7 @@ impl State {
         if !self.locks.entry(node).or_default().take(is_shared) {
             return Ok(None);
         }
+        // A lock holds its file open.
         self.opened(node);
         Ok(Some(node))
     }
@@ -418,6 +425,7 @@ impl State {
         self.calls += 1;
         let path = call.path.as_os_str().as_encoded_bytes();
 
+        // The trace covers each call with its arguments, so that two runs can be compared.
         let words = [u64::from(crc32c(call.name.as_bytes())), u64::from(crc32c(path))];
         for word in words.into_iter().chain(call.details) {
             self.trace = mix(self.trace ^ word).wrapping_add(word);
@@ -427,6 +435,7 @@ impl State {
             return Err(call.crash_error());
         }
 
+        // A plan that was set late strikes at the next call.
         if self.plan.crash_at_call.is_some_and(|at| number >= at) {
             self.has_crashed = true;
             return Ok(Strike::Crash);
@@ -434,6 +443,7 @@ impl State {
 
         match self.plan.fail {
             Some(fault) if number >= fault.at_call && fault.kind.applies_to(call.class) => {
+                // A fault that strikes once is spent.
                 if fault.repeat == Repeat::Once {
                     self.plan.fail = None;
                 }
@@ -445,12 +455,14 @@ impl State {
     }
 
     fn room_bytes(&self) -> u64 {
+        // Removed files that are still open take room, as on a real disk.
         let usage = self.tree.usage_bytes(&|node| self.open.contains_key(&node));
         self.plan.capacity_bytes.unwrap_or(CAPACITY_BYTES).saturating_sub(usage)
     }
 
     /// Writes the bytes for which there is room.
     fn write(&mut self, node: NodeNo, offset: u64, bytes: &[u8]) -> std::result::Result<(), Errno> {
+        // Counting room walks through all files, so it is left out where nothing limits the room.
         if self.plan.capacity_bytes.is_none() {
             return self.tree.write(node, offset, bytes);
         }
@@ -460,6 +472,7 @@ impl State {
             return self.tree.write(node, offset, bytes);
         }
 
+        // A full disk takes the pages that still fit, as a real one may.
         let mut fitting = 0;
         for page in split(offset, bytes.len(), PAGE_BYTES) {
             if self.tree.new_bytes(node, offset, page.end)? > room {
@@ -477,6 +490,7 @@ impl State {
 
     /// Writes a first part, which ends at the border of a sector.
     fn write_first_part(&mut self, node: NodeNo, offset: u64, bytes: &[u8]) {
+        // A sector is the smallest part that a device writes.
         let sectors: Vec<_> = split(offset, bytes.len(), SECTOR_BYTES).collect();
         let count = self.random.index(sectors.len() + 1);
         if let Some(last) = sectors[..count].last() {
@@ -503,6 +517,7 @@ impl State {
             _ => return,
         };
 
+        // A crash leaves the first part of the write, any sectors of it, all of it, or nothing.
         match draw {
             0 => self.write_first_part(node, offset, bytes),
             1 => self.write_torn(node, offset, bytes),
@@ -533,6 +548,7 @@ impl State {
                 let Ok(image) = self.tree.image(node) else { return };
                 let pages = image.len().div_ceil(PAGE_BYTES as u64);
                 buffer.fill(0);
+                // A file of one page has no other page to give.
                 if pages > 1 {
                     let asked = offset / PAGE_BYTES as u64;
                     let other = (asked + 1 + self.random.below(pages - 1)) % pages;
@@ -552,6 +568,7 @@ impl State {
             *count -= 1;
             if *count == 0 {
                 self.open.remove(&node);
+                // A file that has lost its names may go for good now.
                 self.is_sweep_due = true;
             }
         }
@@ -578,6 +595,7 @@ impl State {
             Err(errno) => return Err(errno),
         };
 
+        // Directories and special files have no image, so they are refused here.
         self.tree.image(node)?;
         self.media.check_open(node)?;
         if mode != OpenMode::Read {
@@ -651,6 +669,7 @@ impl Shared {
         match state.begin(call)? {
             Strike::Nothing => act(&mut state).map_err(|errno| call.error(errno)),
             Strike::Fault(kind) => {
+                // Only a failed sync makes a part durable: other faults come before the device.
                 if kind == FaultKind::FailedSync {
                     in_part(&mut state).map_err(|errno| call.error(errno))?;
                 }
@@ -771,6 +790,7 @@ impl Disk for SimDisk {
                 Err(Errno::NOENT) => state.tree.create_file(path)?,
                 found => found?,
             };
+            // A file of several names may be locked under another name.
             if state.tree.names_of(node)? > 1 {
                 return Ok(None);
             }
@@ -824,6 +844,7 @@ impl Disk for SimDisk {
 
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
         let call = Call::new("io_uring_setup", Class::Other, Path::new("this system"));
+        // Setting up a queue is a call that can fail.
         self.shared.call(&call, |_| Ok(()))?;
         Ok(Box::new(SimQueue {
             shared: Arc::clone(&self.shared),
@@ -950,6 +971,7 @@ impl DiskFile for SimFile {
         let mut state = self.shared.lock();
         let strike = state.begin(&call)?;
 
+        // An empty write touches no medium.
         if !bytes.is_empty() {
             self.check_writable(Errno::BADF).map_err(|errno| call.error(errno))?;
             let writable = state.media.check_write(self.node, offset, bytes.len());
@@ -985,6 +1007,7 @@ impl DiskFile for SimFile {
         let call = self.call("fallocate", Class::Grow, [len, 0, 0]);
         self.shared.change(&call, |state| {
             self.check_writable(Errno::BADF)?;
+            // A reservation is refused as a whole, not granted in part.
             if state.tree.new_reserved_bytes(self.node, len)? > state.room_bytes() {
                 return Err(Errno::NOSPC);
             }
@@ -1021,6 +1044,7 @@ impl SimQueue {
         if self.in_flight.is_empty() {
             return None;
         }
+        // Requests complete in any order.
         let index = self.shared.lock().random.index(self.in_flight.len());
         let request = self.in_flight.swap_remove(index);
         self.shared.counters.queued();
@@ -1046,6 +1070,7 @@ impl IoQueue for SimQueue {
     /// Finds nothing in a quarter of the cases, as a real queue does at times.
     fn poll(&mut self) -> Option<Completion> {
         self.submit();
+        // A poll may come too early.
         if self.shared.lock().random.chance(1, 4) {
             return None;
         }
@@ -1063,6 +1088,7 @@ impl IoQueue for SimQueue {
 
 impl Drop for SimQueue {
     fn drop(&mut self) {
+        // A queue ends only after its requests have.
         while self.complete_one().is_some() {}
     }
 }

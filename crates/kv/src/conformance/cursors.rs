@@ -39,6 +39,7 @@ fn keys() -> Vec<Vec<u8>> {
     .map(<[u8]>::to_vec)
     .to_vec();
 
+    // Keys of the greatest length, and of one byte less.
     for byte in [0, b'a', 255] {
         for length in [KEY_BYTES_MAX - 1, KEY_BYTES_MAX] {
             keys.push(vec![byte; length]);
@@ -71,6 +72,7 @@ pub(super) fn order(trial: &mut Trial<'_>) -> Outcome {
 /// both ways from there.
 fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Outcome {
     let mut targets: Vec<Vec<u8>> = vec![vec![], vec![0], vec![255; KEY_BYTES_MAX]];
+    // Targets lie at each key, right behind it and right before it.
     for key in map.keys() {
         targets.push(key.clone());
         targets.push([key, [0].as_slice()].concat());
@@ -108,6 +110,7 @@ fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Out
     let first = map.iter().next().map(|(key, value)| (key.as_slice(), value.as_slice()));
     ok(format_args!("{step}: seek_last"), cursor.seek_last())?;
 
+    // A cursor at the end stays there.
     for _ in 0..2 {
         entry(format_args!("{step}: next after seek_last"), cursor.next(), None)?;
     }
@@ -116,6 +119,7 @@ fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Out
     entry(format_args!("{step}: next after that"), cursor.next(), last)?;
     ok(format_args!("{step}: seek_first"), cursor.seek_first())?;
 
+    // A cursor at the beginning stays there.
     for _ in 0..2 {
         entry(format_args!("{step}: prev after seek_first"), cursor.prev(), None)?;
     }
@@ -134,6 +138,7 @@ fn both_ends(
 ) -> Outcome {
     for number in 0..4 {
         let step = format!("{step}: iterator {number}");
+        // The first iterator begins at the start, the others at any key.
         let from = map.keys().nth(random.below(map.len() + 1)).filter(|_| number > 0);
         let mut cursor = ok(format_args!("{step}: make a cursor"), reader.cursor(table))?;
         if let Some(from) = from {
@@ -144,6 +149,7 @@ fn both_ends(
         let from = from.cloned().unwrap_or_default();
         let mut expected = map.range(from..).map(|(key, value)| (key.as_slice(), value.as_slice()));
         let mut is_over = false;
+        // Either end may give the next entry, and no entry may come twice.
         while !is_over {
             let is_front = random.below(2) == 0;
             let (found, wanted) = if is_front {
@@ -169,6 +175,7 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
     let mut random = trial.random();
     let keys = keys();
 
+    // In small tables both ends meet, where most mistakes are.
     for count in [0, 1, 2, keys.len()] {
         let changes: Vec<Change<'_>> = keys
             .iter()

@@ -28,6 +28,7 @@ pub(super) fn changes(trial: &mut Trial<'_>) -> Outcome {
 
 /// From nothing, or from key "kept" only, to that key with "6".
 fn change_one(step: &str, writer: &mut dyn Writer, table: Table<'static>) -> Outcome {
+    // The second round meets what the first one committed.
     let is_new = ok(step, writer.get(table, b"kept"))?.is_none();
     let kept = b"kept".as_slice();
     let key = b"key".as_slice();
@@ -87,6 +88,7 @@ pub(super) fn reads(trial: &mut Trial<'_>) -> Outcome {
     let check = |step: &str, reader: &dyn Reader| {
         for table in TABLES {
             let step = format!("{step}: {table}");
+            // Keys in no order, some of them twice and some absent.
             let asked: [&[u8]; 9] = [b"d", b"x", b"a", b"a", b"ccc", b"cc", b"0", b"d", b"d"];
             let found = ok(format_args!("{step}: get_many"), reader.get_many(table, &asked))?;
             same(format_args!("{step}: values of get_many"), found.len(), asked.len())?;
@@ -136,6 +138,7 @@ pub(super) fn unknown_index(trial: &mut Trial<'_>) -> Outcome {
         _ => false,
     };
 
+    // Each call must refuse, not only the first one.
     let check = |reader: &dyn Reader| {
         let expected = "UnknownIndex";
         refused("get", reader.get(table, b"k"), expected, is_unknown)?;

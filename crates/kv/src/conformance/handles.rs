@@ -34,6 +34,7 @@ pub(super) fn receipts(trial: &mut Trial<'_>) -> Outcome {
         }
     }
 
+    // Settling a commit again does no harm.
     for receipt in receipts {
         ok(format_args!("settle commit {} once more", receipt.0), database.settle(receipt))?;
     }
@@ -73,6 +74,7 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
             }
         }
 
+        // A transaction that is dropped is none.
         let mut writer = ok("make a writer", database.writer())?;
         ok("overwrite", writer.overwrite(Table::Main, b"other", b"value"))?;
         drop(writer);
@@ -102,11 +104,13 @@ pub(super) fn guarantee(trial: &mut Trial<'_>) -> Outcome {
         }
     }
 
+    // A commit that survives a loss of power also survives the death of the process.
     if guarantee.power_loss != PowerLoss::NoPromise {
         let step = "what survives a loss of power";
         holds(step, guarantee.survives_kill, "to survive a kill", "that it does not")?;
     }
 
+    // Only a database that can be opened again can survive.
     if guarantee.survives_kill {
         let step = "what survives a kill";
         let is_persistent = trial.subject.is_persistent();
@@ -152,6 +156,7 @@ pub(super) fn compaction(trial: &mut Trial<'_>) -> Outcome {
     let before = model.clone();
     let reader = ok("make a reader", database.reader())?;
 
+    // Nine in ten keys go, so that a compaction has something to give back.
     for table in TABLES {
         let gone = names.iter().filter(|name| !name.ends_with('0'));
         let changes: Vec<_> = gone.map(|key| (table, key.as_bytes(), None)).collect();

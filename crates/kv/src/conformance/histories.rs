@@ -23,6 +23,7 @@ pub(super) fn histories(trial: &mut Trial<'_>) -> Outcome {
 
         for step in 0..trial.extent.steps {
             let step = format!("seed {seed}, step {step}");
+            // Reopening is rare, since it costs more than a transaction.
             if trial.subject.is_persistent() && history.random.below(16) == 0 {
                 history = history.reopened(&step, trial)?;
             } else {
@@ -82,6 +83,7 @@ impl History {
     }
 
     fn transact(&mut self, step: &str) -> Outcome {
+        // The model follows the writer, and counts only after the commit.
         let mut model = self.model.clone();
         let mut writer = ok(format_args!("{step}: make a writer"), self.database.writer())?;
         for number in 0..self.random.below(20) {
@@ -93,6 +95,7 @@ impl History {
             look(&format!("{step}: the writer"), &*writer, &model, &mut self.random)?;
         }
 
+        // A writer that is dropped rolls back.
         if self.random.below(4) == 0 {
             return Ok(());
         }
@@ -105,6 +108,7 @@ impl History {
 
 /// Keys are few and have each other as prefixes, so that they are met again.
 fn key_of(random: &mut Random) -> Vec<u8> {
+    // Keys are few and short, so that changes meet the same keys again.
     let length = 1 + random.below(3);
     (0..length).map(|_| [0, 1, b'a', 255].get(random.below(4)).copied().unwrap_or(7)).collect()
 }
@@ -143,6 +147,7 @@ fn change(step: &str, writer: &mut dyn Writer, model: &mut Model, random: &mut R
 }
 
 fn look(step: &str, reader: &dyn Reader, model: &Model, random: &mut Random) -> Outcome {
+    // A whole check is slow, so most looks are random walks.
     if random.below(3) == 0 {
         return model.check(step, reader);
     }

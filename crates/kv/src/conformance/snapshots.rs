@@ -26,6 +26,7 @@ fn rewrite(database: &dyn Database, model: &mut Model, number: usize) -> Outcome
     let mut changes: Vec<Change<'_>> = Vec::new();
     for table in TABLES {
         for (key, name) in keys.iter().enumerate() {
+            // Each commit sets, removes or leaves each key in turn.
             match (number + key) % 4 {
                 0 => {}
                 1 | 2 => changes.push((table, name.as_bytes(), Some(value.as_bytes()))),
@@ -61,6 +62,7 @@ pub(super) fn of_all_ages(trial: &mut Trial<'_>) -> Outcome {
         }
 
         model.check_present("the present", &*database)?;
+        // A snapshot that goes may take old values along that the others need.
         while !snapshots.is_empty() {
             let (age, ..) = snapshots.remove(order(snapshots.len()));
             check_all(&format!("after a snapshot of commit {age} went"), &snapshots)?;

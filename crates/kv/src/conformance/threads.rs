@@ -57,12 +57,14 @@ pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
                 Ok(seen)
             });
 
+            // A few turns of the scheduler let the second writer get to where it waits.
             let _ = is_entering.recv();
             for _ in 0..20 {
                 thread::yield_now();
             }
 
             ok(&step, first.overwrite(Table::Main, b"number", (start + 1).to_string().as_bytes()))?;
+            // The second writer must not be in while the first one is.
             let is_early = has_entered.try_recv().is_ok();
             if is_committed {
                 ok(&step, first.commit())?;

@@ -32,6 +32,7 @@ pub(super) fn atomic_commits(trial: &mut Trial<'_>) -> Outcome {
         let mut writer = ok(format_args!("{step}: make a writer"), database.writer())?;
         for change in changes {
             apply(&step, &mut *writer, &mut after, &[*change])?;
+            // Nothing of a transaction may show before its commit.
             before.check_present(format_args!("{step}: before its commit"), &*database)?;
         }
         ok(format_args!("{step}: commit"), writer.commit())?;
@@ -48,6 +49,7 @@ pub(super) fn rollback(trial: &mut Trial<'_>) -> Outcome {
     let mut model = Model::default();
     for changes in [FIRST.as_slice(), &SECOND] {
         let mut writer = ok("make a writer", database.writer())?;
+        // A dropped transaction must leave nothing behind, not even in the next writer.
         apply("a transaction that is dropped", &mut *writer, &mut model.clone(), changes)?;
         drop(writer);
         model.check_present("after a dropped transaction", &*database)?;
@@ -67,6 +69,7 @@ pub(super) fn own_reads(trial: &mut Trial<'_>) -> Outcome {
         let mut writer = ok("make a writer", database.writer())?;
         for change in changes {
             apply("a change", &mut *writer, &mut model, &[*change])?;
+            // A writer reads its own changes at once.
             model.check(format_args!("transaction {number}: own reads"), &*writer)?;
         }
         ok("commit", writer.commit())?;
@@ -80,6 +83,7 @@ pub(super) fn one_writer_of_a_thread(trial: &mut Trial<'_>) -> Outcome {
     let mut model = Model::default();
     let mut writer = ok("make a writer", database.writer())?;
     apply("a change", &mut *writer, &mut model, &FIRST)?;
+    // A thread that waited for its own writer would wait for ever.
     refused("make another writer", database.writer().map(drop), "Busy", |error| {
         matches!(error, Error::Busy { .. })
     })?;
@@ -97,6 +101,7 @@ pub(super) fn refused_calls(trial: &mut Trial<'_>) -> Outcome {
     let mut writer = ok("make a writer", database.writer())?;
     for change in SECOND {
         apply("a change", &mut *writer, &mut model, &[change])?;
+        // Refused calls in between must not change the transaction.
         for table in TABLES {
             if let Some(key) = model.table(table).keys().next() {
                 let found = writer.put(table, key, b"refused");

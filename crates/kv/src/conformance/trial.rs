@@ -124,6 +124,7 @@ pub(super) fn show(bytes: &[u8]) -> Shown<'_> {
 
 impl Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Long bytes would hide the rest of a message.
         const FEW: usize = 20;
         if self.0.is_empty() {
             return f.write_str("no bytes");
@@ -234,6 +235,7 @@ pub(super) fn check_table(step: &str, reader: &dyn Reader, table: Table<'_>, map
         value(format_args!("{step}: get_many, key {}", show(key)), Ok(found), Some(expected))?;
         let found = reader.get(table, key);
         value(format_args!("{step}: get {}", show(key)), found, Some(expected))?;
+        // The next possible key is the easiest to confuse with this one.
         let neighbour = [key, [0].as_slice()].concat();
         if !map.contains_key(&neighbour) {
             let found = reader.get(table, &neighbour);
@@ -241,6 +243,7 @@ pub(super) fn check_table(step: &str, reader: &dyn Reader, table: Table<'_>, map
         }
     }
 
+    // A cursor goes over the table in both directions, and stays at either end.
     let mut cursor = ok(format_args!("{step}: make a cursor"), reader.cursor(table))?;
     for (key, value) in map {
         entry(format_args!("{step}: next"), cursor.next(), Some((key, value)))?;
@@ -262,6 +265,7 @@ pub(super) fn apply(
     changes: &[Change<'_>],
 ) -> Outcome {
     for &(table, key, value) in changes {
+        // The model changes first: a call that fails ends the trial.
         model.set(table, key, value);
         let changed = match value {
             Some(value) => writer.overwrite(table, key, value),
@@ -296,6 +300,7 @@ pub(super) fn walk(
     let entries: Vec<(&[u8], &[u8])> =
         map.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
 
+    // `at` is the number of the entry behind the gap of the cursor.
     let mut at = 0;
     for number in 0..steps {
         match random.below(10) {
@@ -308,6 +313,7 @@ pub(super) fn walk(
                 at = entries.len();
             }
             2 | 3 => {
+                // Keys near those of the table are the ones that cursors get wrong.
                 let known = entries.get(random.below(entries.len().max(1)));
                 let mut key = known.map_or_else(|| random.bytes(3), |(key, _)| key.to_vec());
                 match random.below(4) {
@@ -340,6 +346,7 @@ pub(super) struct Random(pub(super) u64);
 
 impl Random {
     pub(super) fn next(&mut self) -> u64 {
+        // SplitMix64: small, and the same on every machine.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

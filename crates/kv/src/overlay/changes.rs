@@ -91,6 +91,7 @@ impl<'a> ChangedCursor<'a> {
             // A removal hides the entry below with the same key.
             if let (Some((key, None)), true) = (change, order.is_ge()) {
                 let key = key.clone();
+                // A long run of removals is passed at once.
                 if !self.jump(way, &key, crossed)? {
                     crossed.step(&key);
                     if order.is_eq() {
@@ -103,6 +104,7 @@ impl<'a> ChangedCursor<'a> {
 
             if let (Some((key, Some(value))), true) = (change, order.is_ge()) {
                 let entry = (key.clone(), value.clone());
+                // The change takes the place of the entry below.
                 if order.is_eq() {
                     self.ahead = None;
                 }
@@ -135,6 +137,7 @@ impl<'a> ChangedCursor<'a> {
 
         debug_assert!(first <= key && key <= last);
         crossed.jump(key, far);
+        // The cursor below must stand at the same gap.
         self.below.seek(far)?;
         let gap = Gap::Before(far.clone());
         drop(removals);

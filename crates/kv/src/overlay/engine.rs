@@ -124,12 +124,14 @@ impl<E: Engine> Database for E {
     }
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        // After a failed sync no engine promises anything for new commits.
         if self.is_poisoned() {
             return Err(Error::Poisoned { back_end: E::NAME });
         }
 
         let common = self.common();
         common.check_open("writer")?;
+        // There is one writer at a time; other threads wait for their turn.
         let turn = common.turn.take(E::NAME)?;
 
         // Another thread may have closed the database while this call waited.
@@ -152,6 +154,7 @@ impl<E: Engine> Database for E {
 
     fn settle(&self, receipt: Receipt) -> Result<()> {
         self.common().check_open("settle")?;
+        // Levels without a sync promise nothing that a caller could wait for.
         match self.common().durability {
             Durability::None | Durability::Buffered => Ok(()),
             Durability::Each | Durability::Group => self.sync_to(receipt),
@@ -227,6 +230,7 @@ impl Common {
     ) -> Result<(Self, Arc<dyn Disk>)> {
         let indexes = Arc::new(IndexNames::new(back_end, indexes)?);
         let counted = CountedDisk::new(disk);
+        // Without durability the engine may ask for syncs, which go nowhere.
         let disk: Arc<dyn Disk> = match durability {
             Durability::None => NoSyncDisk::new(counted.clone()),
             _ => counted.clone(),
@@ -380,6 +384,7 @@ impl<E: Engine> EngineWriter<'_, E> {
     }
 
     fn snapshot(&self) -> Result<&E::Snapshot> {
+        // The snapshot is made with the first read, so a writer that only writes needs none.
         if let Some(snapshot) = self.snapshot.get() {
             return Ok(snapshot);
         }
@@ -389,6 +394,7 @@ impl<E: Engine> EngineWriter<'_, E> {
 
     /// Remembers the length of a value that was read from the snapshot.
     fn note(&self, table: usize, key: &[u8], value: Option<&Vec<u8>>) {
+        // Some engines commit faster if they know which keys exist. The number of notes is bounded.
         if E::WANTS_KNOWN {
             let known = &mut self.known.borrow_mut()[table];
             if known.len() < KNOWN_MAX {
@@ -414,6 +420,7 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
     fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let table = self.number(table)?;
         let changes = &self.changes[table];
+        // Own changes hide the snapshot, so only the other keys are asked for.
         let others: Vec<&[u8]> =
             keys.iter().copied().filter(|key| !changes.contains_key(*key)).collect();
         let found = self.snapshot()?.get_many(table, &others)?;
@@ -423,6 +430,7 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
             self.note(table, key, value.as_ref());
         }
 
+        // Answers come in the order of the keys that were asked for.
         let mut found = found.into_iter();
         let value = |key: &&[u8]| match changes.get(*key) {
             Some(value) => value.clone(),
@@ -444,6 +452,7 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
         let changes = &self.changes[table];
         let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
 
+        // Each changed key corrects the count of the snapshot.
         let mut count = snapshot.count(table)?;
         for (before, after) in snapshot.get_many(table, &keys)?.iter().zip(changes.values()) {
             match (before, after) {

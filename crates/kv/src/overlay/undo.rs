@@ -84,6 +84,7 @@ impl Undo {
     /// Notes how many entries a table has before commit `commit`.
     pub fn note_count(&mut self, commit: u64, table: usize, count: u64) {
         debug_assert!(self.is_needed_by(commit));
+        // A commit without old values is noted too, so that its counts go with it.
         self.commits.entry(commit).or_default();
         self.tables[table].counts.insert(commit, count);
     }
@@ -111,6 +112,7 @@ impl Undo {
             let values = &mut self.tables[table].values;
             if let Some(versions) = values.get_mut(&key) {
                 versions.remove(&commit);
+                // A key without old values needs no entry.
                 if versions.is_empty() {
                     values.remove(&key);
                 }

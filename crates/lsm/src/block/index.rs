@@ -161,6 +161,8 @@ impl IndexBuilder {
 
     /// Frees the compact form as soon as it is known not to be chosen.
     fn drop_hopeless(&mut self) {
+        // Entries to come may still outweigh the extra reads, so the expected number of entries
+        // counts.
         let allowed = self.entries_max.max(self.entries) / AUTO_ENTRIES_PER_EXTRA_READ;
         if self.fences.as_ref().is_some_and(|fences| fences.extra_reads() > allowed) {
             self.fences = None;
@@ -283,6 +285,7 @@ impl Index {
             Err(_) => return Err(broken("index: size", 1, 0)),
         };
 
+        // Each form must use all bytes, so that nothing is stored unchecked.
         if !reader.rest().is_empty() {
             return Err(broken("index: bytes after the last", 0, reader.rest().len() as u64));
         }

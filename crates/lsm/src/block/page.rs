@@ -59,6 +59,7 @@ fn u32_at(bytes: &[u8], offset: usize) -> u32 {
 }
 
 fn page_crc(place: PageAddress, page: &[u8]) -> u32 {
+    // Identity and number go into the checksum, so a page in another place or file fails it.
     let mut seed = [0; 12];
     seed[..8].copy_from_slice(&place.identity.to_le_bytes());
     seed[8..].copy_from_slice(&place.page.to_le_bytes());
@@ -271,6 +272,7 @@ impl PageBuilder {
             return false;
         }
 
+        // The value comes first: `add_key` notes where both end.
         self.add_value(entry.value);
         if entry.kind == Kind::InsertBlob {
             self.add_value(&span_bytes(entry).0);
@@ -283,6 +285,7 @@ impl PageBuilder {
     /// Adds a part of the value whose key follows.
     #[inline]
     fn add_value(&mut self, part: &[u8]) {
+        // A builder that is never used takes no memory.
         if self.values.is_empty() {
             self.values.resize(PAGE_SIZE, 0);
         }
@@ -294,6 +297,7 @@ impl PageBuilder {
     #[inline]
     fn add_key(&mut self, key: &[u8], kind: Kind, prefix_len: usize) {
         let end = self.keys_len + key.len();
+        // Room for a page more, so that keys seldom make the vector grow.
         if end > self.keys.len() {
             self.keys.resize(end + PAGE_SIZE, 0);
         }
@@ -432,6 +436,7 @@ impl PageLayout {
         let prefix = kinds + count.div_ceil(2);
 
         let suffixes = prefix + prefix_len;
+        // No page is without entries, and the prefix must end inside the page.
         if count == 0 || suffixes > PAGE_SIZE {
             return Err(broken("entry_count", 1, count));
         }
@@ -455,12 +460,14 @@ impl PageLayout {
         let values = suffixes + ends(key_ends)?;
 
         let end = values + ends(value_ends)?;
+        // Ends never fall, so the last end bounds all of them.
         if end > PAGE_SIZE {
             return Err(broken("ends", PAGE_SIZE, end));
         }
 
         let (pairs, last) = page[kinds..prefix].split_at(count / 2);
 
+        // If the number of entries is odd, the upper half of the last byte must be 0.
         let last = last.first().copied();
         let unknown = |tag: u8| Kind::from_tag(tag).is_none();
         let any_unknown = pairs.iter().fold(last.is_some_and(unknown), |any, pair| {
@@ -481,6 +488,7 @@ impl PageLayout {
             value_bytes,
         };
 
+        // An entry that goes on in overflow pages stands alone and fills its page.
         if value_bytes != 0 {
             let inline = end - values;
             let wanted = inline_len(values - prefix, value_bytes as usize);
@@ -571,6 +579,7 @@ impl PageLayout {
     #[inline(never)] // so that `cargo xtask counts` sees it apart
     pub(crate) fn search(self, page: &[u8], key: &[u8]) -> Result<usize, usize> {
         let prefix = self.prefix(page);
+        // A key without the prefix stands before or behind all entries.
         let Some(suffix) = key.strip_prefix(prefix) else {
             return Err(if key < prefix { 0 } else { self.count() });
         };

@@ -358,6 +358,7 @@ fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
         return None;
     };
 
+    // A file of that name outside a session is foreign.
     is_session_like(disk, dir).is_ok_and(|is| is).then_some(role)
 }
 
@@ -402,10 +403,12 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
 
     let len = file.len()?;
     let mut magic = [0; 8];
+    // A shorter file leaves the zeros, which are no magic.
     if len >= 8 {
         file.read_at(&mut magic, 0)?;
     }
 
+    // A damaged magic must not hide the role of a file, so place and name count too.
     let standing = role(disk.as_ref(), path);
     match magic {
         SESSION_MAGIC => Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?)),
@@ -484,6 +487,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         }
     }
 
+    // Links could lead out of the session, so no link is followed.
     for name in DIRECTORIES {
         let path = dir.join(name);
         if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
@@ -498,6 +502,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     for name in snapshot_names(disk.as_ref(), dir)? {
         let path = snapshot_path(dir, &name);
         let info = inspect_snapshot(disk, dir, &path);
+        // A damaged snapshot is shown as such; its runs count as unreferenced.
         if let Ok(info) = &info {
             let paths = info.buffer.iter().chain(info.level_runs()).map(|run| run.path.clone());
             let outputs = info.levels.iter().filter_map(|level| level.output.as_ref());
@@ -506,6 +511,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         snapshots.push((name, info));
     }
 
+    // Both copies count: after a crash each may name runs that the other does not.
     let copies = ManifestCopies::read(disk.as_ref(), dir)?;
     let named = copies.manifests().flat_map(StoreManifest::numbers);
     referenced.extend(named.map(|number| dir.join(ACTIVE).join(file_name(number))));
@@ -598,6 +604,7 @@ fn inspect_store(
         }
     }
 
+    // The salt in the metadata is part of the checksum of every record.
     let meta = read_metadata(disk.as_ref(), &dir.join(METADATA))?;
     let newest = copies.newest();
     let walk = store::walk_log(disk.as_ref(), dir, meta.salt, newest)?;

@@ -126,6 +126,7 @@ pub fn salvage(
         let found = "no part of a store".to_owned();
         return Err(Error::NotTerrane { path: damaged.to_owned(), expected: STORE, found });
     }
+    // The shared lock keeps writers out without changing the damaged directory.
     let _lock = lock_dir_shared(disk.as_ref(), damaged)?;
     begin(disk.as_ref(), new)?;
 
@@ -134,7 +135,9 @@ pub fn salvage(
     old.copy(new, progress)?;
     old.repair(new, progress, &mut report)?;
 
+    // Opening the store applies the log and may rewrite it, so its keys are read first.
     let decided = doubt::keys_in_log(&old, new)?;
+    // An interrupted salvage begins anew, so its commits need not be durable one by one.
     let session = SessionOptions::default().create_dir();
     let options = StoreOptions::default().session(session).durability(Durability::Buffered);
     let store = Store::open(Arc::clone(disk), new, &options)?;
@@ -145,6 +148,7 @@ pub fn salvage(
 
     count(&store, &mut report)?;
     store.close()?;
+    // The mark goes last, when the new store is complete and closed.
     disk.remove(&new.join(UNFINISHED))?;
     disk.sync_dir(new)?;
 
@@ -160,6 +164,7 @@ fn begin(disk: &dyn Disk, new: &Path) -> Result<()> {
         return Err(Error::NotTerrane { path: new.to_owned(), expected, found });
     }
     create_dirs(disk, new)?;
+    // The mark must be durable before the first file of the copy.
     disk.open(&new.join(UNFINISHED), OpenMode::CreateNew, Access::Buffered)?.sync()?;
     Ok(disk.sync_dir(new)?)
 }
@@ -178,6 +183,7 @@ impl<'a> Damaged<'a> {
     /// Reads manifest and snapshots; adds the damaged ones to the report.
     fn read(disk: &'a Arc<dyn Disk>, dir: &'a Path, report: &mut Salvaged) -> Result<Self> {
         let copies = ManifestCopies::read(disk.as_ref(), dir)?;
+        // Files of a newer program are whole: this program must not take them for damage.
         for (path, copy) in &copies.0 {
             if let ManifestCopy::Refused(Refused::Version { found, newest }) = copy {
                 let path = path.clone();
@@ -186,6 +192,7 @@ impl<'a> Damaged<'a> {
         }
 
         let manifest = copies.newest().cloned();
+        // A session that never had named tables has no manifest to lose.
         if manifest.is_none() && has_named_tables(disk.as_ref(), dir, &copies)? {
             report.lose(dir.join(COPIES[0]), LostWhat::Tables);
         }
@@ -275,6 +282,7 @@ impl<'a> Damaged<'a> {
     /// Repairs the copy, whatever that loses.
     fn repair(&self, new: &Path, progress: Progress<'_>, report: &mut Salvaged) -> Result<()> {
         let repaired = verify::repair(self.disk, new, Loss::Accepted, progress)?;
+        // A problem that is left would be found again by every check, so the copy is of no use.
         if let Some(problem) = repaired.problems.iter().find(|found| !found.is_ended()) {
             let path = self.old_path(new, &problem.path);
             return Err(Error::StoreCorrupted { path, reason: problem.rule.clone() });

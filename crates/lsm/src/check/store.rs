@@ -80,6 +80,8 @@ impl ManifestCopies {
         first.sequence == second.sequence
             && match at {
                 0 => first.edits < second.edits,
+                // The second copy may lack the last edit, since a crash can leave that edit in the
+                // first only.
                 _ => second.edits + 1 < first.edits,
             }
     }
@@ -90,6 +92,7 @@ impl ManifestCopies {
         for (path, copy) in &self.0 {
             if copy.manifest().map(StoreManifest::age) == age {
                 let mut bytes = read_file(disk, path, MANIFEST_BYTES_MAX)?;
+                // Bytes behind the last whole edit are a torn edit.
                 bytes.truncate(StoreManifest::whole_len(&bytes));
                 return Ok(bytes);
             }
@@ -118,6 +121,7 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
 
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => return Ok(ManifestCopy::Whole(manifest)),
+            // Equal bytes in two reads mean damage: a writer at work would have changed them.
             Err(refused) if before.as_ref() == Some(&bytes) => {
                 return Ok(ManifestCopy::Refused(refused));
             }
@@ -270,6 +274,7 @@ impl LogWalk {
         numbers: &[u64],
         (number, next_commit, next_table): (u64, u64, u64),
     ) -> Result<Option<RecordsInfo>> {
+        // Tables and versions may need the same segment, which is read once.
         if let Some(known) = self.segments.iter().find(|segment| segment.number == number) {
             return Ok(known.records);
         }
@@ -293,6 +298,7 @@ impl LogWalk {
         };
 
         let first = scan.header.first;
+        // Commits are numbered without gaps across segments.
         if first != next_commit {
             let what = "first commit of the segment";
             let rule = format!("{what}: expected {next_commit}, found {first}");
@@ -400,6 +406,7 @@ impl LogWalk {
             let is_last = number == group.until();
 
             let last = group.0.last().map_or(0, |version| version.number);
+            // Only the last segment may end without a seal, and the last version must be in it.
             let is_short = if is_last { next_commit <= last } else { !records.is_sealed };
             if is_short {
                 let path = dir.join(LOG).join(segment_name(number));
@@ -467,6 +474,7 @@ fn walk_segment(
 
         let expected = records.next_commit();
         let found = record.commit;
+        // A gap in the numbers means that a record is lost or misplaced.
         if found != expected {
             fault(at, format!("number of the commit: expected {expected}, found {found}"));
         }
@@ -476,6 +484,7 @@ fn walk_segment(
             Ok(parts) => {
                 for part in &parts {
                     records.updates += part.updates.len() as u64;
+                    // The manifest never gave out a table number from `next_table` on.
                     if next_table.is_some_and(|next| part.table >= next) {
                         let table = part.table;
                         fault(at, format!("commit {found} is of table {table}, which never was"));
@@ -488,6 +497,7 @@ fn walk_segment(
         records.end = scan.position();
     }
 
+    // The end comes last: the segment may tell of commits beyond its last whole record.
     let last = records.next_commit().saturating_sub(1);
     match scan.check_end(last) {
         Err(Error::Corrupt { what, .. }) => {

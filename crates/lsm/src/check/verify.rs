@@ -396,8 +396,11 @@ impl<'a> Check<'a> {
             }
         }
 
+        // A number that one file names as whole and another as unfinished is checked once, as a
+        // whole run.
         self.settle_partials(&mut wanted);
         let manifest = manifest.map(|(_, manifest)| manifest);
+        // Checksums of the log include the salt, so a log makes the salt irreplaceable.
         let has_log = manifest.as_ref().is_some_and(|manifest| {
             manifest.segment > 0 || manifest.first_segment_of_versions() < u64::MAX
         });
@@ -411,12 +414,14 @@ impl<'a> Check<'a> {
         let mut listed = self.list(ACTIVE)?;
         let has_active = !self.damaged.dirs.contains(&ACTIVE);
         if self.repair && has_active && self.take_back_lost(&listed, &wanted)? {
+            // Files that came back from `lost+found` change the listing.
             listed = self.list(ACTIVE)?;
         }
         self.check_strays(&listed, &wanted, (damaged, manifest.is_none()))?;
         let lost = lost_found::names(self.disk.as_ref(), self.dir)?;
         let lost = lost.iter().filter_map(|name| lost_found::run_number(name));
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name)).chain(lost);
+        // New runs get numbers above those of all files, including files in `lost+found`.
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
         let open = FileHandles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
 
@@ -437,6 +442,7 @@ impl<'a> Check<'a> {
         }
 
         (self.progress)(self.done_bytes, self.total_bytes);
+        // Only after every file was checked is it known whether enough is left to drop the rest.
         self.settle_droppable(manifest.is_some());
         if self.accepts_loss {
             self.let_go(&files, &wanted, manifest, salt)?;
@@ -456,6 +462,7 @@ impl<'a> Check<'a> {
             problem.repairable = true;
             if self.repair {
                 self.disk.remove(&problem.path)?;
+                // The removal must be durable before the problem counts as repaired.
                 self.disk.sync_dir(self.dir)?;
                 problem.repaired = true;
             }
@@ -468,6 +475,7 @@ impl<'a> Check<'a> {
     /// Lists a directory of the session; a missing one is empty.
     fn list(&self, name: &str) -> Result<Vec<terrane_io::Entry>> {
         if self.damaged.dirs.contains(&name) {
+            // The missing directory is reported already.
             return Ok(Vec::new());
         }
         Ok(self.disk.list(&self.dir.join(name))?)
@@ -484,6 +492,7 @@ impl<'a> Check<'a> {
             } else {
                 continue;
             };
+            // Files without the suffix of snapshots are foreign and left alone.
             if entry.name.ends_with(SNAPSHOT_SUFFIX) {
                 let problem = Problem::new(&dir.join(&entry.name), 0, rule);
                 self.report.problems.push(problem.droppable());
@@ -531,6 +540,7 @@ impl<'a> Check<'a> {
             };
             let known = partials.entry(partial.number).or_insert_with(new);
             known.users.add(users);
+            // One number names one run, so two identities for it are damage.
             if known.partial.identity != partial.identity {
                 let problem = Problem::new(path, 0, &another_run(partial.number));
                 self.report.problems.push(problem.droppable());
@@ -553,6 +563,7 @@ impl<'a> Check<'a> {
             });
 
             known.users.add(users);
+            // Where the oldest run of a table loses entries, nothing older can show.
             known.has_older |= meta.oldest() != Some(run);
             if (known.run, known.purpose) != (*run, purpose) {
                 known.consistent = false;
@@ -565,6 +576,7 @@ impl<'a> Check<'a> {
 
     /// Checks a run that a snapshot or a table refers to as whole.
     fn settle_partials(&mut self, wanted: &mut AllWanted) {
+        // The check of a whole run covers the pages that an unfinished reference names.
         for (number, run) in &wanted.runs {
             if let Some(partial) = wanted.partials.remove(number)
                 && partial.partial.identity != run.run.identity
@@ -580,6 +592,7 @@ impl<'a> Check<'a> {
     fn check_manifest(&mut self) -> Result<Option<(PathBuf, StoreManifest)>> {
         let copies = ManifestCopies::read(self.disk.as_ref(), self.dir)?;
         if copies.are_missing() {
+            // Missing copies are damage only if something else shows that there were named tables.
             if let Some(fault) = lost_manifest(self.disk.as_ref(), self.dir)? {
                 let problem = Problem::new(&fault.path, fault.offset, &fault.rule);
                 self.report.problems.push(problem.droppable());
@@ -619,6 +632,7 @@ impl<'a> Check<'a> {
             let mut problem = Problem::new(path, 0, &reason);
             problem.droppable = newest.is_none();
 
+            // The other copy holds everything, so replacing the damaged one loses nothing.
             if newest.is_some() && !is_newer {
                 problem.repairable = true;
                 if self.repair {
@@ -643,12 +657,14 @@ impl<'a> Check<'a> {
 
     /// Checks the log as far as the manifest needs it.
     fn check_log(&mut self, manifest: Option<&StoreManifest>, salt: Option<u64>) -> Result<()> {
+        // No manifest, or one without segments, needs no log.
         if manifest.is_none_or(|manifest| {
             manifest.segment == 0 && manifest.first_segment_of_versions() == u64::MAX
         }) {
             return Ok(());
         }
 
+        // Checksums of records include the salt: without it every record would look damaged.
         let Some(salt) = salt else {
             self.report.notes.push("the log was not checked: no salt is known".to_owned());
             self.damaged.log = true;
@@ -669,12 +685,15 @@ impl<'a> Check<'a> {
     fn check_partial(&mut self, wanted: &WantedPartial) -> Result<()> {
         let Partial { number, identity, data_pages, blob_bytes, .. } = wanted.partial;
 
+        // Findings are gathered apart, since all of them get the same introduction below.
         let mut found = Report::default();
         let path = self.run_path(number);
         match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Err(error) => found.problems.push(Problem::of(error.into())?),
             Ok(file) => {
                 let len = file.len()?;
+                // Pages beyond the end of the file cannot be read: all of them together are one
+                // finding.
                 let end = u64::from(data_pages).min(len / PAGE_SIZE as u64) as u32;
                 let mut damage = Damage::new(&path);
                 if end < data_pages {
@@ -697,6 +716,8 @@ impl<'a> Check<'a> {
             }
         }
 
+        // The file may hold more blobs than the snapshot refers to, so a greater length is no
+        // damage.
         let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
         self.check_blobs((number, identity), (blob_pages, false), &mut found)?;
         for problem in &mut found.problems {
@@ -800,6 +821,7 @@ impl<'a> Check<'a> {
         };
 
         let mut problem = Problem::new(&path, 0, &rule).droppable();
+        // A reserve holds no data, so dropping it loses nothing but the reserved room.
         if self.accepts_loss {
             self.disk.remove(&path)?;
             self.disk.sync_dir(self.dir)?;
@@ -860,6 +882,8 @@ impl<'a> Check<'a> {
             return Ok(());
         }
         let nobody = "run files that no snapshot and no table refers to";
+        // Beside a snapshot or a manifest, such runs are ordinary leftovers of tables that nobody
+        // saved.
         if is_damaged || self.report.snapshots > 0 || !has_no_manifest {
             let kept = "kept while a snapshot or the manifest is damaged";
             let moved = "opening the session moves them to lost+found";
@@ -900,6 +924,7 @@ impl<'a> Check<'a> {
         if problems.is_empty() {
             return Ok(());
         }
+        // Only a run whose data pages are whole, and on which all users agree, can be written anew.
         let rebuildable = whole.zip(salt).filter(|_| wanted.consistent);
         let repairable = rebuildable.is_some();
 
@@ -914,6 +939,7 @@ impl<'a> Check<'a> {
 
         for problem in &mut problems {
             (problem.repairable, problem.repaired) = (repairable, repaired);
+            // If the rebuilt run failed its checks, the damage can only be dropped.
             problem.droppable = !repairable || self.repair && !repaired;
             wanted.users.mark(problem);
         }
@@ -934,12 +960,15 @@ impl<'a> Check<'a> {
 
         let mut found = Report::default();
         let nothing = |found: Report| Ok(Findings { problems: found.problems, whole: None });
+        // A run that does not open may still have whole data pages, so the check goes on without
+        // it.
         let run = match Run::open(files, number, Access::Buffered) {
             Ok(run) => Some(run),
             Err(error) => {
                 let another_version = matches!(error, Error::UnknownVersion { .. });
                 self.damaged.is_newer |= another_version;
                 found.problems.push(Problem::of(error)?);
+                // Pages of another version cannot be judged by the rules of this one.
                 if another_version {
                     return nothing(found);
                 }
@@ -961,6 +990,7 @@ impl<'a> Check<'a> {
         };
 
         if let Some(run) = &run {
+            // Nothing can be expected of another run, so its pages are not walked.
             if !check_footer(run, wanted, salt, &mut found) {
                 return nothing(found);
             }
@@ -968,12 +998,14 @@ impl<'a> Check<'a> {
         }
 
         let len = file.len()?;
+        // Pages that the file lacks cannot be walked; together they are one finding below.
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
         let mut damage = Damage::new(&path);
         let mut sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
         let mut broken: Option<Problem> = None;
         let filter = run.as_ref().map(Run::filter);
         let looked_at = run.as_ref().zip(filter.as_deref());
+        // Progress is reported once a chunk of pages, not for each entry.
         let mut told = 0;
         let Self { progress, done_bytes, total_bytes, .. } = self;
 
@@ -987,12 +1019,15 @@ impl<'a> Check<'a> {
                     return Ok(());
                 }
             };
+            // The first readable key behind damage bounds the range of lost keys.
             damage.end_gap(met.entry.key);
             if met.page >= told {
                 progress(done_bytes.saturating_add(page_offset(met.page)), *total_bytes);
                 told = met.page + CHUNK_PAGES;
             }
             sums.add(&met);
+            // After the first finding, filter and index are judged no more: one finding condemns
+            // the file.
             if let Some((run, filter)) = looked_at.filter(|_| broken.is_none() && damage.is_none())
                 && let Some(rule) = misled(run, filter, &met)
             {
@@ -1009,18 +1044,21 @@ impl<'a> Check<'a> {
 
         self.report.pages += u64::from(end);
         let mut whole = true;
+        // No run is empty, so a file without entries is damaged.
         let is_whole = damage.is_none()
             && sums.meta.entries > 0
             && sums.meta.data_pages == wanted.run.data_pages;
         found.problems.append(&mut damage.finish());
         found.problems.extend(broken);
 
+        // Sums are comparable with the footer only if no page was left out.
         if let Some(run) = run.as_ref().filter(|_| is_whole) {
             for flaw in sums.flaws(run) {
                 found.add(&path, page_offset(flaw.page), flaw.rule);
             }
         }
 
+        // A rebuilt run keeps the blobs of the original, which the first examination has checked.
         if is_whole && number == wanted.run.number {
             let run = (number, wanted.run.identity);
             whole = self.check_blobs(run, (sums.meta.blob_pages(), true), &mut found)?;
@@ -1054,6 +1092,7 @@ impl<'a> Check<'a> {
 
         let mut damage = Damage::new(&path);
         let expected = pages * PAGE_SIZE as u64;
+        // Only the blobs of a finished run must fill their file exactly.
         if len < expected || are_all && len > expected {
             let rule = format!("length of the blobs: expected {expected}, found {len}");
             damage.add(len, &rule);
@@ -1104,6 +1143,7 @@ impl<'a> Check<'a> {
 
         drop(file);
         let Some(run) = builder.finish()? else { return Ok(false) };
+        // The second examination must not count pages and entries twice.
         let counted = (self.report.pages, self.report.entries);
         let again = self.examine(files, run.number(), wanted, Some(salt))?;
         (self.report.pages, self.report.entries) = counted;
@@ -1116,6 +1156,7 @@ impl<'a> Check<'a> {
             return Ok(false);
         }
 
+        // The new run must be durable before the rename lets it replace the damaged one.
         run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
@@ -1174,6 +1215,7 @@ impl<'a> Damage<'a> {
     fn add_after(&mut self, offset: u64, rule: &str, after: Option<&[u8]>) {
         let listed = self.problems.len();
         self.add(offset, rule);
+        // Beyond the limit of listed damage nothing was added, so there is no gap to close.
         if self.problems.len() > listed {
             self.problems[listed].keys =
                 Some(KeyGap { after: after.map(<[u8]>::to_vec), before: None });
@@ -1184,6 +1226,7 @@ impl<'a> Damage<'a> {
     /// Notes the first key behind damage.
     fn end_gap(&mut self, key: &[u8]) {
         let open = std::mem::take(&mut self.open_gaps);
+        // Damaged pages in a row all end at the same key.
         for problem in self.problems.iter_mut().rev().take(open) {
             if let Some(keys) = &mut problem.keys {
                 keys.before = Some(key.to_vec());

@@ -82,6 +82,8 @@ impl Span {
 
 /// A bound that as many keys are below as are below `key`, and that is not too long.
 fn clipped(mut key: Vec<u8>) -> Vec<u8> {
+    // No key is longer than `KEY_BYTES_MAX`, so the cut bound with a 0 behind it divides the same
+    // keys.
     if key.len() > SPAN_KEY_BYTES_MAX {
         key.truncate(KEY_BYTES_MAX);
         key.push(0);
@@ -109,6 +111,8 @@ impl Mask {
     /// The span that covers a key.
     pub(crate) fn span_of(&self, key: &[u8]) -> Option<&Span> {
         let spans = self.spans();
+        // Spans are in key order, so the first span that does not end by the key is the only
+        // candidate.
         let at = spans.partition_point(|span| span.ends_by(key));
         spans.get(at).filter(|span| span.covers(key))
     }
@@ -134,6 +138,7 @@ impl Mask {
 
     /// Whether the mask with one more span has no more than it may have, or no more than now.
     pub(crate) fn has_room_for(&self, span: &Span) -> bool {
+        // A span that joins others adds none to the mask.
         self.spans().len() < MASK_SPANS_MAX || !self.joining(span).is_empty()
     }
 
@@ -237,6 +242,7 @@ impl<'a> Masking<'a> {
     }
 
     pub(crate) fn on(&mut self, mask: &Mask) -> Mask {
+        // Addresses suffice: sources that were masked together share the allocation.
         let are_same = |old: &Mask| match (&old.spans, &mask.spans) {
             (Some(old), Some(mask)) => Arc::ptr_eq(old, mask),
             (None, None) => true,

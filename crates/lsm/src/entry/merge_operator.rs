@@ -89,6 +89,7 @@ fn u64_of(bytes: &[u8]) -> u64 {
 /// The little-endian number in the first 16 bytes, sign-extended.
 fn i128_of(bytes: &[u8]) -> i128 {
     let len = bytes.len().min(16);
+    // The highest byte that is there carries the sign.
     let is_negative = len > 0 && bytes[len - 1] >= 0x80;
     let mut word = [if is_negative { 0xFF } else { 0 }; 16];
     word[..len].copy_from_slice(&bytes[..len]);
@@ -114,6 +115,8 @@ impl MergeOperator {
         combine: impl Fn(&[u8], &[u8]) -> Vec<u8> + Send + Sync + 'static,
     ) -> Result<Self> {
         let length = (1..=OPERATOR_NAME_BYTES_MAX).contains(&name.len());
+        // Snapshots are opened by the name of the operator, so names of ready-made operators are
+        // reserved.
         if !length || name.starts_with(READY_MADE) {
             return Err(Error::InvalidMergeOperatorName { text: name.to_owned() });
         }
@@ -258,6 +261,7 @@ impl MergeOperator {
         older: &[u8],
         limit: usize,
     ) -> std::result::Result<(), usize> {
+        // Most functions make a value no longer than the longer argument.
         let mut out = Vec::with_capacity(newer.len().max(older.len()));
         (self.combine)(newer, older, &mut out);
         if out.len() > limit {
@@ -278,11 +282,13 @@ impl MergeOperator {
         (kind, older): (Kind, &[u8]),
         has_blob: bool,
     ) -> bool {
+        // A value that is too large stays so until its key is set or deleted.
         if kind == Kind::TooLarge {
             newer.clear();
             newer.extend_from_slice(older);
             return true;
         }
+        // The place of the blob is stored behind the value.
         let limit = self.value_bytes_max - if has_blob { BLOB_SPAN_SIZE } else { 0 };
         let Err(made) = self.try_combine(newer, older, limit) else { return false };
         let [stored, operand, made, limit] =
@@ -297,6 +303,7 @@ impl MergeOperator {
     pub fn check_laws<'a>(&self, samples: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
         let breaks = |[a, b, c]: &[&[u8]; 3]| {
             let left = self.apply(&self.apply(a, b), c);
+            // The same call twice exposes a function that depends on more than its arguments.
             left != self.apply(a, &self.apply(b, c)) || left != self.apply(&self.apply(a, b), c)
         };
         let pairs = samples.iter().flat_map(|a| samples.iter().map(move |b| (*a, *b)));

@@ -144,6 +144,7 @@ pub(crate) const RUN_NUMBER_MAX: u64 = 1 << 62;
 /// The number of a file of that name, if it is the name of a run file.
 pub(crate) fn file_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".run")?.parse().ok()?;
+    // A number has one name: other spellings of it are foreign files.
     (number <= RUN_NUMBER_MAX && file_name(number) == name).then_some(number)
 }
 
@@ -217,6 +218,7 @@ impl FileSet {
     /// Numbers of the runs with a handle.
     pub(crate) fn held(&self) -> Vec<u64> {
         let state = lock(&self.state);
+        // A pin alone is no handle.
         state.usage.iter().filter(|(_, usage)| usage.handles > 0).map(|(&n, _)| n).collect()
     }
 
@@ -300,6 +302,7 @@ impl FileSet {
     pub(crate) fn attach_if_there(self: &Arc<Self>, number: u64) -> Option<FileHandle> {
         let mut state = lock(&self.state);
         let usage = state.usage.get_mut(&number)?;
+        // A file without a user may be on its way out.
         if usage.content != Content::Whole || usage.handles + usage.pins == 0 {
             return None;
         }
@@ -322,6 +325,7 @@ impl FileSet {
     pub(crate) fn note_durable(&self, partial: Partial) {
         let mut state = lock(&self.state);
         let usage = state.usage.entry(partial.number).or_default();
+        // A whole run stays whole: its durable part says less.
         if usage.content == Content::Unknown {
             usage.content = Content::Unfinished { has_writer: false };
         }
@@ -333,6 +337,7 @@ impl FileSet {
     /// Whether so much of an unfinished run is known to be durable.
     pub(crate) fn is_durable(&self, partial: &Partial) -> bool {
         let state = lock(&self.state);
+        // A run may have grown since this part was noted.
         let durable = state.usage.get(&partial.number).and_then(|usage| usage.durable);
         durable.is_some_and(|known| known.data_pages >= partial.data_pages)
     }
@@ -341,6 +346,7 @@ impl FileSet {
     /// part, which is at least `wanted`.
     pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
         let mut state = lock(&self.state);
+        // A closed session writes nothing more.
         if state.closed || state.is_read_only {
             return None;
         }
@@ -410,6 +416,7 @@ impl FileSet {
     /// Keeps the files until they are unpinned as often as pinned.
     pub(crate) fn pin(&self, numbers: impl IntoIterator<Item = u64>) {
         let mut state = lock(&self.state);
+        // A pin on a file that is not known yet makes the file known.
         for number in numbers {
             state.usage.entry(number).or_default().pins += 1;
         }
@@ -418,6 +425,7 @@ impl FileSet {
     /// Unpins each of the files and removes those without users. Continues after a failure and
     /// returns the first one; closing the session tries again.
     pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
+        // The first failure is reported, and the other files go all the same.
         let mut first = Ok(());
         for number in numbers {
             let unused = self.release(number, |usage| {
@@ -443,6 +451,7 @@ impl FileSet {
             usage.forget_unsynced();
         }
 
+        // A closed set removes unpinned files itself.
         if usage.handles > 0 || usage.pins > 0 || is_closed {
             return None;
         }
@@ -471,6 +480,7 @@ impl FileSet {
     }
 
     fn remove(&self, number: u64, has_blobs: bool) -> terrane_io::Result<()> {
+        // A file that is gone already counts as removed.
         let remove = |path: &Path| match self.disk().remove(path) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
@@ -496,6 +506,7 @@ impl FileSet {
         self.behind.end();
         self.reclaimer().wait();
 
+        // Removals that began before must end, or they would meet the next session.
         let mut state = lock(&self.state);
         while state.calls > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -505,6 +516,7 @@ impl FileSet {
         let unpinned = state.usage.iter().filter(|(_, usage)| usage.pins == 0);
         let unpinned: Vec<(u64, bool)> =
             unpinned.map(|(&number, usage)| (number, usage.has_blobs)).collect();
+        // No lock is held while files are removed.
         drop(state);
 
         for (number, has_blobs) in unpinned {
@@ -565,6 +577,7 @@ impl Drop for FileHandle {
             }
         };
 
+        // The last user removes the file.
         let number = self.number;
         let Some(unused) = self.set.release(number, give_up) else { return };
 
@@ -576,6 +589,7 @@ impl Drop for FileHandle {
             }
         };
 
+        // Removing a large file takes long, so the reclaimer does it.
         if unused.bytes < SWEPT_FILE_BYTES_MIN {
             remove();
         } else {

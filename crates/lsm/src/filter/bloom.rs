@@ -182,6 +182,7 @@ impl Fold {
         let coarse = coarse.fine;
         let fine = fine.fine;
         debug_assert!(0 < fine && fine < coarse, "one of the folds is coarser");
+        // Both numbers of neighbours divide a unit, so `until` stays a multiple of both.
         let unit = coarse * fine;
         let excess = (stored / fine).saturating_sub(blocks_max);
         // Each unit that is folded coarsely saves this many blocks.
@@ -244,6 +245,7 @@ impl Split {
         if until == 0 {
             return Self::default();
         }
+        // Rounded up: the first hash whose stored block is not below `until`.
         let hash = (u128::from(until) << 64).div_ceil(u128::from(stored)) as u64;
         let coarse_count = stored / coarse;
         let fine_count = stored / fine;
@@ -275,6 +277,7 @@ struct Blocks {
 
 impl Blocks {
     fn zeroed(count: usize) -> Self {
+        // There is room for the words before the first cache line.
         let words = vec![0u64; if count == 0 { 0 } else { (count + 1) * BLOCK_WORDS - 1 }];
         // Should the offset be unknown, speed is lost, nothing else.
         let start = words.as_ptr().align_offset(BLOCK_BYTES);
@@ -285,6 +288,7 @@ impl Blocks {
     fn fold(&mut self, from: Fold, to: Fold) {
         let words = self.words_mut();
         let mut folded = 0;
+        // No target lies behind its source, so the fold works in place.
         for block in 0..words.len() / BLOCK_WORDS {
             let target = to.place(from.first_stored(block as u64)) as usize;
             let at = block * BLOCK_WORDS;
@@ -361,6 +365,7 @@ fn each_probe(hash: u64, probes: u8, mut visit: impl FnMut(usize, u64)) {
             draw >>= PROBE_BITS;
         }
         left = left.saturating_sub(PROBES_PER_DRAW);
+        // Further draws would go unused.
         if left == 0 {
             break;
         }
@@ -413,6 +418,7 @@ impl BloomBuilder {
     /// If the filter was sized for no entries.
     #[inline]
     pub(crate) fn insert(&mut self, hash: u64) {
+        // The block is written eight insertions later, when its cache line has come.
         if let Some(block) = self.blocks.block(hash) {
             prefetch(block);
         }
@@ -444,6 +450,7 @@ impl BloomBuilder {
 
     /// Ends filling.
     pub(crate) fn finish(mut self) -> Bloom {
+        // The last hashes still wait for their blocks.
         for hash in self.waiting {
             if hash != 0 {
                 self.set(hash);
@@ -506,6 +513,7 @@ impl Bloom {
     /// The block that `hash` belongs to; none if there are no blocks.
     #[inline]
     pub(crate) fn block<const SPLIT: bool>(&self, hash: u64) -> Option<&[u64; BLOCK_WORDS]> {
+        // Callers that know of no split save the comparison at compile time.
         if SPLIT && self.is_split() {
             self.blocks.at(self.split.block_index(hash))
         } else {
@@ -610,6 +618,7 @@ impl BloomDecoder {
         memory_bytes_max: u64,
         fold: Fold,
     ) -> Result<Self, Corrupt> {
+        // The number of blocks comes from the file, so it is checked before memory is allocated.
         let blocks_max = memory_bytes_max / BLOCK_BYTES as u64;
         if blocks > blocks_max {
             return Err(broken("filter: blocks fit into the file", blocks_max, blocks));

@@ -265,6 +265,7 @@ impl Filter {
             (Self::Bloom(bloom), FilterPortion::Blocks(fold)) => bloom.fold_to(fold),
             (Self::Ribbon(ribbon), FilterPortion::Columns(columns)) => ribbon.keep(columns),
             (_, part) => {
+                // A filter changes its kind only by giving up everything.
                 assert!(part == FilterPortion::Nothing);
                 *self = Self::nothing();
             }
@@ -383,6 +384,7 @@ pub(crate) fn probe_batch<'k>(
     key_at: &dyn Fn(usize) -> &'k [u8],
     hits: &mut Vec<Hit>,
 ) {
+    // Places of keys and filters in hits have 32 bits.
     assert!(u32::try_from(filters.len()).is_ok());
     assert!(u32::try_from(hashes.len()).is_ok());
 
@@ -451,6 +453,7 @@ fn probe_mixed<'k>(
             }
         }
 
+        // Answers come in the order of the questions.
         let mut questions = questions.iter();
         for &hash in group {
             let mut pattern = CachedPattern::default();

@@ -125,6 +125,7 @@ pub(crate) fn bytes_for(entries: u64, columns: u8) -> u64 {
     const SEPARATOR_BYTES: u64 = 16;
     let per_segment = block_count(SEGMENT_ENTRIES) as u64 * u64::from(columns) * 8;
     let segments = entries.div_ceil(SEGMENT_ENTRIES as u64);
+    // While a segment is built, its hashes, rows and results are in memory.
     let building = SEGMENT_ENTRIES * (8 + 2 * (size_of::<u64>() + size_of::<u16>()));
     segments * (per_segment + SEGMENT_BYTES + SEPARATOR_BYTES) + building as u64
 }
@@ -195,6 +196,8 @@ impl Equation {
     #[inline]
     fn new(hash: u64, seed: u32, blocks: usize) -> Self {
         let mixed = fold(hash ^ u64::from(seed).wrapping_mul(SEED_STEP));
+        // An equation must end within the last block, so no start lies behind the first slot of
+        // that block.
         let starts = (blocks - 1) * BLOCK_SLOTS + 1;
         Self {
             start: ((u128::from(mixed) * starts as u128) >> 64) as usize,
@@ -415,12 +418,14 @@ impl RibbonBuilder {
             self.separators.push(separator(&self.last_key, key));
         }
 
+        // A builder without keys takes no memory for hashes.
         if self.hashes.capacity() == 0 {
             self.hashes.reserve_exact(SEGMENT_ENTRIES);
         }
 
         self.hashes.push(hash);
         if self.hashes.len() == SEGMENT_ENTRIES {
+            // The separator of the next segment must be above this key.
             self.last_key.clear();
             self.last_key.extend_from_slice(key);
             self.end_segment();
@@ -447,6 +452,7 @@ impl RibbonBuilder {
                 return RibbonSegment { words, seed, columns: self.columns, first_block: 0 };
             }
         }
+        // No seed solves the equations: a segment without slots claims every key.
         RibbonSegment::default()
     }
 
@@ -509,6 +515,7 @@ impl Directory {
         }
 
         if at < self.bytes_first {
+            // Two ends share a word.
             let first = 2 * (at - self.ends_first);
             let end = |at: usize| separators.ends.get(at).copied().map_or(0, u64::from);
             return end(first) | end(first + 1) << 32;
@@ -535,10 +542,13 @@ impl Directory {
             first_block += count;
         }
 
+        // The counts come from the file, so their sum must match the shape before slots are
+        // allocated.
         if first_block != shape.blocks {
             return Err(Corrupt::rule("filter: blocks of all segments", shape.blocks, first_block));
         }
 
+        // There is one separator fewer than there are segments.
         let count = segments.len().saturating_sub(1);
         let (ends, bytes) = rest.split_at(self.bytes_first - self.ends_first);
 
@@ -570,6 +580,7 @@ fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<RibbonS
     for &end in ends {
         let separator = bytes.get(start..end as usize)?;
         let before = separators.ends.len().checked_sub(1).map_or(&[][..], |at| separators.get(at));
+        // Separators must rise, or the search among them would miss keys.
         if before >= separator {
             return None;
         }
@@ -577,6 +588,7 @@ fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<RibbonS
         start = end as usize;
     }
 
+    // The rest only fills the last words, so it is short and zero.
     let rest = bytes.get(start..)?;
     let is_filled = filling.iter().all(|&end| end == 0) && rest.iter().all(|&byte| byte == 0);
     (rest.len() < 8 && is_filled).then_some(separators)
@@ -654,6 +666,7 @@ impl Ribbon {
 
         // Segments without slots begin where the next one does.
         let first = self.segments.partition_point(|segment| first_word(segment) <= at);
+        // The range may begin inside the segment before.
         for segment in &self.segments[first.saturating_sub(1)..] {
             let start = first_word(segment);
             let len = segment.words.len() as u64;
@@ -700,6 +713,7 @@ impl<'a> RibbonProbe<'a> {
     #[inline]
     fn new(segment: &'a RibbonSegment, hash: u64) -> Self {
         let columns = usize::from(segment.columns);
+        // A segment that could not be solved claims every key.
         if segment.words.is_empty() {
             return Self { claims_all: true, ..Self::NOTHING };
         }
@@ -708,6 +722,7 @@ impl<'a> RibbonProbe<'a> {
         let words = segment.words.get(equation.start / BLOCK_SLOTS * columns..);
         let words = words.unwrap_or_default();
 
+        // The 64 slots of an equation reach into two blocks at most; both are fetched ahead.
         for block in [0, columns] {
             words.get(block).into_iter().for_each(prefetch);
         }
@@ -732,6 +747,7 @@ impl<'a> RibbonProbe<'a> {
         let mut result = self.result;
         let columns = block.chunks(COLUMNS_AT_ONCE).zip(next.chunks(COLUMNS_AT_ONCE));
 
+        // Four columns turn away 15 of 16 absent keys, so the later columns are seldom read.
         for (words, next) in columns {
             let mut wrong = 0;
             for (word, next) in words.iter().zip(next) {
@@ -783,6 +799,7 @@ impl RibbonDecoder {
         memory_bytes_max: u64,
         kept: Columns,
     ) -> Result<Self, Corrupt> {
+        // All sizes come from the file, so they are checked before memory is allocated.
         check_columns(shape.columns.into())?;
         let words_max = memory_bytes_max / 8;
         if shape.words() > words_max {
@@ -822,6 +839,7 @@ impl RibbonDecoder {
             return Err(Corrupt::rule("filter: whole words", 0, rest.len() as u64));
         }
 
+        // A file may hold more bytes than its shape says.
         let left = self.shape.words() - self.words_taken;
         if words.len() as u64 > left {
             return Err(Corrupt::rule("filter: word count", left, words.len() as u64));
@@ -843,6 +861,7 @@ impl RibbonDecoder {
     /// Takes a word of the directory.
     fn push_known(&mut self, word: u64) -> Result<(), Corrupt> {
         self.directory.push(word);
+        // The directory tells where segments begin, so slots wait until the directory is whole.
         if self.directory.len() == self.shape.directory_words as usize {
             let directory = std::mem::take(&mut self.directory);
             (self.segments, self.blocks, self.separators) =
@@ -854,6 +873,7 @@ impl RibbonDecoder {
 
     /// Goes on to the next segment that has slots.
     fn begin_segment(&mut self) {
+        // A segment that claims every key has no slots.
         while self.blocks.get(self.segment) == Some(&0) {
             self.segment += 1;
         }

@@ -126,6 +126,7 @@ fn search_in(
                 let place = run.place(location.page + position);
                 let content = decode_payload(bytes, place, PageKind::Overflow, position);
                 let content = content.map_err(corrupt)?;
+                // The last page is padded, so no more is taken than the length of the value.
                 let left = len - value.len().min(len);
                 value.extend_from_slice(&content[..left.min(content.len())]);
             }
@@ -350,6 +351,7 @@ impl Batch {
         let run = &self.plan.runs[search_now.run as usize];
         let key = keys[search_now.key as usize].as_ref();
         let found = search(run, search_now.location, bytes, key)?;
+        // The search has checked the page, so the cache holds whole pages only.
         if let Some(cache) = &self.cache
             && is_cached(run, search_now.location)
         {
@@ -434,6 +436,7 @@ impl Batch {
     ) -> Result<()> {
         let mut ready = VecDeque::new();
         while self.begin_next(buffers, context, keys, &mut ready)? {
+            // From the second read on, reads go side by side through a queue.
             if ready.len() > 1 {
                 return read_side_by_side(self, buffers, keys, ready, context);
             }
@@ -499,6 +502,7 @@ fn look_in_memory(
             }
             (Some(newer), kind) => {
                 let older = (kind, entry.value);
+                // A deletion leaves the newer value as it is.
                 if kind != Kind::Delete && operator.combine_stored(newer, older, false) {
                     return found(Kind::TooLarge, newer, None);
                 }

@@ -155,6 +155,7 @@ impl Plan {
         // The conditions nest, and the outermost one that refuses the key decides.
         while let Some(at) = guard {
             let Guard { outer, frontier, covered, end } = &self.guards[at as usize];
+            // If a condition refuses the key, the search passes the whole span.
             if frontier.covers(key) != *covered {
                 allowed = *end;
             }
@@ -209,6 +210,7 @@ fn conclude_table(
     operator: &MergeOperator,
 ) -> Option<RunEntry> {
     let mut all = newest;
+    // Entries come in the order of runs: those of the table before those of the union below.
     while let Some(older) = rest.next_if(|entry| entry.run < table.own_end) {
         all = Some(RunEntry::over(all, older, operator));
     }
@@ -233,6 +235,7 @@ fn conclude_union(
 
     for table in &union.tables {
         let right = conclude_table(table, None, rest, operator);
+        // A deletion in one table of a union hides nothing in another.
         let Some(right) = right.filter(|right| right.kind != Kind::Delete) else { continue };
         match &mut all {
             Some(left) if left.kind == Kind::TooLarge => {}

@@ -364,6 +364,7 @@ impl StoreManifest {
         let segment = input.u64()?;
         let next_table = input.u64()?;
 
+        // Counts are added to, so there must be room above them.
         let counts = [sequence, commit, segment, next_table];
         if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
             return snapshot_meta::damaged("a count that no store reaches");
@@ -373,6 +374,7 @@ impl StoreManifest {
         let mut versions: Vec<VersionMeta> = Vec::new();
         for _ in 0..input.u32()? {
             let version = take_version(&mut input, next_table, versions.last())?;
+            // The next version names its base by the version before, so their order matters.
             if versions.last().is_some_and(|last| last.number >= version.number) {
                 return snapshot_meta::damaged("numbers of versions out of order");
             }
@@ -396,6 +398,7 @@ impl StoreManifest {
         let len = input.u32().ok()? as usize;
 
         let crc = input.u32().ok()?;
+        // A torn edit is shorter than it says.
         let edit = bytes.get(..len).filter(|edit| edit.len() > EDIT_HEADER_SIZE)?;
         if crc32c(&edit[8..]) != crc {
             return None;
@@ -426,6 +429,7 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
         field.map_or(0, |field| u32::from_le_bytes(*field))
     };
 
+    // Another version may have its fields elsewhere.
     if field(STORE_MAGIC.len()) != STORE_VERSION {
         // Says which version it is, if the file is whole.
         snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION)?;
@@ -474,6 +478,7 @@ fn take_version(
     if counts.iter().any(|&count| count > COUNT_MAX) {
         return snapshot_meta::damaged("a count that no store reaches");
     }
+    // A version is its base, or lies on the log behind the base.
     let has_log = base.segment > 0 && base.segment <= until;
 
     let is_right = if until == 0 { number == base.commit } else { has_log && number > base.commit };

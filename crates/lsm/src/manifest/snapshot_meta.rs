@@ -285,6 +285,7 @@ fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
     let blob_bytes = input.u64()?;
     let work = input.u64()?;
 
+    // No run is larger than this, so a forged size is refused before anything is allocated.
     let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
     if data_pages == 0 || u64::from(data_pages).max(blob_pages) > RUN_PAGES_MAX {
         return damaged("a merge's output of a size that no run reaches");
@@ -333,6 +334,8 @@ fn take_union(
                 _ => return damaged("unknown tag of a union's frontier"),
             };
             let passed = input.u64()?;
+            // The count has not been checked against the bytes that are there, so nothing is
+            // allocated ahead.
             let count = input.u32()?;
             let mut tables = Vec::new();
             for _ in 0..count {
@@ -360,6 +363,7 @@ impl UnionRef {
     /// Like [`SnapshotMeta::replace_runs`]; returns whether anything is left. As long as the tables
     /// are there, slices can be made of them again.
     fn replace_runs(&mut self, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
+        // A slice that has changed no longer holds all entries up to the frontier.
         if replace_all(&mut self.slices, replace) && !self.tables.is_empty() {
             self.slices.clear();
             (self.frontier, self.passed) = (Frontier::Nothing, 0);
@@ -368,6 +372,7 @@ impl UnionRef {
             replace_all(&mut table.runs, replace);
             table.older.take_if(|older| !older.replace_runs(replace));
         }
+        // A table without runs contributes nothing to a union.
         self.tables.retain(|table| !table.runs.is_empty() || table.older.is_some());
         !self.slices.is_empty() || !self.tables.is_empty()
     }
@@ -495,6 +500,7 @@ impl SnapshotMeta {
                     let is_changed = replace_all(&mut merge.inputs, replace);
                     // Other inputs make another output, so the pages written so far are of no use.
                     merge.output.take_if(|output| is_changed || is_lost(output));
+                    // A merge without inputs has no output.
                     if merge.inputs.is_empty() {
                         level.incoming = IncomingRef::Nothing;
                     }
@@ -507,6 +513,7 @@ impl SnapshotMeta {
 
     /// The run that nothing is older than, if there is one alone; a union may have several.
     pub(crate) fn oldest(&self) -> Option<&RunRef> {
+        // A union lies below all levels, so the oldest runs are there.
         if let Some(union) = &self.union {
             return match union.sources().as_slice() {
                 [source] => Some(&source.run),
@@ -601,6 +608,7 @@ impl SnapshotMeta {
 
         let count = input.u32()?;
         let mut levels = Vec::new();
+        // Every count is followed by bytes, so a forged count ends with them.
         for _ in 0..count {
             let incoming = match input.u8()? {
                 0 => IncomingRef::Nothing,
@@ -642,6 +650,7 @@ impl SnapshotMeta {
             union,
         };
 
+        // Numbers are counted on from the highest one, so there must be room above it.
         if meta.numbers().any(|number| number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }

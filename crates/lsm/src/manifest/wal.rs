@@ -254,11 +254,14 @@ impl RecordBuilder {
         let mut bytes = self.out.into_bytes();
         debug_assert!(bytes.len() >= RECORD_HEADER_SIZE, "the header has its room");
         let len = bytes.len() as u32;
+        // The number of the segment is in the record, so that old records in a file used again are
+        // told apart.
         for (at, field) in (8..).step_by(8).zip([segment, commit, durable]) {
             bytes[at..at + 8].copy_from_slice(&field.to_le_bytes());
         }
         bytes[32..RECORD_HEADER_SIZE].copy_from_slice(&self.tables.to_le_bytes());
         bytes[..4].copy_from_slice(&len.to_le_bytes());
+        // The checksum covers what follows its own field.
         let crc = seal(salt, &bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         // The padding is written too, so no older bytes stand between records.
@@ -310,6 +313,7 @@ impl<'a> Record<'a> {
         let Ok(parts) = self.parts() else {
             return Err(self.damage("updates of the commit", self.commit, 0));
         };
+        // A table from `next_table` on never was.
         match parts.iter().find(|part| part.table >= next_table) {
             Some(part) => {
                 let last = next_table.saturating_sub(1);
@@ -410,6 +414,7 @@ impl SegmentScan {
     ) -> Result<Option<Self>> {
         let path = store.join(LOG).join(segment_name(number));
         let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+        // A shorter file was being made when its process ended.
         if file.len()? < SEGMENT_HEADER_SIZE {
             return Ok(None);
         }
@@ -445,6 +450,7 @@ impl SegmentScan {
         if file.len()? < SEGMENT_HEADER_SIZE {
             return Ok(None);
         }
+        // A page that cannot be read may be that of the notes: the records can still be whole.
         let notes = match Notes::read(file.as_ref(), header.number) {
             Err(error) if error.is_unreadable() => Notes { sealed: None, durable: None },
             notes => notes?,
@@ -555,6 +561,7 @@ impl SegmentScan {
     /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not
     /// have them.
     fn bytes(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
+        // A torn record may ask for bytes that the file does not have.
         if self.len.saturating_sub(at) < len as u64 {
             return Ok(None);
         }

@@ -418,6 +418,8 @@ impl TableMemory {
         let without_filter = usize::from(goal == MemoryGoal::Hit).min(sizes.len());
         let filtered = &sizes[..sizes.len() - without_filter];
 
+        // The merge into the last level will come to a run of all entries, so the plan is made for
+        // that run.
         let mut whole = Planned { entries, ..Planned::default() };
         for run in &self.runs {
             whole.key_pages += u64::from(run.meta().key_pages);

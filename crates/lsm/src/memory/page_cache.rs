@@ -130,6 +130,7 @@ impl Shard {
 
         let slot = self.keys.len();
         if slot < self.chunks_max * CHUNK_PAGES {
+            // Chunks come with the pages, so a cache that is little used takes little memory.
             if slot == self.chunks.len() * CHUNK_PAGES {
                 self.chunks.push(vec![0; CHUNK_PAGES * PAGE_SIZE].into_boxed_slice());
                 self.keys.reserve_exact(CHUNK_PAGES);
@@ -165,6 +166,7 @@ impl Shard {
         let keys = &self.keys;
         let free = &mut self.free;
         self.slots.retain(|&mut slot| {
+            // The number of the run is the upper half of the key.
             let is_gone = gone.contains(&(keys[slot as usize] >> 32));
             if is_gone {
                 free.push(slot);
@@ -181,6 +183,7 @@ impl Shard {
             return;
         }
 
+        // Slots behind the limit go with their chunks.
         self.slots.retain(|&mut slot| (slot as usize) < slots_max);
         self.free.retain(|&slot| (slot as usize) < slots_max);
         self.chunks.truncate(chunks_max);
@@ -193,6 +196,7 @@ impl Shard {
         self.slots.shrink_to_fit(|&slot| hash_of(keys[slot as usize]));
         self.free.shrink_to_fit();
 
+        // The hand may stand behind the new end.
         self.hand = 0;
         debug_assert_eq!(
             self.slots.len() + self.free.len(),
@@ -245,6 +249,7 @@ impl PageCache {
         let key = key_of(run, page)?;
         let mut shard = lock(self.shard(key));
         let slot = shard.find(key)?;
+        // More marks would keep a page long after its last use.
         shard.marks[slot] = (shard.marks[slot] + 1).min(MARKS_MAX);
         Some(look(shard.page(slot)))
     }

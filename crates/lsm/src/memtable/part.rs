@@ -136,6 +136,7 @@ impl Image {
     /// Returns the run and a handle that keeps it, if a snapshot or another holder still keeps it
     /// among these files.
     pub(crate) fn attach(&self, files: &Arc<FileSet>) -> Option<(RunRef, FileHandle)> {
+        // The session may have gone: an image counts only among the files that it was written to.
         let (_, run) = lock(&self.0)
             .clone()
             .filter(|(set, _)| std::ptr::eq(set.as_ptr(), &raw const **files))?;
@@ -186,6 +187,8 @@ fn make_room<T>(vec: &mut Vec<T>, more: usize) {
 
 #[cold]
 fn grow<T>(vec: &mut Vec<T>, more: usize) {
+    // Small vectors double; large ones grow by an eighth, since their room counts towards the
+    // budget.
     if vec.capacity() * size_of::<T>() < GROWN_BYTES {
         vec.reserve(more);
     } else {
@@ -203,6 +206,7 @@ fn in_key_order<'a>(slots: impl Iterator<Item = u32>, key: impl Fn(u32) -> &'a [
 
 impl Chunk {
     pub(crate) fn with_room(room: Room) -> Self {
+        // A very large batch takes no more memory than this in advance.
         let entries = room.entries.min(ROOM_MAX.entries);
         Self {
             arena: Vec::with_capacity(room.bytes.min(ROOM_MAX.bytes)),
@@ -230,6 +234,7 @@ impl Chunk {
         if slot.kind != Kind::InsertBlob {
             return None;
         }
+        // The index of the blob stands behind the value.
         let value_end = slot.value_start as usize + slot.value_len as usize;
         let index = u32::from_le_bytes(*self.arena[value_end..].first_chunk()?) as usize;
         Some((index, self.blobs.get(index)?))
@@ -329,6 +334,7 @@ impl Chunk {
             let mut combined = Vec::new();
             let mut value = value;
             if kind == Kind::Upsert {
+                // If the older entry decides, so does the combined one.
                 kind = old.kind.under_upsert();
                 if old.kind != Kind::Delete {
                     combined.extend_from_slice(value);
@@ -382,6 +388,7 @@ impl Chunk {
         let is_worth_it = |dead: usize, live: u64| dead > GARBAGE_BYTES_MIN && dead as u64 > live;
         match undo {
             Some(undo) => {
+                // Values from before the batch cannot move, since the undo knows their places.
                 let live = self.arena.len() - undo.arena;
                 let live = live.saturating_sub(undo.dead_bytes) as u64;
                 if is_worth_it(undo.dead_bytes, live) {
@@ -408,11 +415,13 @@ impl Chunk {
         // The padding byte in front of the values, see `pad`.
         self.arena.push(0);
 
+        // Live values of the batch are those of its slots and of the slots that it replaced.
         let made = undo.slots..self.slots.len();
         let replaced = undo.replaced.iter().map(|(at, _)| *at as usize);
         for at in replaced.chain(made) {
             let mut slot = self.slots[at];
             let in_tail = |start: u64| start as usize - undo.arena;
+            // A slot of the batch has its key behind the undo point too.
             if at >= undo.slots {
                 let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
                 slot.key_start = self.append(key);
@@ -442,6 +451,7 @@ impl Chunk {
         let value_len = value.len() as u32;
         make_room(&mut self.slots, 1);
         self.slots.push(EntrySlot { hash, key_start, value_start, value_len, key_len, kind });
+        // The table keeps no hashes, so it looks them up when it grows.
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
         let content = value.len() + blob.map_or(0, |blob| blob.len());
@@ -462,6 +472,7 @@ impl Chunk {
 
     /// Begins a batch: all entries put from here on can be undone together.
     pub(crate) fn begin(&mut self) -> Undo {
+        // Without a batch under way no undo refers to the arena, so garbage can go.
         if self.garbage_bytes > GARBAGE_BYTES_MIN && self.garbage_bytes as u64 > self.weight_bytes {
             *self = self.with_slots(&self.slots);
         }
@@ -503,6 +514,7 @@ impl Chunk {
         debug_assert!(undo.slots <= self.slots.len() && undo.arena <= self.arena.len());
 
         self.order.take();
+        // Newest slots first, so that the table still finds each slot by its place.
         for at in (undo.slots..self.slots.len()).rev() {
             let hash = self.slots[at].hash;
             if let Ok(found) = self.table.find_entry(hash, |&other| other as usize == at) {
@@ -510,6 +522,7 @@ impl Chunk {
             }
         }
 
+        // A slot is replaced by the batch at most once, so each record restores the state before.
         for &(at, slot) in undo.replaced.iter().rev() {
             self.slots[at as usize] = slot;
         }
@@ -599,6 +612,7 @@ impl Folded {
                     older.hash == slot.hash && folded.chunks[chunk].key(older) == key
                 });
 
+                // Each key counts once: the weight of the older entry is taken off below.
                 folded.weight_bytes += chunk.entry_weight_bytes(slot);
 
                 if let Some(older) = older {

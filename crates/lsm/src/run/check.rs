@@ -70,6 +70,7 @@ impl Checking<'_> {
     /// together; those of the disk, and those of `go_on`.
     pub(crate) fn check(&self, runs: &[Arc<Run>]) -> Result<()> {
         let stored: Vec<StoredFilter<'_>> = runs.iter().map(StoredFilter::new).collect();
+        // Runs are cut into parts, so that one large run keeps all threads busy.
         let mut parts = Vec::new();
         for filter in &stored {
             let run = filter.run;
@@ -123,6 +124,7 @@ impl Checking<'_> {
             }
         })?;
 
+        // The filter goes with the last part, so that few filters are in memory at once.
         stored.end_part();
         Ok(sums)
     }
@@ -230,6 +232,7 @@ impl Sums {
 
     pub(crate) fn add(&mut self, entry_at: &WalkedEntry<'_>) {
         let WalkedEntry { entry, page, pages, .. } = entry_at;
+        // The first key is the smallest, the last one the largest.
         if self.meta.entries == 0 {
             self.lower.extend_from_slice(entry.key);
         }
@@ -243,6 +246,7 @@ impl Sums {
 
         if entry.kind == Kind::InsertBlob {
             let BlobSpan { offset, len } = entry.blob;
+            // The first blob may begin anywhere: a part of a run begins in the middle of the blobs.
             self.blobs_follow &=
                 self.blobs_start.is_none() || follows(self.meta.blob_bytes, offset);
             self.blobs_start.get_or_insert(offset);
@@ -284,6 +288,7 @@ impl Sums {
 
     /// Adds what the entries that follow say.
     fn join(&mut self, next: &Self) -> std::result::Result<(), Flaw> {
+        // Each part has checked its own order, so only the seam is left.
         if next.lower <= self.upper {
             return Err(Flaw { page: self.meta.data_pages, rule: "keys rise" });
         }
@@ -299,6 +304,7 @@ impl Sums {
             let follows = is_first || follows(self.meta.blob_bytes, start);
             self.blobs_follow &= next.blobs_follow && follows;
             self.blobs_start.get_or_insert(start);
+            // The sum of blobs is a place in their file, so the later part knows it.
             self.meta.blob_bytes = next.meta.blob_bytes;
         }
 
@@ -316,6 +322,7 @@ impl Sums {
             flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
         }
 
+        // Blobs stand in the order of their keys, from the start of their file.
         if !self.blobs_follow || self.blobs_start.is_some_and(|start| start > 0) {
             let rule = "the blobs do not follow each other in the order of their keys";
             flaws.push(Flaw { page: 0, rule });
@@ -340,6 +347,7 @@ pub(crate) fn misled(
     if run.entry_pages(entry_at.ordinal) != (entry_at.page, entry_at.pages) {
         return Some("the index section misplaces a page");
     }
+    // The hash is computed only if the run has a filter.
     let hash = || key_hash(meta.salt, entry_at.entry.key);
     if meta.purpose == Purpose::Level && !filter.contains(hash(), entry_at.entry.key) {
         return Some("the filter lacks a key");
@@ -352,6 +360,7 @@ pub(crate) fn misled(
 fn leads_to(run: &Run, key: &[u8], page: u32) -> bool {
     let mut location = run.locate(key);
     while let Some(found) = location {
+        // Candidates only go down, so a page below the wanted one ends the search.
         if found.page <= page {
             return found.page == page;
         }
@@ -428,6 +437,7 @@ impl<'a> Pages<'a> {
 
     /// The data pages of the key pages with these ordinals; `file` is that of the run.
     fn part(run: &Run, file: &'a dyn DiskFile, ordinals: Range<u32>) -> Self {
+        // A part begins with a key page, whatever overflow pages stand before it.
         let start = (run.entry_pages(ordinals.start).0, ordinals.start);
         let end = if ordinals.end < run.meta().key_pages {
             run.entry_pages(ordinals.end).0
@@ -467,6 +477,7 @@ impl<'a> Pages<'a> {
 
     /// Fills the chunk with this many pages, and with zeros for those that cannot be read.
     fn load_one_by_one(&mut self, first: u32, count: u32) -> Result<()> {
+        // One unreadable sector must not hide the other pages of the chunk.
         for (page, bytes) in (first..first + count).zip(self.chunk.chunks_exact_mut(PAGE_SIZE)) {
             match self.file.read_at(bytes, page_offset(page)) {
                 Err(error) if error.is_unreadable() => {
@@ -513,6 +524,7 @@ impl<'a> Pages<'a> {
         while page < self.end {
             bytes.copy_from_slice(self.load(page)?);
             let place = self.place(page);
+            // A page is checked with its own number, so a page in another place counts as damage.
             let layout = match PageLayout::parse(&bytes, place) {
                 Ok(layout) => layout,
                 Err(what) => {
@@ -530,12 +542,15 @@ impl<'a> Pages<'a> {
                 None => None,
                 Some(len) => {
                     let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
+                    // The length of the value tells how many overflow pages follow.
                     let overflow = overflow_pages(key_len, len);
                     match self.large_value(page, overflow, &layout, &bytes)? {
                         Ok(value) => Some((value, overflow)),
                         Err(what) => {
                             visit(Step::Damage(self.reason(what)))?;
                             orphans = true;
+                            // The entry goes on at the damaged page, so the walk goes on behind
+                            // that page.
                             page = what.page.max(page) + 1;
                             continue;
                         }
@@ -549,6 +564,7 @@ impl<'a> Pages<'a> {
                 key.extend_from_slice(layout.prefix(&bytes));
                 key.extend_from_slice(layout.suffix(&bytes, index));
 
+                // Keys must rise across pages too.
                 if previous.as_ref().is_some_and(|previous| *previous >= key) {
                     let expected = index as u64 + 1;
                     let found = index as u64;
@@ -583,6 +599,7 @@ impl<'a> Pages<'a> {
         layout: &PageLayout,
         bytes: &[u8],
     ) -> Result<std::result::Result<Vec<u8>, Corrupt>> {
+        // The length comes from the page, so the pages that it asks for may not be there.
         if self.end - page - 1 < overflow {
             return Ok(Err(Corrupt {
                 page,

@@ -94,6 +94,7 @@ impl Prefetcher {
     ) -> Result<Option<u64>> {
         let mut state = lock(&self.state);
         let PrefetchState { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
+        // The limit bounds the memory of all reads ahead of one cursor.
         if *under_way + bytes > self.bytes_max {
             return Ok(None);
         }
@@ -101,6 +102,7 @@ impl Prefetcher {
         let Some(file) = file()? else { return Ok(None) };
         let (queue, _) = match queue {
             Some(queue) => queue,
+            // A queue may hold a descriptor, so it needs a permit, as an open file does.
             None => {
                 let Some(permit) = self.handles.permit(self.permits_max)? else { return Ok(None) };
                 queue.insert((self.handles.disk().queue(DEPTH)?, permit))
@@ -110,6 +112,7 @@ impl Prefetcher {
         let tag = *next_tag;
         *next_tag += 1;
         *under_way += bytes;
+        // Buffers of one size are used again, which spares zeroing them.
         let at = spare.iter().position(|buffer| buffer.len() == bytes);
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
         let direction = Direction::Read;
@@ -144,6 +147,7 @@ impl Prefetcher {
         let PrefetchState { queue, arrived, bytes, .. } = &mut *state;
         let Some((reads, _)) = queue else { unreachable!("begun before") };
 
+        // All reads that are done are taken in first, so that `was_late` tells of real waits only.
         while let Some(done) = reads.poll() {
             arrived.push(done);
         }
@@ -165,6 +169,7 @@ impl Prefetcher {
 
         debug_assert!(buffer.len() <= *bytes, "each read is taken once");
         *bytes -= buffer.len();
+        // An error leaves the counts right, so that other reads go on.
         result?;
         Ok(Arrived { buffer, was_late })
     }

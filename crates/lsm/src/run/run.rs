@@ -209,6 +209,7 @@ impl RunMeta {
         let deletes = input.u64()?;
         let key_bytes = input.u64()?;
         let value_bytes = input.u64()?;
+        // Reserved bytes, which no version looks at.
         input.take(16)?;
 
         let meta = Self {
@@ -231,6 +232,7 @@ impl RunMeta {
             filter_directory_words: 0,
         };
 
+        // A footer of version 1 is that of a Bloom filter and ends here.
         if version == 1 {
             return Ok(Some(meta));
         }
@@ -265,6 +267,7 @@ impl RunMeta {
         }
 
         let version = input.u32().unwrap_or_default();
+        // The identity is read before it can be trusted: the checksum needs it.
         let mut peek = input.clone();
         let identity = peek.u32().and_then(|_| peek.u64()).unwrap_or_default();
         decode_payload(page, PageAddress { identity, page: number }, PageKind::Footer, 0)
@@ -287,6 +290,7 @@ impl RunMeta {
                 .map_err(|what| Error::corrupt(path, Corrupt { page: number, ..what }))?;
         }
 
+        // The filter takes as many pages as its words need.
         let words = meta.filter_shape().words();
         if words.div_ceil(FILTER_WORDS_PER_PAGE as u64) != u64::from(meta.filter_pages) {
             return Err(broken("filter_pages", words, u64::from(meta.filter_pages)));
@@ -373,6 +377,7 @@ impl PageMap {
 
     fn encode(&self, out: &mut Writer) {
         out.u32(self.large.len() as u32);
+        // Each large entry is stored with its own number of overflow pages, not with the sum.
         let mut before = 0;
         for entry in &self.large {
             out.u32(entry.ordinal).u32(entry.overflow_before_next - before);
@@ -387,6 +392,8 @@ impl PageMap {
         let count = input.u32()?;
         let mut map = Self::default();
         for _ in 0..count {
+            // Counts come from the file: a map that does not fit the footer would send readers
+            // astray.
             let ordinal = input.u32()?;
             let overflow = input.u32()?;
             let rising = map.large.last().is_none_or(|last| last.ordinal < ordinal);
@@ -402,6 +409,7 @@ impl PageMap {
             map.push(ordinal, overflow);
         }
 
+        // All data pages that are not key pages are overflow pages.
         Ok((map.overflow_total() == meta.data_pages - meta.key_pages).then_some(map))
     }
 
@@ -511,6 +519,7 @@ impl FilterCell {
 impl Drop for FilterCell {
     fn drop(&mut self) {
         let filter = std::mem::replace(&mut *self.write(), Arc::new(Filter::nothing()));
+        // A large filter is freed by the reclaimer, so that no caller waits for it.
         let bytes = filter.memory_bytes();
         self.set.reclaimer().reclaim(filter, bytes);
     }
@@ -536,6 +545,7 @@ impl Gauge {
             is_unread: AtomicBool::new(false),
             index_bytes: index_bytes as u64,
         };
+        // The sums count a run once, however many views of it there are.
         gauge.for_each(|sum, value| sum.fetch_add(value, Ordering::Relaxed));
         gauge
     }
@@ -578,6 +588,7 @@ impl Run {
         filter: Filter,
         section: IndexSection,
     ) -> Self {
+        // The size decides whether the file is removed at once or by the reclaimer.
         handle.note_bytes(meta.file_bytes());
         debug_assert!(section.min_key <= section.max_key, "keys rise");
         let index_bytes = section.index.memory_bytes();
@@ -680,6 +691,7 @@ impl Run {
         access: Access,
     ) -> Result<Self> {
         let run = Self::open_with(set, number, access, WithFilter::No)?;
+        // The next caller that knows its budget reads the filter.
         run.gauge.is_unread.store(true, Ordering::Release);
         Ok(run)
     }
@@ -716,6 +728,7 @@ impl Run {
 
     /// Makes the bytes of its files durable, once.
     pub(crate) fn sync(&self) -> Result<()> {
+        // Either mode may have written bytes, so both files are synced.
         let files = [Some(&self.file), self.other.as_ref(), self.blobs.as_ref()];
         files.into_iter().flatten().try_for_each(|file| file.sync())?;
         self.handle.note_synced();
@@ -790,6 +803,7 @@ impl Run {
     /// Nothing happens if it does not lead there: another thread has reduced it in another way
     /// meanwhile.
     pub(crate) fn reduce_filter(&self, part: FilterPortion) -> usize {
+        // The lock keeps the filter from changing between the look and the reduction.
         let mut filter = self.filter.write();
         if !filter.kept().leads_to(part) {
             return 0;

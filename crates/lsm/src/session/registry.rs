@@ -136,6 +136,7 @@ impl Registry {
     /// Names of the snapshots, sorted.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let state = self.state()?;
+        // A reserved name has no snapshot yet.
         let seen = state.names.iter().filter(|(_, stored)| !matches!(stored, Stored::Reserved));
         Ok(seen.map(|(name, _)| name.clone()).collect())
     }
@@ -214,6 +215,7 @@ impl Registry {
         let mut state = self.state()?;
         state.find(from)?;
         state.check_free(to)?;
+        // The registry follows the disk: a name changes only after the file has its new name.
         rename()?;
         if let Some(stored) = state.names.remove(from) {
             let before = state.names.insert(to.to_owned(), stored);
@@ -226,6 +228,7 @@ impl Registry {
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
+        // Operations under way hold the files of snapshots.
         while state.under_way > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -475,6 +475,7 @@ impl OpenOptions {
     /// A stored configuration with what is given here.
     fn over(&self, stored: &TableConfig) -> Result<TableConfig> {
         let mut config = stored.clone();
+        // A memory budget rules these two options, so both go back to their defaults.
         if self.memory_budget.is_some() {
             let TableConfig { write_buffer, filter, .. } = TableConfig::default();
             let memory_budget = self.memory_budget;
@@ -570,6 +571,7 @@ pub(crate) fn open(
         });
     }
 
+    // A snapshot stores only the name of the operator.
     meta.config.merge_operator =
         resolve_of(name.as_str(), &meta.resolve, options.merge_operator.as_ref())?;
     meta.config = options.over(&meta.config)?;
@@ -770,6 +772,7 @@ fn restore_levels(
 
     let mut levels = Vec::new();
     for (at, level, mut runs) in opened {
+        // The sources of a level end with its residents.
         let residents = runs.split_off(runs.len() - level.residents.len());
         let incoming = if let IncomingRef::Compaction(merge) = &level.incoming {
             let inputs = runs.into_iter().map(Input::Run).collect();

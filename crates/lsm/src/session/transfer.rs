@@ -288,6 +288,7 @@ impl Copier<'_> {
         }
 
         items.retain(|number, _| !there.contains_key(number));
+        // A copier may copy several snapshots, so bytes already done stay in the total.
         self.total_bytes =
             self.done_bytes + items.values().map(|item| self.work_bytes(item)).sum::<u64>();
 
@@ -319,6 +320,7 @@ impl Copier<'_> {
     ) -> Result<Item<'b>> {
         let file = self.open(&self.from.path(wanted.number))?;
         let footer = read_meta(file.path(), file.as_ref())?;
+        // The file must be the very run that the snapshot means before anything is copied.
         snapshot::check_footer(file.path(), &footer, wanted)?;
 
         if footer.blob_bytes > 0 {
@@ -384,6 +386,7 @@ impl Copier<'_> {
         let RunMeta { identity, data_pages, .. } = item.footer;
 
         let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
+        // An import takes in foreign files, so it checks their entries on the same way.
         if self.checks_entries {
             self.check_entries(item, way.source, &mut |first, bytes| {
                 Ok(target.write_at(bytes, page_offset(first))?)
@@ -436,14 +439,17 @@ impl Copier<'_> {
             let pages = met.page + met.pages;
             let bytes = page_offset(pages - told_pages) + u64::from(blob.len);
             told_pages = pages;
+            // Entries on one page move the progress once.
             if bytes > 0 { self.tick(bytes) } else { Ok(()) }
         })?;
 
+        // No run is without entries, so the source is damaged.
         let Some(built) = builder.finish()? else {
             let what = Corrupt::rule("entries", sums.meta.entries, 0);
             return Err(Error::corrupt(source.path(), what));
         };
 
+        // The bytes are durable before a snapshot names the run.
         built.sync()?;
         self.report.files_rebuilt += files_of(built.meta());
         self.keep(self.to.files().attach(built.number()), built.meta());

@@ -93,12 +93,16 @@ impl BulkLoader {
             return Ok(());
         }
 
+        // A range deletion applies to everything loaded before it, so such a batch is added in
+        // steps.
         if batch.iter().any(|(_, update)| is_range(update)) {
             return self.add_with_ranges(batch);
         }
         let weight = room.weight_bytes() + blob_bytes as u64;
         self.merge_groups()?;
 
+        // If the batch does not fit beside the buffer, the buffer is written first, so that a
+        // failure can be undone in memory.
         if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
             self.flush()?;
         }
@@ -107,6 +111,7 @@ impl BulkLoader {
 
     /// Adds a batch in which ranges are deleted, or nothing of it.
     fn add_with_ranges<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        // The run under way must be among the tiers before they are copied for an undo.
         self.settle()?;
         let before = (self.buffer.clone(), self.tiers.clone(), self.written_bytes);
 
@@ -115,6 +120,7 @@ impl BulkLoader {
             if !is_range(&part[0].1) {
                 return self.write_batch(part);
             }
+            // Masks cover whole runs, so the run under way must be finished.
             self.settle()?;
             for (from, update) in part {
                 let Update::DeleteRange(end) = *update else { continue };
@@ -155,6 +161,8 @@ impl BulkLoader {
     /// in memory but what is on its way to becoming a run.
     fn add_in_parts<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.settle()?;
+        // Until the batch is in, runs are only added to the newest tier, so a failure cuts that
+        // tier back.
         let runs = self.tiers.first().map_or(0, Vec::len);
         let written_bytes = self.written_bytes;
 
@@ -187,6 +195,7 @@ impl BulkLoader {
             let (_, value, blob) = update.parts();
             let bytes = key.as_ref().len() + value.len() + blob.map_or(0, <[u8]>::len);
             let own = bytes as u64 + ENTRY_OVERHEAD_BYTES;
+            // An entry above the limit is a part of its own.
             if weight + own > limit && at > start {
                 parts.push(&batch[start..at]);
                 (start, weight) = (at, 0);
@@ -233,6 +242,7 @@ impl BulkLoader {
         let buffer = std::mem::take(&mut self.buffer);
         let compaction = self.begin_merge(vec![Input::Buffer(buffer)]);
         if self.config.compaction_thread == CompactionThread::Background {
+            // No update paces this merge, so the thread may go on to its end.
             compaction.requested.store(u64::MAX, Ordering::Release);
             self.session.worker().advance(&compaction);
         }
@@ -257,6 +267,8 @@ impl BulkLoader {
                 tier += 1;
                 continue;
             };
+            // The oldest runs of a tier go together, so that the order of arrival is kept across
+            // tiers.
             let run = self.begin_merge(newest_first(oldest)).finish()?;
             self.tiers[tier].drain(..FAN_IN);
             self.add_run(tier + 1, run);
@@ -302,6 +314,7 @@ impl BulkLoader {
         self.flush()?;
         self.settle()?;
         self.merge_groups()?;
+        // A higher tier holds older runs, so tiers come in their order.
         let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
 
         let context = CompactionEnv {
@@ -313,6 +326,7 @@ impl BulkLoader {
 
         let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
         let level = context.last_level_of(weight);
+        // The output is the whole table, so it keeps no deletions.
         let spec = context.spec(inputs, (level, level), true, &TableMemory::default());
 
         let compaction = Compaction::new(self.session.files(), spec);
@@ -331,6 +345,7 @@ impl BulkLoader {
 
         let mut tree = Levels { written_bytes: self.written_bytes, ..Levels::default() };
         if let Some(run) = compaction.finish()? {
+            // The budget is checked only now: the size of the index depends on the keys.
             if let Some(budget) = self.config.memory_budget {
                 let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);
                 check_budget(budget, least, "for a table of this size")?;

@@ -118,6 +118,7 @@ pub(crate) fn export(
     let mut blob_bytes = 0;
     while let Some(record) = cursor.next_ref()? {
         let blob = record.blob();
+        // While no batch is under way, an entry without a blob goes out uncopied.
         if blob.is_none() && records.is_empty() {
             output.put_entry(record.key, record.value, None)?;
             continue;
@@ -154,6 +155,7 @@ impl<R: Read> Input<R> {
 
     /// The next `len` bytes, or fewer at the end of the stream. What is not there takes no memory.
     fn up_to(&mut self, len: u64) -> Result<Vec<u8>> {
+        // The length may be damaged, so no memory is allocated for bytes that have not come.
         let mut bytes = Vec::new();
         self.input.by_ref().take(len).read_to_end(&mut bytes).map_err(stream)?;
         self.offset += bytes.len() as u64;
@@ -209,6 +211,7 @@ pub(crate) fn import(
     while !has_ended {
         let mut batch = Vec::new();
         let mut bytes = 0;
+        // Both limits bound the memory that a hostile stream can take.
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
             let Some(entry) = next_entry(&mut input, last.as_deref())? else {
                 has_ended = true;
@@ -231,6 +234,7 @@ pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
 
     let malformed =
         |offset, reason: &str| Err(Error::CanonicalMalformed { offset, reason: reason.to_owned() });
+    // The trailer must not overlap the header.
     let Some(end) = bytes.checked_sub(END_BYTES).filter(|&end| end >= HEAD_BYTES) else {
         return malformed(bytes, "it ends early");
     };
@@ -271,16 +275,19 @@ fn next_entry(input: &mut Input<impl Read>, last: Option<&[u8]>) -> Result<Optio
     }
 
     if tag != TAG_ENTRY && tag != TAG_ENTRY_WITH_BLOB {
+        // The fault is at the tag, which has been passed.
         input.offset -= 1;
         return input.malformed(format!("unknown tag {tag}"));
     }
 
     let key_len = u32::from_le_bytes(input.array()?);
+    // Only the limit of keys is checked here: the table refuses values that are too long.
     if key_len as usize > KEY_BYTES_MAX {
         return input.malformed(format!("a key of {key_len} bytes; the limit is {KEY_BYTES_MAX}"));
     }
 
     let key = input.bytes(key_len)?;
+    // An export has each key once and in order.
     if last.is_some_and(|last| last >= key.as_slice()) {
         return input.malformed("the key is not above the one before it");
     }
@@ -303,6 +310,7 @@ fn check_end(mut input: Input<impl Read>, digest: StateDigest) -> Result<Canonic
         return Err(Error::CanonicalDigestMismatch { expected, found });
     }
 
+    // The digest would not cover bytes behind the end.
     if !input.up_to(1)?.is_empty() {
         return input.malformed("bytes after the end");
     }

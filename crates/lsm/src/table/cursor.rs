@@ -98,9 +98,13 @@ impl Readers {
     /// Goes to the next live entry that has not been given; false at the end.
     fn settle(&mut self) -> Result<bool> {
         self.merge.load()?;
+        // The step past the given entry comes only now: until this call the caller may borrow the
+        // entry.
         if std::mem::take(&mut self.is_passed) {
             self.merge.advance()?;
         }
+        // A deletion hides older entries of its key, which the merge has passed over, and is not
+        // shown.
         while let Some(kind) = self.merge.kind() {
             if kind != Kind::Delete {
                 return Ok(true);
@@ -230,7 +234,9 @@ impl Cursor {
         resolve: MergeOperator,
     ) -> Self {
         let mut view = tree.sources();
+        // The memtable is the newest source, so it comes first.
         view.buffers.insert(0, tree.buffer.clone());
+        // Sources outside the range are let go of, so that their files can be removed.
         view.narrow(&range);
         Self {
             readers: None,
@@ -292,6 +298,7 @@ impl Cursor {
 
     /// Reads unless an earlier read has failed, and remembers a failure.
     fn attempt<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        // A later read must not make a broken scan look complete.
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -313,6 +320,7 @@ impl Cursor {
     }
 
     fn try_read(&mut self, order: Order, pass: bool) -> Result<bool> {
+        // Readers go in one direction only, so a turn opens others at the gap.
         if let Some(readers) = &self.readers
             && readers.order != order
         {
@@ -361,6 +369,8 @@ impl Cursor {
 
         if let Some(record) = &record {
             debug_assert!(!self.range.is_above(&record.key), "an entry is given once");
+            // The range ends below this entry from now on, so that neither end gives the entry
+            // again.
             self.range.to = Bound::Excluded(record.key.clone());
             self.is_shortened = true;
         }
@@ -405,6 +415,8 @@ impl Cursor {
         self.tell_read(count);
         let mut taken = Vec::new();
         while taken.len() < count {
+            // An entry that is not wanted stays behind the gap, so it is passed only after the
+            // look.
             let Some(record) = self.read_ref(order, false)?.filter(&mut is_wanted) else { break };
             taken.push(record.to_record());
             if let Some(readers) = &mut self.readers {

@@ -65,6 +65,7 @@ impl View {
             (0..suspects.len()).filter(|&at| place(&mut suspects[at]).is_none()).collect();
         let keys: Vec<&[u8]> = unknown.iter().map(|&at| suspects[at].key.as_slice()).collect();
 
+        // A diff looks up each suspect once, so the page cache of the table is left alone.
         let context = LookupEnv {
             cache: None,
             salt: session.salt(),
@@ -166,6 +167,7 @@ impl Diff {
         newer: (&Levels, &TableConfig),
     ) -> Self {
         let mut sources = [older, newer].map(|(tree, _)| {
+            // The memtable is the newest source of its table.
             let mut all = tree.sources();
             all.buffers.insert(0, tree.buffer.clone());
             all
@@ -212,6 +214,7 @@ impl Diff {
     fn read(&mut self) -> Result<Option<Change>> {
         self.session.check_open()?;
         event!(TRACE, "diff.read", self.session.dir(), cursor = self.session.id());
+        // Suspects may all turn out equal, so one gathering may give no change.
         while self.ready.is_empty() {
             if !self.gather()? {
                 return Ok(None);
@@ -235,6 +238,7 @@ impl Diff {
             Change { key, old: looked_up(old), new: looked_up(new) }
         });
 
+        // Values are compared before blobs: only blobs need reads.
         let mut changes: Vec<Change> = both.filter(Change::may_be_one).collect();
         let are_same = same_blobs(&self.session, &changes)?;
         let mut are_same = are_same.into_iter();
@@ -262,6 +266,8 @@ impl Diff {
 
             let old = Part::of(older, &key, *is_everything);
             let new = Part::of(newer, &key, *is_everything);
+            // If the newer layers amount to the same for a key, the tables do: all older layers are
+            // shared.
             if !are_same(old.as_ref(), new.as_ref()) {
                 let part_bytes = |part: &Part<'_>| part.value.len();
                 bytes +=
@@ -326,6 +332,7 @@ fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
 
         let mut places = Vec::new();
         let mut bytes = 0;
+        // The limit bounds the memory of blobs that are compared side by side.
         while bytes < BLOB_BYTES_MAX
             && let Some((at, change)) = open.next()
         {

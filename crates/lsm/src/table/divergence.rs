@@ -99,6 +99,7 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
         }
     }
 
+    // Runs are older than all parts of the memtable.
     layers.extend(sources.runs.iter().cloned().map(Layer::Run));
     if let Some(union) = &sources.union {
         // Their keys follow each other, so any order will do.
@@ -114,6 +115,7 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
 /// Whether two unions are made of the same and have got equally far, so that what is not in their
 /// slices is the same. The depth of the recursion is that of unions of unions.
 fn are_same_unions(one: &UnionSources, other: &UnionSources) -> bool {
+    // Unions that got equally far over the same tables have equal rests.
     let are_same = |(one, other): (&Sources, &Sources)| {
         let one = layers_of(one);
         let other = layers_of(other);
@@ -146,6 +148,7 @@ fn runs_in(layers: &[Layer]) -> impl Iterator<Item = &Arc<Run>> {
 fn inputs_of(run: &Run, there: &Runs) -> Option<Vec<Arc<Run>>> {
     let inputs = run.origin()?.inputs.iter();
     let found = inputs.map(|(number, mask, input)| {
+        // Any view of the run serves: masks are put on below.
         let any_mask = there.range((*number, Mask::default())..).next();
         let known = any_mask.filter(|((found, _), _)| found == number).map(|(_, run)| run);
         let input = known.cloned().or_else(|| input.upgrade())?;
@@ -157,6 +160,7 @@ fn inputs_of(run: &Run, there: &Runs) -> Option<Vec<Arc<Run>>> {
 /// Some runs, and what they were merged from, as far as it is there.
 fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) -> Runs {
     let mut all = Runs::new();
+    // A run may be reached on several ways, and is followed once.
     let mut rest: Vec<_> = runs.cloned().collect();
     while let Some(run) = rest.pop() {
         all.entry(place_of(&run)).or_insert_with(|| {
@@ -171,12 +175,14 @@ fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) ->
 /// `others`.
 fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
     let mut traced = Vec::with_capacity(layers.len());
+    // Layers are taken from the end, so the newest one must stand there.
     let mut rest = layers;
     rest.reverse();
 
     while let Some(layer) = rest.pop() {
         let inputs = match &layer {
             Layer::Run(run) if !others.contains_key(&place_of(run)) => {
+                // A run that dropped deletions stands for its inputs only if nothing is older.
                 let is_right = run.origin().is_some_and(|of| rest.is_empty() || !of.is_oldest);
                 inputs_of(run, there).filter(|_| is_right)
             }
@@ -200,6 +206,7 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
 /// The layers of two tables, with runs of the one replaced by what they were merged from where the
 /// other has that.
 fn trace(older: Vec<Layer>, newer: Vec<Layer>) -> (Vec<Layer>, Vec<Layer>) {
+    // Runs of either table may be inputs of runs of the other.
     let runs = runs_in(&older).chain(runs_in(&newer));
     let there: Runs = runs.map(|run| (place_of(run), Arc::clone(run))).collect();
     let of_older = with_ancestors(runs_in(&older), &there);
@@ -220,6 +227,8 @@ impl Difference {
     /// Divergence of two tables of one session that have the same merge operator.
     pub(crate) fn new(older: Vec<Layer>, newer: Vec<Layer>) -> Self {
         let (mut older, mut newer) = trace(older, newer);
+        // The newest shared layer ends the difference: whatever is older amounts to the same in
+        // both.
         let shared = older.iter().enumerate().find_map(|(at, layer)| {
             Some((at, newer.iter().position(|other| layer.is_same(other))?))
         });

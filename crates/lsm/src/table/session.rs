@@ -183,6 +183,7 @@ impl Session {
         if options.create_dir {
             make_dir(disk.as_ref(), dir)?;
         }
+        // A random salt keeps callers from choosing keys whose hashes collide.
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
         let inner = SessionInner::open(disk, dir, salt, options.open_files_max, reserve)?;
         event!(DEBUG, "session.opened", dir);
@@ -273,6 +274,7 @@ impl Session {
     /// [`Table::supply_union_credits`].
     pub fn union(&self, tables: &[&Table]) -> Result<Table> {
         let mut table = self.incremental_union(tables)?;
+        // No union has as many entries as these credits, so the whole debt is paid.
         table.supply_union_credits(u64::MAX)?;
         Ok(table)
     }

@@ -477,6 +477,8 @@ impl Table {
         }
         let tries_upserts = self.tries_upserts(batch, room.bytes as u64);
         debug_assert!(shares == Shares::InCall || !tries_upserts, "a batch that reads is slow");
+        // An update ends the validity of blob references given out before, so the anchor lets go of
+        // their sources.
         self.anchor = Arc::default();
         self.make_room_to_write();
 
@@ -507,6 +509,7 @@ impl Table {
             }
         }
 
+        // `merge_ahead` assumes that the next batch takes as many ticks as this one.
         self.batch_ticks = self.tree.now(&self.context()).saturating_sub(ticks);
         let time = self.took(start);
         self.count(|counters| {
@@ -546,6 +549,7 @@ impl Table {
         self.make_room_to_write();
         let (room, _) = check_batch(batch)?;
         self.value_room.note(room.bytes as u64);
+        // Replayed updates pass no time, so `set_time` restores this moment at the end.
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.merge_operator)?;
 
@@ -561,6 +565,7 @@ impl Table {
         if flush_at.is_some_and(|bytes| self.tree.buffer.weight_bytes() >= bytes)
             && self.tree.is_full(&self.context())
         {
+            // The flush schedules new compactions, so the next update looks for due work again.
             self.tree = self.flush()?;
             self.next_work = 0;
         } else {
@@ -620,6 +625,8 @@ impl Table {
     /// Makes the table what it was before a batch, the last thing that was done to it.
     pub(crate) fn take_back(&mut self, applied: Applied) {
         let Applied { mut undo, before } = applied;
+        // If a flush replaced the tree within the batch, the undo belongs to the tree before the
+        // flush.
         if let Some((tree, taken)) = before {
             self.tree = tree;
             self.limit_cache(&self.tree);
@@ -628,6 +635,8 @@ impl Table {
         if let Some(undo) = undo {
             self.tree.buffer.roll_back(&undo);
         }
+        // The schedule was made for the tree that has just gone, so the next update looks for due
+        // work.
         self.next_work = 0;
     }
 
@@ -637,6 +646,7 @@ impl Table {
         applied: &mut Applied,
         tries_upserts: bool,
     ) -> Result<()> {
+        // Below this size of the write buffer no work is due, so most updates skip the schedule.
         let mut next_size = 0;
         for (key, update) in batch {
             if let Update::Upsert(operand) = update
@@ -664,6 +674,7 @@ impl Table {
 
             let now = self.tree.now(&context);
             if now >= self.next_work {
+                // The flush comes first: the work below then includes what the flush makes due.
                 if now >= self.tree.next_flush() {
                     self.replace_tree(self.flush()?, applied);
                 }
@@ -710,6 +721,8 @@ impl Table {
     ) -> Result<bool> {
         let span = Span { from: from.to_vec(), end: end.map(<[u8]>::to_vec) };
         if !self.tree.has_room_for(&span) {
+            // Without room for another span, a range of few keys is deleted key by key, which needs
+            // no span.
             let keys = self.cursor_over(span.range())?.next_keys(MASKED_KEYS_MIN)?;
             if keys.len() < MASKED_KEYS_MIN {
                 for key in &keys {
@@ -728,6 +741,7 @@ impl Table {
     /// for.
     fn replace_tree(&mut self, next: Levels, Applied { undo, before }: &mut Applied) {
         let old = std::mem::replace(&mut self.tree, next);
+        // Only the first replacement in a batch keeps the old tree: `undo` belongs to that tree.
         *before = before.take().or(undo.take().map(|undo| (old, undo)));
     }
 
@@ -741,6 +755,7 @@ impl Table {
     /// Does a page of merge work that the next batch of updates will ask for, and says whether it
     /// could be done now; `None` if there is none.
     fn merge_ahead(&self) -> Result<Option<bool>> {
+        // The next batch of updates will ask for all work up to this moment.
         let soon = self.tree.now(&self.context()) + self.batch_ticks;
         let mut done = None;
         for ScheduledCompaction { compaction, .. } in
@@ -749,6 +764,7 @@ impl Table {
             if compaction.advance_unasked()? {
                 return Ok(Some(true));
             }
+            // Another caller holds this compaction, so the loop tries the next one.
             done = Some(false);
         }
         Ok(done)
@@ -757,6 +773,7 @@ impl Table {
     fn flush(&self) -> Result<Levels> {
         let context = self.context();
         let mut next = self.tree.flush(&context)?;
+        // The page cache gives way before the new tree is in use, so that both fit the budget.
         self.limit_cache(&next);
         if self.config.compaction_schedule == CompactionSchedule::OneShot {
             let with_flush_finished = next.with_flush_finished(&context);
@@ -864,6 +881,7 @@ impl Table {
         let start = self.clock();
         let id = self.session.id();
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
+        // While reads are in flight, the calling thread does merge work that updates will ask for.
         let ahead = MergeAhead { table: self, is_over: Cell::new(false) };
         let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
         let context = LookupEnv { idle, ..self.lookup_context() };
@@ -875,6 +893,7 @@ impl Table {
             counters.lookup_times.record(time);
         });
 
+        // Blob references stay readable until the next update: the anchor holds their files.
         if results.iter().any(|result| result.blob().is_some()) {
             lock(&self.anchor).keep(&results, &plan.buffers);
         }
@@ -899,11 +918,13 @@ impl Table {
         let id = self.session.id();
         event!(TRACE, "table.submit", self.session.dir(), table = id, count = keys.len());
         let context = self.lookup_context();
+        // The reads outlive this call, so the batch owns its keys.
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
         let call = self.session.register(Holder::Call);
         let resolve = self.config.merge_operator.clone();
         let counters = Arc::clone(&self.counters);
+        // The batch keeps the anchor of this moment, which a later update replaces in the table.
         let anchor = Arc::clone(&self.anchor);
 
         let conclude = Box::new(move |batch: Batch, keys: &[Vec<u8>]| {
@@ -933,6 +954,8 @@ impl Table {
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
     pub(crate) fn incremental_union(session: &Arc<SessionInner>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;
+        // The union takes the configuration of the last table, so every table is compared with the
+        // last.
         let Some(last) = tables.last() else { return Err(Error::UnionOfNothing) };
         for (at, table) in tables.iter().enumerate() {
             let differ = |what: &str| Error::TableUnionNotCompatible {
@@ -950,6 +973,7 @@ impl Table {
             }
         }
 
+        // A union of one table has nothing to merge, so a fork will do.
         if let [table] = tables {
             return table.fork();
         }
@@ -967,6 +991,7 @@ impl Table {
     #[must_use]
     pub fn remaining_union_debt(&self) -> u64 {
         event!(TRACE, "table.union_debt", self.session.dir(), table = self.session.id());
+        // A union that is not yet folded into the levels is unfinished, so its debt is at least 1.
         self.tree.union.as_ref().map_or(0, |union| union.debt().max(1))
     }
 
@@ -1011,6 +1036,7 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
+        // The fork itself has written nothing yet.
         let tree = Levels { written_bytes: 0, ..self.tree.clone() };
         let cache = self.cache.as_ref().map(CacheShare::share);
         let mut copy = Self::with_cache(session, tree, self.config.clone(), cache);

@@ -206,11 +206,13 @@ impl<'a> Leaves<'a> {
             Order::Ascending => left.next(),
             Order::Descending => left.next_back(),
         };
+        // The two ends of the iterator may have met.
         let Some(next) = next else { return };
 
         let mut below = path;
         below.extend(&[branch.token_at(next)]);
         let edge = Pending::Edge(below, branch.edge_at(next).to_edge());
+        // The other children go back first, so that this child comes next.
         self.push(order, Pending::Children(path, branch, left));
         self.push(order, edge);
     }
@@ -226,6 +228,7 @@ impl<'a> Leaves<'a> {
                         node: self.root,
                         what: "the empty address has a value".into(),
                     });
+                    // After an error the iterator ends.
                     if address.is_err() {
                         self.pending.clear();
                     }

@@ -257,6 +257,7 @@ impl<W: Write> Sink<W> {
         sink.put(&[SCHEME.len() as u8])?;
         sink.put(SCHEME.as_bytes())?;
         sink.put(&[kind])?;
+        // The header has a checksum of its own, so that damage is found before any value is read.
         sink.put_crc()?;
         sink.mark = sink.at;
         Ok(sink)
@@ -286,6 +287,7 @@ impl<W: Write> Sink<W> {
 
     /// Writes a tag or the length of an address, after a mark if one is due.
     pub(crate) fn put_tag(&mut self, tag: u8) -> Exchanged<()> {
+        // Marks with checksums bound how much damaged data a reader takes in.
         if self.at - self.mark >= MARK_BYTES {
             self.put(&[MARK_TAG])?;
             self.put_crc()?;
@@ -377,6 +379,7 @@ impl<R: Read> Source<R> {
 
     /// Reads the next bytes; allocates as they arrive, since a damaged length can be huge.
     fn bytes(&mut self, count: usize) -> Exchanged<Vec<u8>> {
+        // The length may be forged, so no memory is allocated for bytes that have not come.
         let mut bytes = Vec::new();
         let io = |source| ExchangeError::Io { at: self.at, source };
         (&mut self.input).take(count as u64).read_to_end(&mut bytes).map_err(io)?;
@@ -399,6 +402,7 @@ impl<R: Read> Source<R> {
 
     pub(crate) fn metadata(&mut self) -> Exchanged<Vec<u8>> {
         let len = usize::from(u16::from_le_bytes(self.array()?));
+        // No version has longer metadata, so a forged length is refused here.
         if len > VERSION_METADATA_BYTES_MAX {
             return self.damaged("metadata of a version is too long");
         }
@@ -446,6 +450,7 @@ impl<R: Read> Source<R> {
                 return self.damaged("length of an address");
             };
 
+            // Each address comes once and in order.
             if Prefix::from(address) <= last {
                 return self.damaged("addresses do not ascend");
             }

@@ -87,6 +87,7 @@ impl BlockFiles {
         for path in paths {
             let meta = std::fs::metadata(path).map_err(|source| unreadable(path, source))?;
             if !meta.is_dir() {
+                // The key of obfuscation stands beside the block files.
                 let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
                 let key = obfuscation_key(dir.unwrap_or(Path::new(".")))?;
                 files.push(BlockFile { path: path.clone(), size: meta.len(), key });
@@ -183,6 +184,7 @@ impl BlockFiles {
         let left = self.size(file) - offset;
 
         let mut frame = [0; FRAME_SIZE as usize + HEADER_SIZE];
+        // A record that is shorter than a header is cut off.
         let fits = left >= frame.len() as u64;
         if fits {
             self.read_at(file, offset, &mut frame)?;
@@ -226,15 +228,18 @@ impl BlockFiles {
             return Ok(Some(Error::Framing { path, offset, what }));
         };
 
+        // The block before may lie about its size, so that the garbage begins within it.
         let own_size = self.own_size(previous)?;
         let lying = own_size.filter(|&own| own != u64::from(previous.size));
         let searched_from = lying.map_or(offset, |_| previous.offset + FRAME_SIZE);
         let at_end = self.next_record(file, searched_from)?.is_none();
 
+        // A block of a wrong size is not to be applied.
         if lying.is_some() {
             found.pop();
         }
 
+        // At the end of a file the node may still have been writing.
         if at_end {
             let path = path.display();
             let offset = lying.map_or(offset, |_| previous.offset);

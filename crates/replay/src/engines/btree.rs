@@ -149,6 +149,7 @@ impl Btree {
     /// # Errors
     /// Those of [`open`](Self::open).
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        // A directory with other files must not become an index.
         if !inspect::is_index(disk.as_ref(), dir)? {
             refuse_foreign(disk.as_ref(), dir)?;
             if let Some(parent) = dir.parent() {
@@ -165,6 +166,7 @@ impl Btree {
             saved: Mutex::new(Vec::new()),
         };
 
+        // New tables get numbers above those of all snapshots.
         let newest = shared.snapshots()?.into_iter().map(|(_, table, _)| table).max();
         shared.next.store(newest.unwrap_or(0) + 1, Ordering::Relaxed);
         Ok(Self(Arc::new(shared)))
@@ -176,6 +178,7 @@ fn refuse_foreign(disk: &dyn Disk, dir: &Path) -> Result<()> {
     if disk.kind(dir).map_err(Error::from)?.is_none() {
         return Ok(());
     }
+    // An interrupted creation leaves these.
     let is_ours = |name: &str| ["lock", "log", "readers", "tree.tmp"].contains(&name);
     let entries = disk.list(dir).map_err(Error::from)?;
 
@@ -194,6 +197,7 @@ impl Shared {
     /// Returns names, tables and labels of all snapshots.
     fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
         let mut snapshots = Vec::new();
+        // The keys of table 0 are the names of snapshots.
         let mut cursor = self.index.prefix(&[0; 4])?;
         while let Some((key, value)) = cursor.next_ref()? {
             let text = |bytes: &[u8]| {

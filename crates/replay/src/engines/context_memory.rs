@@ -43,6 +43,7 @@ impl MemoryContexts {
 
 /// The hash that stands for the commit of this number.
 fn hash_of(number: usize) -> CommitHash {
+    // Hashes are numbers: this engine only has to tell commits apart.
     let mut hash = [0; HASH_BYTES];
     hash[..8].copy_from_slice(&(number as u64).to_le_bytes());
     CommitHash(hash)
@@ -64,6 +65,7 @@ impl ContextEngine for MemoryContexts {
     fn checkout(&self, commit: &CommitHash) -> Result<Option<Box<dyn Context>>> {
         let number = commit.0.first_chunk().map_or(u64::MAX, |number| u64::from_le_bytes(*number));
         let commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        // A hash must not find a commit by its first bytes alone.
         let tree = commits.get(number as usize).filter(|_| hash_of(number as usize) == *commit);
         Ok(tree.map(|tree| self.context(Arc::clone(tree))))
     }
@@ -83,12 +85,14 @@ impl MemoryContext {
     /// Makes room for something at `path`: nothing is below it, and no value in place of a
     /// directory above it.
     fn make_room(&mut self, path: &Path) {
+        // A value takes the place of everything below it, and of values on its way.
         let mut gone: Vec<Path> = self.below(path).map(|(at, _)| at.clone()).collect();
         let above = (0..path.len()).map(|count| path[..count].to_vec());
         gone.extend(above.filter(|at| self.tree.contains_key(at)));
         if gone.is_empty() {
             return;
         }
+        // Other contexts may share the tree, so it is copied only if something goes.
         let tree = Arc::make_mut(&mut self.tree);
         for at in &gone {
             tree.remove(at);

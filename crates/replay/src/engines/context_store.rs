@@ -78,6 +78,7 @@ pub fn open_or_create(disk: &Arc<dyn Disk>, dir: &Path, settings: Settings) -> R
         }
     }
 
+    // Only the parent is made here: creating the store makes its directory.
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
     }
@@ -133,6 +134,7 @@ impl StoredContext {
     /// # Errors
     /// Those of [`Context::commit`].
     pub fn commit_to(&mut self, branch: &[u8], info: &CommitInfo<'_>) -> Result<CommitHash> {
+        // The branch gives the parent.
         self.context.set_parents(Vec::new());
         let CommitInfo { date, author, message } = *info;
         let hash = self.store.commit_to(branch, &self.context, &Meta { date, author, message })?;
@@ -146,6 +148,7 @@ impl StoredContext {
     /// Those of the store.
     pub fn flush(&mut self) -> Result<()> {
         self.store.flush(self.context.tree())?;
+        // Parts that were flushed are read again when they are needed.
         self.context.clear();
         Ok(())
     }
@@ -184,6 +187,7 @@ impl ContextEngine for ContextStore {
 
 /// Calls `work` with the steps of a path.
 fn with_steps<T>(path: Steps<'_>, work: impl FnOnce(&[&[u8]]) -> T) -> T {
+    // Short paths need no allocation.
     if path.count() > NEAR_STEPS {
         return work(&path.iter().collect::<Vec<_>>());
     }

@@ -128,6 +128,7 @@ impl DatabaseTables {
     /// call; [`EngineError::Refused`] if the directory is something else, which is left as it is.
     pub fn open(kind: Kind, dir: &Path) -> Result<Self> {
         let disk = RealDisk::auto();
+        // A directory with other files must not become a store.
         refuse_foreign(disk.as_ref(), kind, dir)?;
         let path = dir.join(DATABASE);
         let Some(path) = path.to_str() else {
@@ -135,6 +136,7 @@ impl DatabaseTables {
         };
 
         create_dirs(disk.as_ref(), dir).map_err(of_disk)?;
+        // The lock keeps out other processes, whatever the database itself allows.
         let lock = disk.lock(&dir.join(LOCK)).map_err(of_disk)?;
         let url = format!("{}:{path}", kind.name());
         let options = kv::OpenOptions::default().durability(Durability::Each);
@@ -147,6 +149,7 @@ impl DatabaseTables {
             saved: Mutex::new(Vec::new()),
             _lock: lock,
         };
+        // New tables get numbers above those of all snapshots.
         let newest = shared.snapshots()?.into_iter().map(|(_, table, _)| table).max();
         shared.next.store(newest.unwrap_or(0) + 1, Ordering::Relaxed);
 
@@ -195,6 +198,7 @@ impl Shared {
 
         let mut snapshots = Vec::new();
         while let Some((key, value)) = cursor.next()? {
+            // The keys of table 0 are the names of snapshots.
             let Some(name) = key.strip_prefix(&[0; KEY_START]) else { break };
             let text = |bytes: &[u8]| {
                 String::from_utf8(bytes.to_vec())
@@ -210,6 +214,7 @@ impl Shared {
 
     /// Removes all entries of a table, a bounded number in each transaction.
     fn remove_all(&self, table: u32) -> Result<()> {
+        // A table goes in chunks, so that no transaction grows without bound.
         loop {
             let reader = self.database.reader()?;
             let mut stored = StoredEntries::new(reader, table, &[])?;
@@ -219,6 +224,7 @@ impl Shared {
             {
                 keys.push(stored_key(table, &key));
             }
+            // The reader goes before the writer begins.
             drop(stored);
             if keys.is_empty() {
                 return Ok(());
@@ -234,6 +240,7 @@ impl Shared {
 
     /// Writes the changes of saved tables, and their names in place of older names.
     fn write(&self, saved: &[Saved]) -> Result<()> {
+        // A table has one snapshot, so older ones go in the same transaction.
         let older = self.snapshots()?;
         let mut writer = self.database.writer()?;
         for Saved { name, label, table, changes } in saved {

@@ -42,6 +42,7 @@ fn change_bytes((key, value): (&Vec<u8>, &Option<Vec<u8>>)) -> usize {
 pub(super) fn add(changes: &mut Changes, change: &Change<'_>) -> (usize, usize) {
     let key = change.key.to_vec();
     let value = change.value.map(<[u8]>::to_vec);
+    // An older change of the key no longer counts.
     let old = changes.get_key_value(&key).map_or(0, change_bytes);
     let new = change_bytes((&key, &value));
     changes.insert(key, value);

@@ -159,6 +159,7 @@ pub fn replay(
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
     let mut trace = Operations::open(input)?;
+    // Only an engine with Tezos hashes can give the recorded hashes.
     let compares_hashes = engine.has_tezos_hashes() && !options.ignores_hashes;
     let mut replay = Replay::new(engine, compares_hashes);
     let start = Instant::now();
@@ -176,6 +177,7 @@ pub fn replay(
             Err(error) => return Err(error.into()),
         };
 
+        // A commit ends a block of the trace.
         let is_commit = matches!(operation, Operation::Commit { .. });
         replay.apply(&operation)?;
         replay.row += 1;
@@ -217,6 +219,7 @@ impl<'e> Replay<'e> {
 
     /// Collects old commits if it is time to.
     fn collect(&mut self, collection: Option<Collection>) -> Result<()> {
+        // `every` may be 0, and then means every block.
         let is_due = |collection: &Collection| self.block().is_multiple_of(collection.every.max(1));
         if let Some(Collection { distance, .. }) = collection.filter(is_due) {
             let start = Instant::now();
@@ -249,11 +252,14 @@ impl<'e> Replay<'e> {
             }
             Operation::Commit { hash, date, message, parents, context } => {
                 let info = CommitInfo { date, author: AUTHOR, message };
+                // Parents are named as they were recorded; the engine may have given them other
+                // hashes.
                 let mut ours = Vec::new();
                 for parent in parents.items() {
                     ours.push(self.commit_of(parent.value)?);
                 }
                 self.commit(hash, (&info, &ours), context)?;
+                // Parents are forgotten only after the commit has used them.
                 for parent in parents.items().filter(|parent| parent.is_last) {
                     self.commits.remove(&parent.value);
                 }
@@ -298,6 +304,7 @@ impl<'e> Replay<'e> {
 
     /// The context `from`, which is there.
     fn context(&mut self, from: ContextId) -> Result<&mut Box<dyn Context>> {
+        // No operation of a trace makes the empty context.
         if from == EMPTY && !self.contexts.contains_key(&EMPTY) {
             self.contexts.insert(EMPTY, self.engine.empty());
         }
@@ -308,6 +315,7 @@ impl<'e> Replay<'e> {
     /// Returns the context `from` to be changed: itself after its last use, otherwise a fork.
     fn take(&mut self, from: Scoped<ContextId>) -> Result<Box<dyn Context>> {
         let context = self.context(from.value)?;
+        // A context that is used again must not be changed.
         if !from.is_last {
             return Ok(context.fork());
         }
@@ -336,6 +344,7 @@ impl<'e> Replay<'e> {
         as_it_is(source, &mut self.path);
         as_it_is(target, &mut self.target);
 
+        // The source was there when the trace was recorded.
         if !context.copy(self.path.steps(), self.target.steps())? {
             let path = self.path.steps().to_string();
             return Err(Error::AbsentSource { block: self.block(), row: self.row, path });
@@ -351,6 +360,7 @@ impl<'e> Replay<'e> {
         (key, expected): (Key<'_>, bool),
         of: Scoped<ContextId>,
     ) -> Result<()> {
+        // The buffers are taken out while the context borrows the rest.
         let mut path = std::mem::take(&mut self.path);
         let mut value = std::mem::take(&mut self.value);
         as_it_is(key, &mut path);
@@ -370,6 +380,7 @@ impl<'e> Replay<'e> {
             Question::MemTree => &mut counts.mem_trees,
         } += 1;
 
+        // Another answer means another state, on which all later figures would be worthless.
         if found != expected {
             let block = self.block();
             let path = path.steps().to_string();
@@ -398,6 +409,7 @@ impl<'e> Replay<'e> {
         (info, parents): (&CommitInfo<'_>, &[CommitHash]),
         of: Scoped<ContextId>,
     ) -> Result<()> {
+        // Nothing but the commit is timed.
         let start = Instant::now();
         let got = self.context(of.value)?.commit(info, parents)?;
         self.report.commits.record(start.elapsed());
@@ -412,6 +424,7 @@ impl<'e> Replay<'e> {
             self.report.checks_passed += 1;
         }
 
+        // Later operations name the commit by its recorded hash.
         if hash.is_last {
             self.commits.remove(&hash.value);
         } else {

@@ -67,6 +67,7 @@ pub fn replay(
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
     let mut blocks = Blocks::open(input)?;
+    // The trace says how many blocks it has, which gives the progress a total.
     let total = options.until.unwrap_or(u64::MAX).min(blocks.header().block_count);
     let mut replay = Replay::new(store, !options.ignores_hashes);
     replay.report.transactions = Some(0);
@@ -83,6 +84,7 @@ pub fn replay(
             }
         };
 
+        // Errors name the level of the block.
         replay.place.level = Some(block.statistics.level);
         replay.block(&mut block.events())?;
         if let Some(transactions) = &mut replay.report.transactions {
@@ -100,6 +102,7 @@ pub use self::raw::replay as replay_raw;
 
 /// Returns the place where a trace is cut, if its only fault is the cut.
 fn truncated(error: container::Error, monitor: &mut dyn Monitor) -> Result<u64> {
+    // A trace that was cut off is replayed as far as it goes.
     match error {
         container::Error::TruncatedTrace { offset, .. } => {
             monitor.warn(&error);
@@ -173,11 +176,13 @@ fn digest<const N: usize>(recorded: &[u8]) -> Option<[u8; N]> {
 
 /// Returns the object of a number, and forgets the object after its last use.
 fn take<T: Clone>(all: &mut HashMap<u64, T>, of: Tracker) -> Option<T> {
+    // The last use gives the object away, which saves a copy.
     if of.is_last { all.remove(&of.value) } else { all.get(&of.value).cloned() }
 }
 
 /// Lets a number stand for something from now on, if it is used again.
 fn put<T>(all: &mut HashMap<u64, T>, to: Tracker, value: T) {
+    // A result that no event uses is not kept.
     if to.is_last {
         all.remove(&to.value);
     } else {
@@ -226,6 +231,7 @@ impl<'s> Replay<'s> {
         monitor: &mut dyn Monitor,
     ) -> Result<()> {
         self.place.block += 1;
+        // `every` may be 0, and then means every block.
         let is_due = |of: &Collection| self.place.block.is_multiple_of(of.every.max(1));
         if let Some(Collection { distance, .. }) = collection.filter(is_due) {
             let collected = self.collect(&Retain::newest(distance));
@@ -353,16 +359,19 @@ impl<'s> Replay<'s> {
         rest: &mut Rest<'_, '_>,
         folds: u32,
     ) -> Result<()> {
+        // Folds come from the trace, and each takes stack.
         if folds == FOLDS_MAX {
             return self.unexpected("folds lie in each other too deep");
         }
         self.counts().folds += 1;
 
+        // A fold below a path that is not there visits nothing.
         if let Some(start) = start {
             let root: [&[u8]; 0] = [];
             start.fold(&root, fold, (), |_, tree, ()| self.visit(tree, rest, folds + 1))?;
         }
 
+        // The store has visited all children, so the fold must end in the trace too.
         match self.next(rest)? {
             Event::FoldEnd | Event::Tree(TreeOperation::FoldEnd { .. }) => {
                 self.report.checks_passed += 1;
@@ -385,6 +394,7 @@ impl<'s> Replay<'s> {
 
     /// Executes what is recorded of one call of a callback.
     fn visit(&mut self, tree: Tree, rest: &mut Rest<'_, '_>, folds: u32) -> Result<()> {
+        // Each visit of the store must be one of the trace, in the same order.
         match self.next(rest)? {
             Event::FoldEnter { tree: to } | Event::Tree(TreeOperation::FoldEnter { tree: to }) => {
                 self.put_tree(to, tree);
@@ -398,6 +408,7 @@ impl<'s> Replay<'s> {
         loop {
             match self.next(rest)? {
                 Event::FoldExit { tree } | Event::Tree(TreeOperation::FoldExit { tree }) => {
+                    // The callback has used the tree for the last time.
                     if tree.is_last {
                         self.trees.remove(&tree.value);
                     }
@@ -440,6 +451,7 @@ impl<'s> Replay<'s> {
                 self.counts().others += 1;
                 let known = self.known(commit);
                 let found = known.map_or(Ok(false), |hash| self.store.exists(&hash))?;
+                // A commit that is asked about for the last time is forgotten.
                 self.forget(commit);
                 self.check("exists", &[commit_text(commit.hash.value).as_bytes()], (answer, found))
             }
@@ -447,6 +459,7 @@ impl<'s> Replay<'s> {
                 self.counts().others += 1;
                 let context = self.context(context)?;
                 let message = message.unwrap_or_default();
+                // The hash is computed for its cost: the trace does not tell what it was.
                 self.store.hash(context.context(), &Meta { date, author: AUTHOR, message });
                 Ok(())
             }
@@ -456,6 +469,7 @@ impl<'s> Replay<'s> {
 
     /// Executes a question about the metadata of a context. The trace records no answers to it.
     fn read_metadata(&mut self, event: &Event<'_>) -> Result<()> {
+        // The trace does not tell the answers, so the calls alone are replayed.
         self.counts().others += 1;
         match *event {
             Event::GetProtocol { context } => {

@@ -55,6 +55,7 @@ impl Image {
             let source = &bytes[piece];
             let slot = &mut self.pages[page];
             self.stored += u64::from(slot.is_none());
+            // A whole page takes the place of the old one, which need not be copied.
             if let Ok(whole) = <&Page>::try_from(source) {
                 *slot = Some(Arc::new(*whole));
                 continue;
@@ -89,6 +90,7 @@ impl Image {
             return;
         }
 
+        // Pages behind the end go, so that a file that grows again shows zeros there.
         let gone = self.pages.drain(last + 1..).flatten().count();
         self.stored -= gone as u64;
         if within == 0 {
@@ -147,6 +149,7 @@ pub(super) fn split(
         if start == len {
             return None;
         }
+        // Pieces end at multiples of the unit in the file, not in the buffer.
         let end = len.min((within + start) / unit * unit + unit - within);
         let range = start..end;
         start = end;

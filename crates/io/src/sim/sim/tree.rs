@@ -141,6 +141,7 @@ impl FileChange {
                         image.put(&bytes[sector.clone()], offset + sector.start as u64);
                     }
                 }
+                // The length of a file survives apart from its bytes.
                 image.grow(part(image.len(), offset + bytes.len() as u64, random));
             }
             (Self::SetLen(len), Fate::Torn { .. }) if *len > image.len() => {
@@ -158,6 +159,7 @@ fn part(from: u64, to: u64, random: &mut Random) -> u64 {
     if to <= from {
         return from;
     }
+    // One time in four the length stays as it was; one time in four it grows in part.
     match random.below(4) {
         0 => from,
         1 => {
@@ -283,6 +285,7 @@ impl Tree {
     }
 
     pub(super) fn create_dir(&mut self, path: &Path) -> Outcome<()> {
+        // The root exists, and has no parent.
         if self.find(path) == Ok(ROOT) {
             return Err(Errno::EXIST);
         }
@@ -324,15 +327,18 @@ impl Tree {
 
         let from_names = names_of(from)?;
         let to_names = names_of(to)?;
+        // A directory cannot move into itself.
         if to_names.len() > from_names.len() && to_names.starts_with(&from_names) {
             return Err(Errno::INVAL);
         }
 
+        // The target holds the source, so it is not empty.
         if from_names.len() > to_names.len() && from_names.starts_with(&to_names) {
             return Err(Errno::NOTEMPTY);
         }
 
         let replaced = self.dir(to_dir)?.seen.get(to_name).copied();
+        // A rename between two names of one file does nothing.
         if replaced == Some(node) {
             return Ok(());
         }
@@ -349,12 +355,14 @@ impl Tree {
         }
 
         let number = self.number();
+        // Within one directory a rename is one change, which survives as a whole or not at all.
         if from_dir == to_dir {
             let from = from_name.into();
             let to = to_name.into();
             return self.change_names(from_dir, number, DirChange::Move { from, to, node });
         }
 
+        // Across directories one of the two names can survive without the other.
         self.change_names(from_dir, number, DirChange::Remove(from_name.into()))?;
         self.change_names(to_dir, number, DirChange::Set(to_name.into(), node))
     }
@@ -370,6 +378,7 @@ impl Tree {
         if self.dir(dir)?.seen.contains_key(name) {
             return Err(Errno::EXIST);
         }
+        // A directory cannot have a second name.
         if self.is_dir(node) {
             return Err(Errno::PERM);
         }
@@ -412,6 +421,7 @@ impl Tree {
         if end > FILE_BYTES_MAX {
             return Err(Errno::FBIG);
         }
+        // An empty write is no change that a crash could lose.
         if bytes.is_empty() {
             return Ok(());
         }
@@ -429,6 +439,7 @@ impl Tree {
         let number = self.number();
         let file = self.file_mut(node)?;
         file.seen.set_len(len);
+        // A reservation behind the end goes with the end.
         file.reserved_bytes = file.reserved_bytes.min(len);
         file.pending.push((number, FileChange::SetLen(len)));
         Ok(())
@@ -436,6 +447,7 @@ impl Tree {
 
     /// Bytes that a reservation would add to what the file occupies.
     pub(super) fn new_reserved_bytes(&self, node: NodeNo, len: u64) -> Outcome<u64> {
+        // Room is given in whole pages.
         let len = len.next_multiple_of(PAGE_BYTES as u64);
         Ok(len.saturating_sub(self.file(node)?.usage_bytes()))
     }
@@ -447,12 +459,14 @@ impl Tree {
     }
 
     pub(super) fn sync(&mut self, node: NodeNo) -> Outcome<()> {
+        // A whole sync tears nothing, so nothing is drawn.
         let mut random = Random::new(0);
         self.settle_file(node, &mut random, |_| Fate::Kept)
     }
 
     /// A sync that fails: each pending operation is durable or lost for good.
     pub(super) fn sync_in_part(&mut self, node: NodeNo, random: &mut Random) -> Outcome<()> {
+        // After a failed sync nobody knows what is durable.
         self.file_mut(node)?.is_unsure = true;
         self.settle_file(node, random, |_| Fate::Torn { kept_of_8: 4 })
     }
@@ -463,6 +477,7 @@ impl Tree {
         random: &mut Random,
         fate: impl Fn(u64) -> Fate,
     ) -> Outcome<()> {
+        // A file without pending changes stays shared with other disks.
         if self.file(node)?.pending.is_empty() {
             return Ok(());
         }
@@ -472,6 +487,7 @@ impl Tree {
             change.apply(durable, fate(number), random);
         }
 
+        // A torn write may have left sectors behind the end, which do not exist.
         durable.cut();
         Ok(())
     }
@@ -566,6 +582,7 @@ impl Tree {
             }
         }
 
+        // Names that did not survive no longer count as links.
         after.count_links();
         after.sweep(&|_| false);
         after
@@ -575,8 +592,10 @@ impl Tree {
         let settled = self.settle_file(node, random, fate);
         assert_eq!(settled, Ok(()), "the node is a file");
         if let Ok(file) = self.file_mut(node) {
+            // After a restart only durable bytes are seen.
             file.seen.clone_from(&file.durable);
             file.is_unsure = false;
+            // A reservation does not survive a crash.
             file.reserved_bytes = 0;
         }
     }
@@ -607,6 +626,7 @@ impl Tree {
         let numbers: Vec<NodeNo> = self.nodes.keys().copied().collect();
         for number in numbers {
             let count = links.get(&number).copied().unwrap_or(0);
+            // Only a file whose count differs is copied for the change.
             if self.file(number).is_ok_and(|file| file.links != count)
                 && let Ok(file) = self.file_mut(number)
             {
@@ -619,11 +639,13 @@ impl Tree {
     pub(super) fn sweep(&mut self, is_open: &dyn Fn(NodeNo) -> bool) {
         let mut reached = BTreeSet::from([ROOT]);
         let mut todo = vec![ROOT];
+        // Open files stay, whatever names they have lost.
         todo.extend(self.nodes.keys().filter(|&&node| is_open(node)));
         reached.extend(&todo);
 
         while let Some(node) = todo.pop() {
             let Ok(dir) = self.dir(node) else { continue };
+            // A node that a pending change names may come back after a crash.
             let pending = dir.pending.iter().filter_map(|(_, change)| match change {
                 DirChange::Set(_, node) | DirChange::Move { node, .. } => Some(*node),
                 DirChange::Remove(_) => None,
@@ -651,6 +673,7 @@ impl Tree {
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
 
+        // After a crash a directory may have two names; it is entered once.
         let mut entered = BTreeSet::from([ROOT]);
         let mut todo = vec![(ROOT, PathBuf::from("/"))];
         while let Some((dir, path)) = todo.pop() {
@@ -676,6 +699,7 @@ impl Tree {
             if self.find(dir).is_err() {
                 self.create_dir(dir)?;
             }
+            // A planted file is durable, as if it had always been there.
             let parent = dir.parent().unwrap_or(dir);
             self.sync_dir(parent)?;
         }
@@ -709,6 +733,7 @@ impl Tree {
     /// Flips a bit of a file in both states.
     pub(super) fn flip_bit(&mut self, node: NodeNo, bit: u64) -> Outcome<()> {
         let file = self.file_mut(node)?;
+        // Damage of the medium shows before a crash and after it.
         file.seen.flip_bit(bit);
         file.durable.flip_bit(bit);
         Ok(())

@@ -38,6 +38,7 @@ impl Bits {
     fn push(&mut self, value: u64, width: u32) {
         let used = self.len % 64;
         self.len += width as usize;
+        // A value may straddle two words: its lower bits go to the word that is not full.
         if used > 0
             && let Some(last) = self.words.last_mut()
         {
@@ -78,11 +79,13 @@ impl Bits {
     /// The next `len` bits.
     fn decode(reader: &mut Reader<'_>, len: u64) -> Result<Self, Corrupt> {
         let left = reader.rest().len() as u64;
+        // The length is compared with the bytes that are there before any memory is allocated.
         let bytes = len.div_ceil(64) * 8;
         let too_short = broken("fences: bytes of a bit vector", bytes, left);
         let bytes = reader.take(usize::try_from(bytes).map_err(|_| too_short)?);
         let (words, _) = bytes.map_err(|_| too_short)?.as_chunks::<8>();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        // Padding must be 0, so that equal sequences have equal bytes.
         let padding = words.last().map_or(0, |last| last & !mask_of_rest(len));
         if padding != 0 {
             return Err(broken("fences: padding of a bit vector", 0, padding));
@@ -155,6 +158,7 @@ impl SequenceBuilder {
 
     /// Closes all buckets before `bucket`.
     fn skip_buckets(&mut self, bucket: u64) {
+        // Each number is a one bit, and each closed bucket a zero bit.
         let closed = self.highs.len as u64 - u64::from(self.count);
         self.highs.push_zeros(to_usize(bucket - closed));
     }
@@ -224,6 +228,7 @@ impl Sequence {
             for word in words {
                 zeros = zeros.saturating_add(word.count_zeros());
             }
+            // One group of words may hold several samples.
             while samples.len() * SAMPLE_ZEROS < zeros as usize {
                 samples.push(group);
             }
@@ -265,6 +270,8 @@ impl Sequence {
             }
         }
 
+        // If all numbers of the bucket are greater, the last number of an earlier bucket is the
+        // answer.
         let index = left.checked_sub(1)?;
         let equal = bucket.contains(&index) && self.low(index) == low;
         Some(Position { index: u32::try_from(index).ok()?, equal })
@@ -312,6 +319,7 @@ impl Sequence {
     fn select_zero(&self, rank: usize) -> usize {
         let sample = |index: usize| self.samples.get(index).map(|&group| group as usize);
         let first = sample(rank / SAMPLE_ZEROS).unwrap_or(0);
+        // Behind the last sample, the number of groups bounds the search.
         let last = sample(rank / SAMPLE_ZEROS + 1).unwrap_or(self.zeros_before.len());
         let groups = self.zeros_before.get(first + 1..=last).or(self.zeros_before.get(first + 1..));
         let skipped = groups.unwrap_or_default().partition_point(|&zeros| zeros as usize <= rank);

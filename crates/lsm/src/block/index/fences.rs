@@ -38,10 +38,12 @@ impl Cut {
     fn new(bounds: &Bounds<'_>, entries_max: u64) -> Self {
         let prefix = bounds.common_prefix();
         let number = |key: &[u8]| eight_bytes(key.get(prefix.len()..).unwrap_or_default());
+        // Values begin at the smallest key, so that none is lost on what all keys have in common.
         let base = number(bounds.lower);
         let span = number(bounds.upper).saturating_sub(base);
         let entry_bits = u64::BITS - entries_max.max(1).saturating_sub(1).leading_zeros();
         let span_bits = u64::BITS - span.leading_zeros();
+        // A few bits more than the entries need keep neighbours apart; more would cost memory.
         let shift = span_bits.saturating_sub(entry_bits + EXTRA_BITS);
         Self { prefix: prefix.to_vec(), base, shift, value_max: span >> shift }
     }
@@ -87,6 +89,7 @@ impl FencesBuilder {
     #[inline]
     pub(super) fn entry(&mut self, key: &[u8], starts_page: bool) {
         let value = self.cut.value_within(key);
+        // Keys of one value cannot be told apart by the index.
         if value != self.value {
             self.value = value;
             self.equal_count = 0;
@@ -140,6 +143,7 @@ impl Fences {
     pub(super) fn search(&self, key: &[u8]) -> PageCandidate {
         match self.sequence.last_at_most(self.cut.value(key)) {
             Some(found) => {
+                // If the value is that of a fence, earlier pages may end with the same value.
                 PageCandidate { ordinal: found.index, earlier: found.equal && found.index > 0 }
             }
             None => PageCandidate { ordinal: 0, earlier: false },
@@ -148,6 +152,7 @@ impl Fences {
 
     pub(super) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<PageCandidate> {
         let value = self.cut.value(key);
+        // The key is in an earlier page only if this page begins with the same value.
         if !self.sequence.is_at(ordinal, value) {
             return None;
         }
@@ -185,6 +190,7 @@ impl Fences {
 
         let header = header().map_err(|_: terrane_io::bytes::Overrun| too_short(left))?;
         let ((shift, low_bits, zero), count, extra_reads, base, value_max, prefix) = header;
+        // A shift of 64 would overflow.
         if shift > 63 {
             return Err(broken("fences: shift", 63, shift.into()));
         }

@@ -39,10 +39,12 @@ impl SeparatorsBuilder {
 
     /// Begins a page whose first key is `key`, after one whose last key is `before`.
     pub(super) fn start_page(&mut self, key: &[u8], before: &[u8]) {
+        // The common prefix of all keys is stored once.
         let skip = self.separators.prefix.len();
 
         let key = key.get(skip..).unwrap_or_default();
         let before = before.get(skip..).unwrap_or_default();
+        // The first page begins with the empty separator, which is below every key.
         let separator = if self.separators.pages == 0 {
             &[]
         } else {
@@ -93,9 +95,11 @@ impl Separators {
     /// Appends a separator.
     #[expect(clippy::cast_possible_truncation, reason = "at most 15")]
     fn push(&mut self, last: &[u8], separator: &[u8]) {
+        // The first separator of a block stands whole, so that a search can begin there.
         let shared = if self.starts_block() { 0 } else { common_size(last, separator) };
         self.note_block(self.bytes.len(), separator);
         let tail = &separator[shared..];
+        // Room for the byte of sizes, two escaped numbers and the tail.
         grow(&mut self.bytes, 1 + 2 * NUMBER_BYTES_MAX + tail.len());
         let sizes = [shared, tail.len()].map(|size| size.min(SIZE_ESCAPE) as u8);
         self.bytes.push(sizes[0] << 4 | sizes[1]);
@@ -138,6 +142,7 @@ impl Separators {
     }
 
     pub(super) fn search(&self, key: &[u8]) -> PageCandidate {
+        // A key without the common prefix stands before or behind all pages.
         let front = key.get(..self.prefix.len()).unwrap_or(key);
         let ordinal = match front.cmp(&self.prefix) {
             Ordering::Less => 0,
@@ -194,6 +199,7 @@ impl Separators {
         }
 
         let bytes = reader.take(reader.rest().len()).unwrap_or_default();
+        // Only the separators are stored: the directory is built from them again.
         let mut separators = Self::empty(prefix);
         let mut last = Vec::new();
 
@@ -305,6 +311,7 @@ fn split_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     for (index, &byte) in bytes.iter().take(NUMBER_BYTES_MAX).enumerate() {
         number |= u64::from(byte & 0x7F) << (7 * index);
         if byte < 0x80 {
+            // A last byte of 0 would be a longer form of a smaller number.
             let canonical = byte != 0 || index == 0;
             return Some((
                 usize::try_from(number).ok().filter(|_| canonical)?,

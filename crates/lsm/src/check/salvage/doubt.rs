@@ -73,11 +73,14 @@ pub(super) fn keys_in_log(old: &Damaged<'_>, new: &Path) -> Result<DecidedKeys> 
             Err(Error::Disk(error)) if error.is_not_found() => break,
             scan => scan?,
         };
+        // The log ends at the first segment that does not follow on the commit before.
         let Some(mut scan) = scan.filter(|scan| scan.header.first == commit + 1) else { break };
         while let Some(record) = scan.next()? {
             commit = record.commit;
             for part in record.parts().into_iter().flatten() {
                 let keys = decided.entry(part.table).or_default();
+                // Upserts decide nothing: they combine with the older value, which may be the
+                // doubtful one.
                 let decides = |update: &Update<'_>| {
                     matches!(
                         update,
@@ -106,6 +109,7 @@ pub(super) fn set_aside(
         return Ok(());
     }
 
+    // Retained versions cannot be changed, and would go on showing replaced values.
     for info in store.versions()? {
         store.release(info.number)?;
         let name = info.name.map(|name| name.to_string()).unwrap_or_default();
@@ -133,6 +137,7 @@ pub(super) fn set_aside(
                 }
                 table => table?,
             };
+            // Entries of keys that a newer run or the log sets or deletes are certain.
             let mut decided = suspicion.decided_by_newer_runs(old, &named.meta)?;
             decided.extend(in_log.get(&named.id).into_iter().flatten().cloned());
             report.doubtful += suspicion.move_entries(store, &table, &decided)?;
@@ -147,6 +152,7 @@ pub(super) fn set_aside(
         }
     }
 
+    // Every older value that could show is set aside, so the report need not warn of any.
     if is_all_set_aside {
         for lost in &mut report.lost {
             if let LostWhat::Entries { shows_older, .. } = &mut lost.what {
@@ -181,6 +187,7 @@ impl<'a> Suspicion<'a> {
         let handles = FileHandles::new(Arc::clone(old.disk), OPEN_FILES_DEFAULT);
         let files = Arc::new(FileSet::read_only(handles, old.dir.join(ACTIVE)));
         let run = Run::open(&files, number, Access::Buffered).ok();
+        // Images have no filter, so only runs of levels tell about keys.
         let run = run.filter(|run| run.meta().purpose == Purpose::Level);
         Self { number, gaps, run }
     }
@@ -215,6 +222,7 @@ impl<'a> Suspicion<'a> {
             let Ok(file) = old.disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
             let pages = file.len()? / PAGE_SIZE as u64;
             let end = pages.min(source.run.data_pages.into()) as u32;
+            // The newer run may be damaged too, so its pages are read as far as they go.
             Pages::new(file.as_ref(), source.run.identity, end).going_on().walk(&mut |step| {
                 if let Step::Entry(met) = step
                     && met.entry.kind != Kind::Upsert
@@ -237,6 +245,7 @@ impl<'a> Suspicion<'a> {
     ) -> Result<u64> {
         let mut count = 0;
         for gap in self.gaps {
+            // Both keys around a gap were read from whole pages, so neither is in doubt.
             let bound =
                 |key: &Option<Vec<u8>>| key.clone().map_or(Bound::Unbounded, Bound::Excluded);
             let mut cursor = table.range::<Vec<u8>, _>((bound(&gap.after), bound(&gap.before)))?;
@@ -250,6 +259,7 @@ impl<'a> Suspicion<'a> {
                 };
                 let mut chunk = Vec::new();
                 for record in records.into_iter().filter(is_doubtful) {
+                    // A blob is stored with its table, so the entry takes its blob along.
                     let blob = match &record.blob {
                         Some(blob) => session.retrieve_blobs(std::slice::from_ref(blob))?.pop(),
                         None => None,
@@ -272,9 +282,11 @@ impl<'a> Suspicion<'a> {
         table: &NamedTable,
         decided: &BTreeSet<Vec<u8>>,
     ) -> Result<u64> {
+        // The view keeps still while commits delete entries from the table.
         let view = table.view()?;
         let mut aside = None;
         self.each_chunk((store.session(), &view), decided, &mut |chunk| {
+            // The second table is created only when the first doubtful entry turns up.
             let to = match &mut aside {
                 Some(to) => to,
                 None => aside.insert(self.table_for(store, table.name(), view.config())?),
@@ -282,6 +294,7 @@ impl<'a> Suspicion<'a> {
             let inserted: Vec<_> = chunk.iter().map(insertion).collect();
             let deleted: Vec<_> =
                 chunk.iter().map(|(record, _)| (&record.key[..], Update::Delete)).collect();
+            // One commit inserts and deletes, so that no crash leaves an entry in neither table.
             store.commit(&[(&*to, &inserted[..]), (table, &deleted[..])]).map(drop)
         })
     }
@@ -316,6 +329,7 @@ impl<'a> Suspicion<'a> {
             table => table?,
         };
 
+        // The cursor reads a fork, since the table loses entries meanwhile.
         let view = table.fork()?;
         let mut aside = session.new_table(table.config())?;
         let count = self.each_chunk((session, &view), decided, &mut |chunk| {
@@ -329,9 +343,11 @@ impl<'a> Suspicion<'a> {
         }
 
         let mut aside_name = SnapshotName::new(&doubtful_name(name, self.number))?;
+        // Doubtful entries of another run may have taken the name.
         if session.snapshot_exists(&aside_name)? {
             aside_name = SnapshotName::new(&format!("{DOUBTFUL}-{}-{SNAPSHOTS}", self.number))?;
         }
+        // Doubtful entries are saved first, so that no entry is ever in neither snapshot.
         aside.save_snapshot(&aside_name, &meta.label)?;
         session.delete_snapshot(&snapshot)?;
         table.save_snapshot(&snapshot, &meta.label)?;
@@ -355,6 +371,7 @@ fn newer_than(meta: &SnapshotMeta, number: u64) -> Vec<&MaskedRef> {
     let images = meta.images.iter().rev();
     let levels = meta.levels.iter().flat_map(LevelRef::sources);
     let all: Vec<_> = images.chain(&meta.flushed).chain(levels).collect();
+    // A run of the union stands behind all levels, so all of them are newer.
     let end = all.iter().position(is_it).unwrap_or(all.len());
     all[..end].to_vec()
 }

@@ -50,6 +50,7 @@ pub(super) fn recover(old: &Damaged<'_>, store: &Store, report: &mut Salvaged) -
 
     let metadata = read_file(old.disk.as_ref(), &old.dir.join(METADATA), MANIFEST_BYTES_MAX);
     let stored = metadata.ok().and_then(|bytes| SessionMeta::decode(&bytes).ok());
+    // Records cannot be checked without the salt.
     if let Some(salt) = stored.map(|meta| meta.salt).or(salt) {
         recover_log(old, store, salt, report)?;
     }
@@ -90,6 +91,7 @@ fn recover_run(
         blobs_file.as_deref().map(|file| Blobs::new(file, meta.identity)).transpose()?;
     let table = new_table(store, &format!("recovered-{number}"))?;
 
+    // Entries before and behind damage bound the keys that are lost.
     let mut gaps = Gaps::default();
     let mut blob_gaps = Gaps::default();
     let mut lost_blobs = 0;
@@ -107,6 +109,7 @@ fn recover_run(
         read += 1;
 
         let mut blob = None;
+        // The table is new, so a deletion has nothing to hide.
         match met.entry.kind {
             Kind::Delete | Kind::TooLarge => return Ok(()),
             Kind::Insert | Kind::Upsert => blob_gaps.pass(met.entry.key),
@@ -189,6 +192,7 @@ fn recover_log(old: &Damaged<'_>, store: &Store, salt: u64, report: &mut Salvage
     // Segments are used again, so their numbers are not the order of their commits.
     let mut scans = Vec::new();
     for number in segments(old.disk.as_ref(), old.dir)? {
+        // A segment that cannot be opened leaves a gap, where the log ends.
         if let Ok(Some(scan)) = SegmentScan::open(old.disk.as_ref(), old.dir, salt, number) {
             scans.push(scan);
         }

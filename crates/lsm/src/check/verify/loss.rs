@@ -162,6 +162,7 @@ impl Check<'_> {
         for problem in &mut self.report.problems {
             is_any |= std::mem::take(&mut problem.droppable);
         }
+        // The note says why nothing was dropped, but only if something could have been.
         if is_any && self.accepts_loss {
             self.report.notes.push(obstacle.to_owned());
         }
@@ -179,6 +180,7 @@ impl Check<'_> {
             return Ok(());
         }
 
+        // Directories come first: everything below writes into them.
         for name in std::mem::take(&mut self.damaged.dirs) {
             self.disk.create_dir(&self.dir.join(name))?;
             self.disk.sync_dir(self.dir)?;
@@ -188,11 +190,15 @@ impl Check<'_> {
             }
         }
 
+        // The log is planned before anything is written: the new manifest depends on the versions
+        // that stay.
         let plan = match &manifest {
             Some(manifest) if self.damaged.log => Some(self.plan_log(manifest, salt)?),
             _ => None,
         };
 
+        // No file tells the old salt, so filters and indexes of salvaged runs are made with a new
+        // one.
         let salt = match salt {
             Some(salt) => salt,
             None => {
@@ -202,13 +208,17 @@ impl Check<'_> {
             }
         };
 
+        // Runs come before what refers to them, so that a crash leaves no reference to a missing
+        // run.
         let runs = self.salvage_runs(files, wanted, salt)?;
+        // Runs that were not salvaged stay. A reference to another run of the same number goes.
         let replace = |run: &RunRef| match runs.get(&run.number) {
             None => Some(*run),
             Some((old, new)) => new.as_ref().filter(|_| old == run).map(run_ref),
         };
 
         let partials = self.damaged.partials.clone();
+        // A compaction whose output is lost begins anew.
         let is_lost = |partial: &Partial| {
             partials.contains(&partial.number) || runs.contains_key(&partial.number)
         };
@@ -239,6 +249,7 @@ impl Check<'_> {
             self.cut_log(plan)?;
         }
 
+        // Problems end only after everything is durable: an error above leaves them open.
         let problems = self.report.problems.iter_mut();
         for problem in problems.filter(|problem| problem.droppable && !problem.repaired) {
             problem.dropped = true;
@@ -296,6 +307,7 @@ impl Check<'_> {
             runs.insert(number, (wanted.run, run));
         }
 
+        // The names of the new runs must be durable before a snapshot refers to them.
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
 
         // From here on snapshots and tables may refer to them.
@@ -309,6 +321,7 @@ impl Check<'_> {
             return Ok(());
         }
 
+        // Versions that need lost commits are gone, and the report names each of them.
         for version in &old.versions {
             if new.versions.iter().all(|other| other.number != version.number) {
                 let number = version.number;
@@ -318,6 +331,7 @@ impl Check<'_> {
             }
         }
 
+        // The sequence rises, so that after a crash between both copies the new copy counts.
         (new.sequence, new.edits) = (old.sequence + 1, 0);
         let bytes = new.encode();
         for name in COPIES {
@@ -377,6 +391,7 @@ impl Check<'_> {
             lost: Vec::new(),
         };
 
+        // No version may need commits behind the end of the log that is left.
         let mut last_commit = u64::MAX;
         if manifest.segment > 0 {
             let chain = log.follow((manifest.segment, manifest.commit), None)?;
@@ -384,6 +399,7 @@ impl Check<'_> {
             plan.rewrites = chain.rewrites;
 
             let is_behind = |number: &u64| *number > chain.segment;
+            // Segments behind a cut continue lost commits, so they go too.
             if chain.is_cut {
                 let behind = log.segments()?.into_iter().filter(is_behind);
                 plan.behind = behind.map(segment_name).collect();
@@ -405,6 +421,7 @@ impl Check<'_> {
             let end = chain.commit.min(last_commit);
             let (kept, lost): (Vec<_>, Vec<_>) = group.0.iter().partition(|v| v.number <= end);
             plan.versions.extend(lost.iter().map(|version| version.number));
+            // Segments behind the last version that is kept need no rewriting for this group.
             let needed_to = kept.iter().map(|version| version.until).max().unwrap_or(0);
             for (number, rewrite) in chain.rewrites {
                 if number <= needed_to {
@@ -422,6 +439,7 @@ impl Check<'_> {
         let dir = self.dir;
         let log = DamagedWal { disk, dir, salt: None, next_table: 0 };
         for (number, rewrite) in &plan.rewrites {
+            // The copy comes first, since the rewrite destroys what is left of the damaged part.
             lost_found::keep_copy(disk, dir, &log.path(*number))?;
             log.rewrite(*number, rewrite)?;
         }

@@ -118,6 +118,7 @@ impl<'a> Decode<'a> for bool {
 impl<'a> Decode<'a> for &'a [u8] {
     fn decode(input: &mut Input<'a>) -> Result<Self> {
         let bytes = input.number()?;
+        // `take` refuses a length that no memory can have.
         Ok(input.reader.take(usize::try_from(bytes).unwrap_or(usize::MAX))?)
     }
 }
@@ -125,6 +126,7 @@ impl<'a> Decode<'a> for &'a [u8] {
 impl<'a> Decode<'a> for CommitHash {
     fn decode(input: &mut Input<'a>) -> Result<Self> {
         let text: &[u8] = input.read()?;
+        // Text that is not UTF-8 is no hash either.
         Ok(str::from_utf8(text).unwrap_or_default().parse()?)
     }
 }
@@ -203,6 +205,7 @@ impl<'a, T> List<'a, T> {
     #[must_use]
     pub fn items(&self) -> Items<'a, T> {
         let mut input = Input::new(self.bytes);
+        // Items are decoded again at the depth of their list.
         input.depth = self.depth;
         Items { input, left: self.count, of: PhantomData }
     }
@@ -298,6 +301,7 @@ impl KeyBuf {
             items.string(step);
             count += 1;
         }
+        // The count stands before the items, but is known behind them.
         let mut key = Output::default();
         key.number(count);
         key.0.append(&mut items.0);

@@ -138,6 +138,7 @@ impl<'a> Decode<'a> for RawTree<'a> {
             0 => Ok(Self::Value(input.read()?)),
             1 if input.depth == DEPTH_MAX => Err(Malformed::Depth),
             1 => {
+                // The depth bounds the recursion, whatever the trace says.
                 input.depth += 1;
                 let children = input.read()?;
                 input.depth -= 1;
@@ -304,6 +305,7 @@ where
 {
     use TreeOperation as Op;
     let tag = input.u8()?;
+    // Raw traces have one operation more, so the tags behind it differ by one.
     if has_list && tag == LIST_TAG {
         return Ok(Op::List(input.read()?));
     }
@@ -345,6 +347,7 @@ where
 impl<T: Encode> Encode for TreeOperation<'_, T, bool, ()> {
     fn encode(&self, out: &mut Output) {
         use TreeOperation as Op;
+        // The fields follow the tag in their order.
         let mut put = |tag: u8, parts: &[&dyn Encode]| {
             out.u8(tag);
             for part in parts {

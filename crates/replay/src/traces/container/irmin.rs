@@ -60,6 +60,7 @@ pub enum Operation<'a> {
 
 impl<'a> Decode<'a> for Operation<'a> {
     fn decode(input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
+        // The three questions have one layout.
         let ask = |question, input: &mut Input<'a>| {
             let (key, answer) = input.read()?;
             Ok(Self::Ask { question, key, answer, context: input.read()? })
@@ -146,6 +147,7 @@ impl<W: Write> Recorder<W> {
     }
 
     fn write(&mut self, tag: u8, fields: impl FnOnce(&mut Output)) -> Result<()> {
+        // One buffer serves all rows.
         self.row.0.clear();
         self.row.u8(tag);
         fields(&mut self.row);

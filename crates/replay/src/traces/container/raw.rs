@@ -249,6 +249,7 @@ fn made<'a, T: Decode<'a>>(input: &mut Input<'a>) -> std::result::Result<Option<
 impl<'a> Decode<'a> for Event<'a> {
     fn decode(input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
         let tag = input.u8()?;
+        // Tags stand in the order of the recording program.
         match tag {
             0 => Ok(Self::Tree(tree_operation(input, true)?)),
             1..=10 => Self::decode_read(tag, input),
@@ -278,6 +279,7 @@ impl<'a> Event<'a> {
             }
             _ => {
                 let (context, key) = input.read()?;
+                // The questions differ in their answers only.
                 match tag {
                     8 => Ok(Self::Mem { context, key, answer: input.read()? }),
                     9 => Ok(Self::MemTree { context, key, answer: input.read()? }),
@@ -308,6 +310,7 @@ impl<'a> Event<'a> {
             16 => Ok(Self::GetTestChain { context: input.read()?, status: input.read()? }),
             _ => {
                 let (commit, (answer, times)) = input.read()?;
+                // Both events have one layout.
                 if tag == 17 {
                     Ok(Self::Exists { commit, answer, times })
                 } else {
@@ -318,6 +321,7 @@ impl<'a> Event<'a> {
     }
 
     fn decode_write(tag: u8, input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
+        // All of these events begin with their context.
         let context = input.read()?;
         match tag {
             19 => {

@@ -142,6 +142,7 @@ impl<'a> Decode<'a> for MadeCommit<'a> {
 impl<'a> Decode<'a> for Event<'a> {
     fn decode(input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
         let tag = input.u8()?;
+        // Tag 0 holds all operations on trees, which have tags of their own.
         match tag {
             0 => Ok(Self::Tree(tree_operation(input, false)?)),
             1..=9 => Self::decode_read(tag, input),
@@ -177,6 +178,7 @@ impl<'a> Event<'a> {
             }
             _ => {
                 let (context, (key, answer)) = input.read()?;
+                // The three questions have one layout.
                 match tag {
                     7 => Ok(Self::Mem { context, key, answer }),
                     8 => Ok(Self::MemTree { context, key, answer }),
@@ -187,6 +189,7 @@ impl<'a> Event<'a> {
     }
 
     fn decode_write(tag: u8, input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
+        // All of these events begin with their context.
         let context = input.read()?;
         match tag {
             16 => {
@@ -279,6 +282,7 @@ impl<R: BufRead> Blocks<R> {
     /// [`Read`](super::Error::Read).
     pub fn open(input: R) -> Result<Self> {
         let (rows, header) = Rows::open(input, Family::Replayable)?;
+        // The header outlives the buffer that it was read from.
         let owned = |(level, hash): (u64, &[u8])| (level, hash.to_vec());
         let header = rows.header(&header, |input| {
             let initial: Option<(u64, &[u8])> = input.read()?;
@@ -321,6 +325,7 @@ impl Encode for MadeCommit<'_> {
 
 impl Encode for Event<'_> {
     fn encode(&self, out: &mut Output) {
+        // The fields follow the tag in their order.
         let mut put = |tag: u8, parts: &[&dyn Encode]| {
             out.u8(tag);
             for part in parts {

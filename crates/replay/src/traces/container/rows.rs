@@ -31,6 +31,7 @@ impl<R: BufRead> Rows<R> {
     pub(super) fn open(input: R, family: Family) -> Result<(Self, Vec<u8>)> {
         let mut rows = Self { input, family, offset: 0, next: 0, row: Vec::new(), row_offset: 0 };
         let mut header = Vec::new();
+        // A file without a whole preamble is no trace.
         if !rows.read(PREAMBLE_BYTES as u64, &mut header)? {
             return Err(Error::TooShort { bytes: rows.offset });
         }
@@ -48,6 +49,7 @@ impl<R: BufRead> Rows<R> {
         }
         let broken = |what| Error::Header { offset: PREAMBLE_BYTES as u64, what };
 
+        // The header is bounded, so a damaged length takes no memory.
         let bytes = match rows.length()? {
             Length::Bytes(bytes) if bytes <= HEADER_BYTES_MAX => bytes,
             Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
@@ -98,6 +100,7 @@ impl<R: BufRead> Rows<R> {
         let offset = self.offset;
         let broken = |what| Error::Malformed { row, offset, what };
 
+        // Rows are bounded, so a damaged length takes no memory.
         let bytes = match self.length()? {
             Length::Bytes(bytes) if bytes <= self.family.row_bytes_max() => bytes,
             Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
@@ -107,6 +110,7 @@ impl<R: BufRead> Rows<R> {
         };
 
         self.row_offset = self.offset;
+        // The buffer of the last row serves this one.
         let mut bytes_of_row = std::mem::take(&mut self.row);
         let is_whole = self.read(bytes, &mut bytes_of_row)?;
         self.row = bytes_of_row;
@@ -127,6 +131,7 @@ impl<R: BufRead> Rows<R> {
     /// Replaces `bytes` by the next `count` ones; `false` if there are fewer.
     fn read(&mut self, count: u64, bytes: &mut Vec<u8>) -> Result<bool> {
         bytes.clear();
+        // No memory is taken for bytes that do not come.
         let read = self.input.by_ref().take(count).read_to_end(bytes);
         self.offset += bytes.len() as u64;
         read.map_err(|source| Error::Read { offset: self.offset, source })?;
@@ -141,6 +146,7 @@ impl<R: BufRead> Rows<R> {
             };
             let bits = u64::from(byte & 0x7F);
             let shift = 7 * at;
+            // The last byte has room for one bit.
             if bits << shift >> shift != bits {
                 return Ok(Length::Endless);
             }

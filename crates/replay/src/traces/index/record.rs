@@ -66,6 +66,7 @@ impl Op {
     pub(super) fn decode(dialect: Dialect, body: &[u8]) -> Result<Self, Malformed> {
         let mut input = Reader::new(body);
         let tag = input.u8()?;
+        // Each dialect numbers its operations in its own way.
         let kind = *dialect.kinds().get(usize::from(tag)).ok_or(Malformed::Tag(tag))?;
 
         let op = match kind {
@@ -78,6 +79,7 @@ impl Op {
             }
             Kind::Mem | Kind::Find | Kind::RoMem | Kind::RoFind => {
                 let key = key(dialect, &mut input)?;
+                // Only some dialects record the answer.
                 let expected = match dialect {
                     Dialect::Migration | Dialect::Mirage => Some(input.u8()? != 0),
                     Dialect::Recorder | Dialect::RecorderStrings => None,
@@ -172,6 +174,7 @@ fn key(dialect: Dialect, input: &mut Reader<'_>) -> Result<[u8; KEY_BYTES], Malf
         Dialect::RecorderStrings | Dialect::Migration | Dialect::Mirage => string(input)?,
     };
 
+    // Dialects write keys as bytes or as text; the length tells which.
     match (dialect, bytes.len()) {
         (Dialect::Migration | Dialect::Mirage | Dialect::RecorderStrings, TEXT_CHARS) => {
             key_of_text(bytes)

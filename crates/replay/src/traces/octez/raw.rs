@@ -48,6 +48,8 @@ pub fn replay(
             }
         }
         replay.block(&mut events.events())?;
+        // Raw traces do not tell which use is the last, so objects that a block has left over go
+        // with the next.
         last_block = last_block.forgotten(&mut replay);
         replay.report.blocks.record(block_start.elapsed());
         replay.ended_block(options.collection, options.until, monitor)?;
@@ -63,6 +65,7 @@ fn read_block<R: BufRead>(
     events: &mut EventsBuf,
 ) -> container::Result<bool> {
     events.clear();
+    // A block of a raw trace ends with its commit.
     while let Some(event) = trace.next_event()? {
         if let Some(event) = replayable(event) {
             events.push(&event);
