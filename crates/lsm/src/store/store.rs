@@ -428,8 +428,8 @@ impl Store {
         self.commit_batches(grouped, durability, |_| Ok(()))
     }
 
-    /// Commits batches, one for each table, unless `check` refuses. The check gets the number of the
-    /// commit before; no other commit comes between the check and this one.
+    /// Commits batches, one for each table, unless `check` refuses. The check gets the number of
+    /// the commit before; no other commit comes between the check and this one.
     ///
     /// # Errors
     /// The errors of [`commit_with`](Self::commit_with), and of `check`.
