@@ -24,8 +24,7 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 2] =
-    [("commits", &["100", "4"]), ("stalls", &["20000"])];
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 0] = [];
 
 struct Times {
     start: Instant,

@@ -4,6 +4,7 @@
 //! |-------------|-----------------|----------------------------------------------------------|
 //! | [`kvget`]   | `bench kvget`   | reads of random keys with little memory                  |
 //! | [`union`]   | `bench union`   | lookups while a union of tables is completed             |
+//! | [`commits`] | `bench commits` | small commits beside slow work of the store              |
 //! | [`upsert`]  | `bench upsert`  | upserts beside reading and inserting                     |
 //! | [`utxo`]    | `bench utxo`    | a set of unspent outputs under load                      |
 //! | [`index`]   | `bench index`   | an index of objects by hash, on several engines          |
@@ -42,6 +43,7 @@ use terrane_replay::traces::{container, index as index_trace};
 use crate::instruments::device;
 
 // Bottom-up: a module imports only from modules above it.
+pub mod commits;
 pub mod union;
 pub mod upsert;
 pub mod utxo;

@@ -2,18 +2,19 @@
 //! backups and readers.
 //!
 //! Imports: everything below, above all `manifest` and `table`. Begin with [`store`], the public
-//! API; [`inner`] has the state and the lock order; [`recovery`] says what opening does.
+//! API; [`inner`] has the state and the lock order; [`commit`], [`checkpoint`] and [`segments`] are
+//! what goes on side by side; [`recovery`] says what opening does.
 //!
 //! Invariants:
 //! - A commit is applied in memory, then appended to the WAL. If either fails, the commit is taken
 //!   back from all tables, so recovery never undoes.
+//! - Nobody waits for the disk with the state or a table locked, but for the write of a record.
+//!   Slow work holds the writers of its own tables at most.
 //! - A checkpoint writes the changed tables out as snapshots do, then the manifest, then removes
 //!   old WAL segments.
 //! - Recovery applies the WAL in memory. The process never appends behind a WAL it found: it
 //!   rewrites, syncs and seals the found end first, because bytes of a dead process may be visible
 //!   and not durable.
-//! - Locks are taken in the order `published`, `state`, `slot`, `durable`; the lock of the write
-//!   sets is taken below all of them.
 //! - Transactions are validated when they commit, against the write sets of the commits since their
 //!   view. Write sets exist only while transactions live.
 //! - An install, a replacement and a rollback are commits without a record: a manifest has them.
@@ -32,7 +33,11 @@
 pub(crate) mod options;
 pub(crate) mod reads;
 pub(crate) mod write_sets;
+pub(crate) mod helper;
 pub(crate) mod inner;
+pub(crate) mod segments;
+pub(crate) mod checkpoint;
+pub(crate) mod commit;
 pub(crate) mod manifest_commit;
 pub(crate) mod recovery;
 pub(crate) mod backup;

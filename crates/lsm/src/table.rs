@@ -25,6 +25,7 @@ pub(crate) mod divergence;
 pub(crate) mod cursor;
 pub(crate) mod diff;
 pub(crate) mod canonical;
+pub(crate) mod shares;
 pub(crate) mod table;
 pub(crate) mod bulk_load;
 pub(crate) mod session;

@@ -1,6 +1,7 @@
 //! Recipe: a backup of a store that goes on committing, and a restore from it.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::big_endian_bytes, reason = "big-endian numbers sort as keys do")]
 
 use std::error::Error;
 use std::path::Path;

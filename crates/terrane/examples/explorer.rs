@@ -4,6 +4,7 @@
 //! stand together in the order of time.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::big_endian_bytes, reason = "big-endian numbers sort as keys do")]
 
 use std::error::Error;
 use std::path::Path;

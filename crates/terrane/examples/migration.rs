@@ -2,6 +2,7 @@
 //! compaction, while the store goes on with its other tables.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::big_endian_bytes, reason = "big-endian numbers sort as keys do")]
 
 use std::error::Error;
 use std::path::Path;

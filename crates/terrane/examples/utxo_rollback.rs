@@ -5,6 +5,7 @@
 //! each block; see `pruning_node` for versions.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::big_endian_bytes, reason = "big-endian numbers sort as keys do")]
 
 use std::error::Error;
 use std::path::Path;

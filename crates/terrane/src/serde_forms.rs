@@ -98,7 +98,7 @@ fn configurations_of_tables_have_a_stable_form() {
         },
         "durability": "each",
         "log_bytes_max": 1_048_576,
-        "checkpoint_thread": "caller",
+        "checkpoint_thread": "background",
         "merge_operators": [],
         "write_set_bytes_max": null,
     });
@@ -159,7 +159,7 @@ fn names_addresses_and_hashes_are_their_texts() {
 }
 
 #[test]
-fn statistics_and_infos_are_written_field_by_field() -> crate::Result<()> {
+fn statistics_and_infos_are_written_field_by_field() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir().unwrap();
     let options = lsm::StoreOptions::default().create_dir();
     let store = lsm::Store::open_dir(folder.path().join("store"), &options)?;

@@ -148,8 +148,8 @@ mod tests {
         let split = Split { id: 0x0102_0304_0506_0708, bytes: 769 };
         assert_eq!(read(&split.row()), Some(Row::Split(split)));
         assert_eq!(split.pieces(), 2);
-        assert_eq!(split.piece_key(3), [255, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 3]);
-        assert_eq!(piece_id(&split.piece_key(3)), Some(split.id));
+        assert_eq!(split.piece_key(1), [255, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 1]);
+        assert_eq!(piece_id(&split.piece_key(1)), Some(split.id));
         assert_eq!(read_name(&name_value(MAIN, 77)), Some((MAIN, 77)));
     }
 

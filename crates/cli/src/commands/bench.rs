@@ -6,6 +6,8 @@ mod files;
 
 mod head;
 
+mod commits;
+
 mod context;
 
 mod index;
@@ -30,6 +32,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
 
+use self::commits::CommitsArgs;
 use self::context::ContextArgs;
 use self::index::Index;
 use self::kvget::Kvget;
@@ -56,6 +59,9 @@ pub(crate) enum Bench {
     /// Compares the back-ends of the radix state by the ten tests of Transact and other loads
     #[command(after_help = radix::EXAMPLES)]
     Radix(RadixArgs),
+    /// Measures small commits, alone or beside other work of the store
+    #[command(after_help = commits::EXAMPLES)]
+    Commits(CommitsArgs),
     /// Predicts the reads of random lookups in a table with a memory budget
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
@@ -78,6 +84,7 @@ Examples:
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
   terrane bench context --store /tmp/terrane-context
   terrane bench radix --dir /tmp/terrane-bench --load tests
+  terrane bench commits --store /tmp/terrane-bench --beside compaction,checkpoint
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
@@ -161,6 +168,7 @@ impl Bench {
             Self::Index(index) => index.command(),
             Self::Context(_) => "bench context",
             Self::Radix(_) => "bench radix",
+            Self::Commits(_) => "bench commits",
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
@@ -176,6 +184,7 @@ impl Bench {
             Self::Index(index) => return index.run(),
             Self::Context(context) => return context.run(self.command()),
             Self::Radix(radix) => return radix.run(self.command()),
+            Self::Commits(commits) => commits.run(self.command())?,
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,

@@ -58,6 +58,46 @@ fn a_union_gets_cheaper_while_its_debt_is_paid() {
 }
 
 #[test]
+fn small_commits_are_measured_alone_and_beside_other_work() {
+    let place = Place::new();
+    let store = place.store();
+    let beside = "range-delete,compaction,checkpoint";
+    let options = ["--threads", "2", "--tables", "2", "--seconds", "0.2", "--beside", beside];
+    let json = bench("commits", &store, &[&options[..], &["--json"]].concat()).done();
+    assert_eq!(json["beside"], serde_json::json!(["compaction", "checkpoint", "range-delete"]));
+    assert_eq!((number(&json, "threads"), number(&json, "tables")), (2.0, 2.0));
+    for field in ["run_s", "commits_per_s", "compaction_updates", "checkpoints", "ranges_deleted"] {
+        assert!(number(&json, field) > 0.0, "{field} of {json}");
+    }
+    for field in ["latency_us", "idle_late_us"] {
+        let latency = &json[field];
+        assert!(number(latency, "ops") > 0.0, "{json}");
+        let [p50, p9999, max] = ["p50", "p9999", "max"].map(|name| number(latency, name));
+        assert!(0.0 < p50 && p50 <= p9999 && p9999 <= max, "{json}");
+    }
+    let difference = number(&json["latency_us"], "p9999") - number(&json["idle_late_us"], "p9999");
+    assert!((number(&json, "p9999_beyond_idle_us") - difference).abs() < 1e-6, "{json}");
+    assert_eq!((&json["by_hand_per_s"], &json["pages_max"]), (&Value::Null, &Value::Null));
+
+    let options = ["--durability", "group", "--threads", "3", "--tables", "1", "--seconds", "0.1"];
+    let json = bench("commits", &store, &[&options[..], &["--json"]].concat()).done();
+    assert!(number(&json, "by_hand_per_s") > 0.0, "{json}");
+
+    let options = ["--durability", "none", "--tables", "1", "--seconds", "0.1"];
+    let json = bench("commits", &store, &[&options[..], &["--json"]].concat()).done();
+    assert_eq!(json["pages_max"].as_u64().map(|pages| pages < 1_000_000), Some(true), "{json}");
+
+    let text = bench("commits", &store, &["--seconds", "0.1", "--merges", "at-once"]);
+    assert!(text.code == Some(0) && text.stdout.contains("idle timer"), "{text:?}");
+    bench("commits", &store, &["--seconds", "0", "--json"]).failed(2);
+
+    // Nothing stays behind.
+    let tables = command().args(["table", "list", "--json", "--store"]).arg(&store).output();
+    let json = Answer::from(tables.unwrap()).done();
+    assert_eq!(json["tables"], serde_json::json!([]), "{json}");
+}
+
+#[test]
 fn senseless_options_are_refused() {
     let store = tempfile::tempdir().unwrap();
     let message = bench("union", store.path(), &["--tables", "1", "--json"]).failed(2);

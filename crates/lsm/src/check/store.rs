@@ -190,7 +190,7 @@ pub struct RecordsInfo {
     pub updates: u64,
     /// Where they end, in bytes.
     pub end: u64,
-    /// Whether the segment is sealed, as all but the last one are.
+    /// Whether the segment is sealed, as all but the last two are.
     pub is_sealed: bool,
 }
 
@@ -329,31 +329,61 @@ impl LogWalk {
             };
 
             let following = number.saturating_add(1);
-            if !records.is_sealed {
-                // Records are written to a segment only when the one before is sealed.
-                if numbers.contains(&following) {
-                    match open_segment(disk, (dir, salt), following)? {
-                        Ok(Some(mut next)) => {
-                            if next.advance()? {
-                                let path = dir.join(LOG).join(segment_name(number));
-                                let rule =
-                                    "the seal is missing, and the next segment holds records";
-                                let offset = SEAL_OFFSET;
-                                let rule = rule.to_owned();
-                                self.faults.push(Fault { path, offset, rule });
-                            }
-                        }
-                        Ok(None) => {}
-                        Err(fault) => self.faults.push(fault),
-                    }
-                }
-
+            if !records.is_sealed
+                && !self.is_followed(disk, (dir, salt), numbers, (number, &records))?
+            {
                 return Ok(number);
             }
 
             next_commit = records.next_commit();
             number = following;
         }
+    }
+
+    /// Whether the log goes on behind a segment that is not sealed: the process may have died
+    /// between its switch to the next one and the seal.
+    fn is_followed(
+        &mut self,
+        disk: &dyn Disk,
+        (dir, salt): (&Path, u64),
+        numbers: &[u64],
+        (number, records): (u64, &RecordsInfo),
+    ) -> Result<bool> {
+        let following = number.saturating_add(1);
+        if !numbers.contains(&following) {
+            return Ok(false);
+        }
+        let mut next = match open_segment(disk, (dir, salt), following)? {
+            Ok(Some(next)) => next,
+            Ok(None) => return Ok(false),
+            Err(fault) => {
+                self.faults.push(fault);
+                return Ok(false);
+            }
+        };
+
+        let next_commit = records.next_commit();
+        let is_followed = next.header.first == next_commit;
+        let told = match next.told_durable() {
+            // The walk comes to that place, or finds that nobody needs the segment.
+            Err(Error::Disk(error)) if unreadable(&error).is_some() => 0,
+            told => told?,
+        };
+        if told < next_commit {
+            return Ok(is_followed);
+        }
+
+        // Something behind was durable, so that the seal was, too.
+        let path = dir.join(LOG).join(segment_name(number));
+        if is_followed {
+            let rule = "the seal is missing".to_owned();
+            self.faults.push(Fault { path, offset: SEAL_OFFSET, rule });
+        } else {
+            let last = next_commit.saturating_sub(1);
+            let rule = format!("last commit known to be durable: expected {told}, found {last}");
+            self.faults.push(Fault { path, offset: records.end, rule });
+        }
+        Ok(is_followed)
     }
 
     /// Reads the segments that lead from a base to its versions; tables have numbers below the one

@@ -382,6 +382,17 @@ impl Levels {
         if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
+    /// Returns the time once the memtable has taken a batch, at the latest.
+    pub(crate) fn time_after(&self, context: &CompactionEnv<'_>, batch: Room) -> u64 {
+        let size = match context.config.effective_write_buffer() {
+            BufferSize::Bytes(_) => batch.weight_bytes(),
+            BufferSize::Entries(_) => batch.entries as u64,
+        };
+        let fill = self.timed_size(context).saturating_add(size).saturating_mul(TICKS_PER_FLUSH);
+        let fill = fill / context.buffer_capacity();
+        self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+    }
+
     /// Tick of the next flush.
     pub(crate) fn next_flush(&self) -> u64 {
         (self.flushes + 1) * TICKS_PER_FLUSH

@@ -1,10 +1,12 @@
 //! The log of a store: its commits in their order, so that what no checkpoint holds yet survives.
 //!
 //! The log is a series of *segments*, files that get their size when they are made and are written
-//! from front to back. A segment is made durable, its name included, before the first record goes
-//! into it, and synced before the next one is begun; so of all segments only the last can have a
-//! torn end. What a checkpoint holds is not needed any more: its segments are written again under a
-//! new number, which costs no allocation.
+//! from front to back. The writer makes the next segment ahead: the file has its name and size
+//! durably, and no header. The switch is one write, that of the header. The next sync makes the
+//! switch durable and *seals* the old segment; no commit of the new one is acknowledged as durable
+//! before. So only the last two segments can have a torn end, and of two only if the first has no
+//! seal. What a checkpoint holds is not needed any more: its segments are written again under a new
+//! number, which costs no allocation.
 //!
 //! Reading stops at the first record that is not whole. That is the torn end of the log, unless a
 //! whole record behind it, or the segment's *mark*, says that what is missing had been durable:
@@ -506,6 +508,30 @@ impl SegmentScan {
         self.notes.sealed
     }
 
+    /// The last commit that anything in this segment says was durable when it was written: its
+    /// notes, or a record up to the first one that is not whole.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn told_durable(&mut self) -> Result<u64> {
+        let mut told = self.notes.sealed.max(self.notes.durable).unwrap_or(0);
+        loop {
+            told = told.max(self.last.as_ref().map_or(0, |last| last.head.durable));
+            if !self.advance()? {
+                return Ok(told);
+            }
+        }
+    }
+
+    /// Compares what the next segment says was durable with `last`, where this one ends.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if something is missing; [`Error::Disk`].
+    pub(crate) fn check_torn_before(&self, next: &mut Self, last: u64) -> Result<()> {
+        let told = next.told_durable()?;
+        if told > last { Err(self.damage(self.at, LOST_DURABLE, told, last)) } else { Ok(()) }
+    }
+
     /// Looks at what has been written since: at seal and mark, and at what had been read ahead.
     pub(crate) fn look_again(&mut self) -> Result<()> {
         self.window.clear();
@@ -758,6 +784,38 @@ pub(crate) enum Made {
     Least,
 }
 
+/// Whether a segment is made for a commit that waits for it, or before anybody does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    Now,
+    /// The reserve is not touched for it.
+    Ahead,
+}
+
+/// A segment that has its name and its size, durably, and no header yet: no reader takes the file
+/// for a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct BlankSegment {
+    log: WalFile,
+    size: u64,
+}
+
+impl BlankSegment {
+    pub(crate) fn number(&self) -> u64 {
+        self.log.number
+    }
+
+    /// Whether a record of so many bytes fits.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.size - SEGMENT_HEADER_SIZE >= bytes as u64
+    }
+
+    /// Whether it is as small as may be.
+    pub(crate) fn is_least(&self) -> bool {
+        self.size <= SEGMENT_BYTES_MIN
+    }
+}
+
 /// How segments are made.
 #[derive(Debug)]
 pub(crate) struct WalDir {
@@ -776,87 +834,110 @@ impl WalDir {
         self.dir.join(segment_name(number))
     }
 
-    /// Makes a segment for a record of `record` bytes; its header is durable, its name is not. An
-    /// old segment that cannot be written again is removed, and a new file takes its place.
+    /// Makes a segment for a record of `record` bytes; the file is durable, its name is not. An old
+    /// segment that cannot be written again is removed, and a new file takes its place.
     ///
     /// # Errors
     /// Those of the disk; nothing is in the way of another attempt then.
-    pub(crate) fn begin(
+    pub(crate) fn make(
         &self,
-        header: SegmentHeader,
+        number: u64,
         record: usize,
-        made: Made,
-    ) -> io::Result<WalEnd> {
+        (made, need): (Made, Need),
+    ) -> io::Result<BlankSegment> {
         let reused = match made {
-            Made::Again(spare) => self.reuse(header, spare, record)?,
+            Made::Again(spare) => self.reuse(number, spare, (record, need))?,
             Made::New | Made::Least => None,
         };
-
-        if let Some(end) = reused {
-            return Ok(end);
+        if let Some(blank) = reused {
+            return Ok(blank);
         }
+
         let (files, disk) = (&self.files, self.files.disk());
-        let path = self.path(header.number);
+        let path = self.path(number);
         let create = || create_afresh(disk.as_ref(), &path, OpenMode::CreateNew, Access::Buffered);
-        let file = files.with_space(|| files.with_room(create))?;
-        let end = self.prepare(file, header, record, made)?;
-        files.synced(&path, end.log.file.sync())?;
-        Ok(end)
+        let file = self.given(need, || files.with_room(create))?;
+        let blank = self.prepare(WalFile { file, number }, record, (made, need))?;
+        files.synced(&path, blank.log.file.sync())?;
+        Ok(blank)
+    }
+
+    /// Makes a call that may need room on the disk.
+    fn given<T>(&self, need: Need, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match need {
+            Need::Now => self.files.with_space(call),
+            Need::Ahead => call(),
+        }
     }
 
     /// Makes an old segment another one. `None` if the medium or its permissions refuse that: it
     /// stands in the place of the new one then, and holds nothing that is needed.
     fn reuse(
         &self,
-        header: SegmentHeader,
+        number: u64,
         spare: u64,
-        record: usize,
-    ) -> io::Result<Option<WalEnd>> {
+        (record, need): (usize, Need),
+    ) -> io::Result<Option<BlankSegment>> {
         let (files, disk) = (&self.files, self.files.disk());
-        let path = self.path(header.number);
-        files.with_space(|| disk.rename(&self.path(spare), &path))?;
+        let path = self.path(number);
+        self.given(need, || disk.rename(&self.path(spare), &path))?;
 
         let open = || disk.open(&path, OpenMode::ReadWrite, Access::Buffered);
-        let begun = files.with_room(open).and_then(|file| {
-            let end = self.prepare(file, header, record, Made::Again(spare))?;
+        let made = files.with_room(open).and_then(|file| {
+            let log = WalFile { file, number };
+            let blank = self.prepare(log, record, (Made::Again(spare), need))?;
+            // A place that the medium refuses is found here, and not by the commit that begins the
+            // segment.
+            self.given(need, || blank.log.file.write_at(&[0; SEGMENT_HEADER_SIZE as usize], 0))?;
             // A failure is of this file alone, in which nothing has been promised yet.
-            end.log.file.sync()?;
-            Ok(end)
+            blank.log.file.sync()?;
+            Ok(blank)
         });
 
-        match begun {
+        match made {
             Err(error) if error.is_unreadable() => {
                 let store = self.dir.parent().unwrap_or(&self.dir);
                 event!(WARN, "log.segment_unusable", store, path = %path.display(), %error);
                 Ok(None)
             }
-            begun => begun.map(Some),
+            made => made.map(Some),
         }
     }
 
-    /// Gives the file of a segment its size and its header.
+    /// Gives the file of a segment its size.
     fn prepare(
         &self,
-        file: Arc<dyn DiskFile>,
-        header: SegmentHeader,
+        log: WalFile,
         record: usize,
-        made: Made,
-    ) -> io::Result<WalEnd> {
+        (made, need): (Made, Need),
+    ) -> io::Result<BlankSegment> {
         let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
         let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
-        let size = self.make_room(file.as_ref(), size, least)?;
+        let size = self.make_room(log.file.as_ref(), (size, least), need)?;
         assert!(least <= size, "the record fits its new segment");
-        let mut bytes = header.encode();
-        bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
-        self.files.with_space(|| file.write_at(&bytes, 0))?;
+        Ok(BlankSegment { log, size })
+    }
+
+    /// Begins a segment: writes its header, which is not synced.
+    ///
+    /// # Errors
+    /// Those of the disk; another attempt may be made then.
+    pub(crate) fn begin(&self, blank: &BlankSegment, first: u64) -> io::Result<WalEnd> {
+        let BlankSegment { log, size } = blank.clone();
+        let header = SegmentHeader { number: log.number, first };
+        self.files.with_space(|| log.file.write_at(&segment_start(header, None), 0))?;
         let files = Arc::clone(&self.files);
-        let log = WalFile { file, number: header.number };
         Ok(WalEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
     }
 
     /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller
     /// than `needed`. Returns it.
-    fn make_room(&self, file: &dyn DiskFile, size: u64, needed: u64) -> io::Result<u64> {
+    fn make_room(
+        &self,
+        file: &dyn DiskFile,
+        (size, needed): (u64, u64),
+        need: Need,
+    ) -> io::Result<u64> {
         let len = file.len()?;
         let give = |size| {
             // Allocated first: a full disk shows before the length changes.
@@ -873,7 +954,7 @@ impl WalDir {
             Err(error) if error.is_no_space() => {
                 // A part may have been allocated. The reserve is for what is needed only.
                 file.set_len(len)?;
-                self.files.with_space(|| give(least))?;
+                self.given(need, || give(least))?;
                 Ok(least)
             }
             given => given.map(|()| size),
@@ -892,6 +973,16 @@ impl WalEnd {
     ) -> Self {
         let log = WalFile { file, number };
         Self { files: Arc::clone(files), log, end, size: end, is_found: true }
+    }
+
+    /// The number of the segment.
+    pub(crate) fn number(&self) -> u64 {
+        self.log.number
+    }
+
+    /// Whether half of its room is written.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.end >= self.size / 2
     }
 
     /// Whether another process has written it.
@@ -931,7 +1022,8 @@ impl WalEnd {
         self.size <= SEGMENT_BYTES_MIN && !self.is_found
     }
 
-    /// Notes that the next segment is there, and that `last` is the last commit in this one.
+    /// Notes that the next segment is there, durably, and that `last` is the last commit in this
+    /// one, whose records are durable.
     ///
     /// # Errors
     /// [`Error::Disk`].

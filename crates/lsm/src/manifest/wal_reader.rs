@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::Disk;
+use terrane_io::{Disk, EntryKind};
 
 use crate::error::{Error, Result};
 use crate::manifest::wal::{LOG, Record, SegmentScan, segment_name};
@@ -22,6 +22,8 @@ pub(crate) struct WalReader {
     commit: u64,
     /// Bytes of the segments before that one.
     passed_bytes: u64,
+    /// The last commit of the segment before that one, if that had no seal.
+    unsealed: Option<u64>,
 }
 
 impl WalReader {
@@ -43,6 +45,7 @@ impl WalReader {
             scan,
             commit,
             passed_bytes: 0,
+            unsealed: None,
         })
     }
 
@@ -81,6 +84,8 @@ impl WalReader {
     /// # Errors
     /// [`Error::StoreCorrupted`] for a missing segment; [`Error::Corrupt`], [`Error::Disk`].
     pub(crate) fn advance(&mut self) -> Result<bool> {
+        // The segment behind this one, once it was found begun before the seal of this one.
+        let mut begun: Option<SegmentScan> = None;
         loop {
             if self.scan.advance()? {
                 let expected = self.commit + 1;
@@ -92,19 +97,83 @@ impl WalReader {
                 return Ok(true);
             }
 
-            if self.scan.sealed().is_none() {
-                // A seal that came in the meantime stands behind records that did, too.
-                self.scan.look_again()?;
-                if self.scan.sealed().is_none() {
-                    return Ok(false);
-                }
+            if self.scan.sealed().is_some() {
+                self.scan.check_end(self.commit)?;
+                self.check_seal_before()?;
+                let next = (self.segment() + 1, self.commit);
+                self.go_to(open(self.disk.as_ref(), &self.dir, self.salt, next)?);
+                begun = None;
                 continue;
             }
 
-            self.scan.check_end(self.commit)?;
-            let next = (self.segment() + 1, self.commit);
-            self.passed_bytes += self.scan.position();
-            self.scan = open(self.disk.as_ref(), &self.dir, self.salt, next)?;
+            // A seal that came in the meantime stands behind records that did, too.
+            self.scan.look_again()?;
+            if self.scan.sealed().is_some() {
+                continue;
+            }
+            match begun.take() {
+                // Its header is newer than all records here, so these are looked for once more.
+                None => {
+                    begun = self.begun_next()?;
+                    if begun.is_none() {
+                        return Ok(false);
+                    }
+                }
+                Some(next) if next.header.first == self.commit + 1 => {
+                    self.check_seal_before()?;
+                    self.go_to(next);
+                    self.unsealed = Some(self.commit);
+                }
+                // Records here are torn, and nothing behind them was durable.
+                Some(_) => return Ok(false),
+            }
+        }
+    }
+
+    fn go_to(&mut self, next: SegmentScan) {
+        debug_assert_eq!(next.header.number, self.segment() + 1, "segments have no gap");
+        self.passed_bytes += self.scan.position();
+        self.scan = next;
+        self.unsealed = None;
+    }
+
+    /// If the segment before this one had no seal: whether it needed none, or has one by now.
+    fn check_seal_before(&mut self) -> Result<()> {
+        let Some(last) = self.unsealed else { return Ok(()) };
+        let number = self.segment();
+        let mut scan = self.found(number)?;
+        let told = scan.as_mut().map_or(Ok(0), SegmentScan::told_durable)?;
+        if told <= last {
+            return Ok(());
+        }
+
+        // The seal is durable before anything tells that commits behind it are. A segment that is
+        // not there any more is not needed, either.
+        self.unsealed = None;
+        match self.found(number - 1)? {
+            Some(before) if before.sealed().is_none() => {
+                let path = self.dir.join(LOG).join(segment_name(number - 1));
+                Err(Error::StoreCorrupted { path, reason: "the seal is missing".to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The segment behind this one, if it was begun.
+    fn begun_next(&self) -> Result<Option<SegmentScan>> {
+        self.found(self.segment() + 1)
+    }
+
+    /// A segment, if it is there and was begun.
+    fn found(&self, number: u64) -> Result<Option<SegmentScan>> {
+        // What is no file, as a link, is no segment: the next one takes its place.
+        let path = self.dir.join(LOG).join(segment_name(number));
+        if self.disk.kind(&path)? != Some(EntryKind::File) {
+            return Ok(None);
+        }
+        match SegmentScan::open(self.disk.as_ref(), &self.dir, self.salt, number) {
+            Err(Error::Disk(error)) if error.is_not_found() => Ok(None),
+            found => found,
         }
     }
 
@@ -118,7 +187,12 @@ impl WalReader {
     /// # Errors
     /// [`Error::Corrupt`] if something is missing behind it that had been durable; [`Error::Disk`].
     pub(crate) fn check_end(&mut self) -> Result<()> {
-        self.scan.check_end(self.commit)
+        self.scan.check_end(self.commit)?;
+        self.check_seal_before()?;
+        match self.begun_next()? {
+            Some(mut next) => self.scan.check_torn_before(&mut next, self.commit),
+            None => Ok(()),
+        }
     }
 }
 

@@ -164,11 +164,17 @@ impl DamagedWal<'_> {
             advanced => advanced?,
         };
 
-        Ok(match (is_written || scan.sealed().is_some(), scan.header.first == commit + 1) {
-            (true, true) => Next::Follows,
-            (true, false) => Next::Written,
-            (false, _) => Next::Nothing,
-        })
+        if !is_written && scan.sealed().is_none() {
+            return Ok(Next::Nothing);
+        }
+        if scan.header.first == commit + 1 {
+            return Ok(Next::Follows);
+        }
+        let told = match scan.told_durable() {
+            Err(Error::Disk(error)) if error.is_unreadable() => u64::MAX,
+            told => told?,
+        };
+        Ok(if told > commit { Next::Written } else { Next::Torn })
     }
 
     /// The last commit that anything from segment `number` on tells of.
@@ -238,8 +244,11 @@ enum Next {
     Nothing,
     /// Its records follow on the commit in question.
     Follows,
-    /// Its records follow on another one.
+    /// Its records follow on another one, and something says that this was durable.
     Written,
+    /// Its records follow on another one, and nothing says that this was durable: the end before
+    /// is torn.
+    Torn,
 }
 
 /// Fate of a segment in a salvage.
@@ -266,10 +275,10 @@ fn state_of(scan: &mut SegmentScan, commit: u64, next: Next) -> Result<State> {
         // Its seal is lost.
         (None, Next::Follows) => State { is_cut: false, is_changed: true, sealed: Some(commit) },
         (None, Next::Written) => State { is_changed: !is_end(scan, commit)?, ..State::CUT },
-        (None, Next::Nothing) if is_end(scan, commit)? => {
+        (None, Next::Nothing | Next::Torn) if is_end(scan, commit)? => {
             State { is_cut: false, is_changed: false, sealed: None }
         }
-        (Some(_), _) | (None, Next::Nothing) => State::CUT,
+        (Some(_), _) | (None, Next::Nothing | Next::Torn) => State::CUT,
     })
 }
 

@@ -10,20 +10,27 @@
 //! *Rejected:* beginning the next sync at once (with as little work between two syncs as a commit
 //! is, half of the threads share each, and every sync wakes the other half in vain); a fixed delay
 //! (slows a single thread); writing the records of all in one call by whoever syncs (a failed write
-//! would have to take back commits that others have seen).
+//! would have to take back commits that others have seen); a seal in the commit that switches (the
+//! store stands still for four syncs).
 //!
-//! Invariant: whoever waits is told when a sync ends, when commits become durable in another way,
-//! and when whoever watched gives up; so somebody always watches or syncs.
+//! **Switch of segments.** A commit that fills its segment goes on in the next one without a sync.
+//! The next turn then syncs the old segment, syncs the new one, seals the old one and syncs the
+//! seal, in this order. Commits of the new segment are durable after that only.
+//!
+//! Invariants:
+//! - Whoever waits is told when a sync ends, when commits become durable in another way, and when
+//!   whoever watched gives up; so somebody always watches or syncs.
+//! - At most one segment before the end of the log is not sealed.
+//! - No commit of a segment is acknowledged as durable before the seal of the segment before it is
+//!   durable. So recovery tells a lost commit from a torn end by the seals alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use terrane_io::DiskFile;
-
 use crate::error::Result;
 use crate::files::file_set::lock;
-use crate::manifest::wal::WalFile;
+use crate::manifest::wal::{WalEnd, WalFile};
 use crate::session::inner::SessionInner;
 use crate::trace::event;
 
@@ -47,6 +54,8 @@ struct Syncs {
     reached: Arc<AtomicU64>,
     /// The end of the log: its file, and the last commit written to it.
     end: Option<(WalFile, u64)>,
+    /// The segment before the end, until it is sealed, and the last commit in it.
+    unsealed: Option<(WalEnd, u64)>,
     is_syncing: bool,
     /// The commits that threads wait for.
     waiting: Vec<u64>,
@@ -117,47 +126,88 @@ impl GroupCommit {
         self.changed.wait(syncs).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure
-    /// is told once only.
-    pub(crate) fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
+    /// Notes that the log goes on in segment `log` behind commit `last`, the last one of `old`.
+    ///
+    /// Cost: no I/O. The next turn makes the switch durable.
+    pub(crate) fn switch(&self, old: WalEnd, log: &WalFile, last: u64) {
+        let mut syncs = lock(&self.syncs);
+        assert!(syncs.unsealed.is_none(), "one segment at a time waits for its seal");
+        debug_assert!(old.number() < log.number, "segments are numbered upwards");
+        syncs.unsealed = Some((old, last));
+        syncs.end = Some((log.clone(), last));
+    }
+
+    /// Whether a segment before the end of the log is not sealed yet.
+    pub(crate) fn is_unsealed(&self) -> bool {
+        lock(&self.syncs).unsealed.is_some()
+    }
+
+    /// Makes the last switch of segments durable, and with it all commits that are written by then.
+    ///
+    /// Cost: four fsyncs if a segment is not sealed, otherwise none.
+    ///
+    /// # Errors
+    /// [`Error::Disk`](crate::Error::Disk), [`Error::Poisoned`](crate::Error::Poisoned),
+    /// [`Error::SessionClosed`](crate::Error::SessionClosed).
+    pub(crate) fn seal_in_turn(&self) -> Result<()> {
         let mut syncs = lock(&self.syncs);
         while syncs.is_syncing {
             syncs = self.wait(syncs);
         }
-        self.sync(syncs, file, last, &|| {})
+        match syncs.end.clone() {
+            Some((log, last)) if syncs.unsealed.is_some() => self.sync(syncs, &log, last),
+            _ => Ok(()),
+        }
     }
 
-    /// Takes the turn, syncs, and gives it back. If the sync succeeds, `mark` is called before
-    /// anybody is told.
-    fn sync(
-        &self,
-        mut syncs: MutexGuard<'_, Syncs>,
-        file: &Arc<dyn DiskFile>,
-        last: u64,
-        mark: &dyn Fn(),
-    ) -> Result<()> {
-        let files = self.inner.files();
+    /// The same, but does nothing while somebody else syncs; says whether all but the last segment
+    /// are sealed then.
+    ///
+    /// # Errors
+    /// The errors of [`seal_in_turn`](Self::seal_in_turn).
+    pub(crate) fn seal_unless_busy(&self) -> Result<bool> {
+        let syncs = lock(&self.syncs);
+        match syncs.end.clone() {
+            Some(_) if syncs.unsealed.is_some() && syncs.is_syncing => Ok(false),
+            Some((log, last)) if syncs.unsealed.is_some() => {
+                self.sync(syncs, &log, last).map(|()| true)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Takes the turn, syncs the log up to commit `last` in segment `log`, and gives the turn back.
+    fn sync(&self, mut syncs: MutexGuard<'_, Syncs>, log: &WalFile, last: u64) -> Result<()> {
         let clock = self.inner.disk().clock();
-        files.check_poisoned()?;
+        self.inner.files().check_poisoned()?;
         assert!(!syncs.is_syncing, "one thread syncs at a time");
         syncs.is_syncing = true;
         syncs.is_watched = false;
+        let unsealed = syncs.unsealed.clone();
         // Without the lock, so that others commit and queue up during the sync.
         drop(syncs);
-        let start = clock.monotonic();
-        let synced = files.synced(file.path(), file.sync());
-        let took = clock.monotonic().saturating_sub(start);
 
+        let start = clock.monotonic();
+        let synced = match &unsealed {
+            Some((old, old_last)) => self.sync_switch(old, *old_last, log),
+            None => self.sync_file(log),
+        };
+        let took = clock.monotonic().saturating_sub(start);
         if synced.is_ok() {
-            mark();
+            // A mark names only commits that its own sync made durable, and comes before anybody
+            // is told.
+            self.mark(log, last);
         }
+
         let mut syncs = lock(&self.syncs);
         debug_assert!(syncs.is_syncing, "the turn was held during the sync");
         syncs.is_syncing = false;
         syncs.took = took;
         syncs.expected = syncs.waiting.len();
-
         if synced.is_ok() {
+            if unsealed.is_some() {
+                syncs.unsealed = None;
+            }
             syncs.reach(last);
         }
 
@@ -165,6 +215,30 @@ impl GroupCommit {
         drop(syncs);
         self.changed.notify_all();
         synced
+    }
+
+    fn sync_file(&self, log: &WalFile) -> Result<()> {
+        let file = &log.file;
+        self.inner.files().synced(file.path(), file.sync())
+    }
+
+    /// Makes a switch durable, within a turn.
+    ///
+    /// The seal says that all of the old segment is durable, and that there is another one. So both
+    /// are synced before it is written.
+    fn sync_switch(&self, old: &WalEnd, old_last: u64, log: &WalFile) -> Result<()> {
+        self.sync_file(&old.log)?;
+        self.mark(&old.log, old_last);
+        lock(&self.syncs).reach(old_last);
+        self.changed.notify_all();
+        self.sync_file(log)?;
+
+        {
+            let _right = self.inner.files().handles().may_write()?;
+            let path = old.log.file.path();
+            old.seal(old_last).or_else(|error| self.inner.poison(path, error))?;
+        }
+        self.sync_file(&old.log)
     }
 
     /// Waits until a commit is durable, and syncs when it is this thread's turn. False if the log
@@ -228,8 +302,7 @@ impl GroupCommit {
                     syncs.is_watched = false;
                 }
                 _ => {
-                    // A mark names only commits that its own sync made durable.
-                    self.sync(syncs, &log.file, last, &|| self.mark(&log, last))?;
+                    self.sync(syncs, &log, last)?;
                     if last >= commit {
                         return Ok(true);
                     }

@@ -7,9 +7,8 @@
 //! its inputs, and after a crash it goes on from the last checkpoint. If it fails its inputs stay,
 //! to be merged in their time.
 //!
-//! Invariant: the lock of a store is held only to begin and to end a flush or a merge, never for
-//! the work of one (but for what other commits make due meanwhile), and no commit waits for a merge
-//! that is not due.
+//! Invariant: the locks of a store are held only for a moment, to begin and to end a flush or a
+//! merge, and no commit waits for a merge that is not due.
 
 use std::sync::Arc;
 
@@ -28,12 +27,13 @@ const PAGES_AT_ONCE: u64 = 256;
 
 /// A table that is compacted, wherever it is.
 trait Place {
-    /// Does something to the table that changes nothing of what it holds, and no more than a
-    /// moment.
+    /// Does something to the table that changes nothing of what it holds.
     fn change<T>(&mut self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T>;
 
-    /// Asks the table as it is now.
-    fn ask<T>(&mut self, ask: impl FnOnce(&Table) -> Result<T>) -> Result<T>;
+    /// Returns the same as [`Table::work_ahead`].
+    fn work_ahead(&mut self) -> Result<Vec<(Arc<Compaction>, u64)>>;
+
+    fn check_writable(&mut self) -> Result<()>;
 }
 
 impl Place for &mut Table {
@@ -41,8 +41,12 @@ impl Place for &mut Table {
         act(self)
     }
 
-    fn ask<T>(&mut self, ask: impl FnOnce(&Table) -> Result<T>) -> Result<T> {
-        ask(self)
+    fn work_ahead(&mut self) -> Result<Vec<(Arc<Compaction>, u64)>> {
+        Ok(Table::work_ahead(self))
+    }
+
+    fn check_writable(&mut self) -> Result<()> {
+        Table::check_writable(self)
     }
 }
 
@@ -51,14 +55,18 @@ impl Place for &NamedTable {
         self.rearrange(act)
     }
 
-    fn ask<T>(&mut self, ask: impl FnOnce(&Table) -> Result<T>) -> Result<T> {
-        ask(&*self.view()?)
+    fn work_ahead(&mut self) -> Result<Vec<(Arc<Compaction>, u64)>> {
+        NamedTable::work_ahead(self)
+    }
+
+    fn check_writable(&mut self) -> Result<()> {
+        NamedTable::check_writable(self)
     }
 }
 
 fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
-    place.ask(Table::check_writable)?;
-    for (compaction, target) in place.ask(|table| Ok(table.work_ahead()))? {
+    place.check_writable()?;
+    for (compaction, target) in place.work_ahead()? {
         advance(&mut place, &compaction, target, &mut |_, _| {})?;
     }
 
@@ -87,7 +95,7 @@ fn advance(
     progress: Progress<'_>,
 ) -> Result<()> {
     while !compaction.is_complete() && compaction.done() < target {
-        place.ask(Table::check_writable)?;
+        place.check_writable()?;
         compaction
             .advance_to((compaction.done() + PAGES_AT_ONCE).min(target).min(compaction.total()))?;
         progress(compaction.done(), compaction.total());

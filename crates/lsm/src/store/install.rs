@@ -9,9 +9,9 @@
 //!
 //! **With a batch, or in the place of a table,** the installation is a commit that the manifest
 //! makes ([`crate::store::manifest_commit`]). Most of the work is a checkpoint before, while
-//! commits go on. Then, under the lock of the tables, the batch is applied to forks, what has
-//! changed since the checkpoint is written out, and one manifest has all of it. So commits wait for
-//! images of a short stretch of commits, a new segment and one manifest.
+//! commits go on. Then, with all writers held, the batch is applied to copies, what has changed
+//! since the checkpoint is written out, and one manifest has all of it. So commits wait for images
+//! of a short stretch of commits, a new segment and one manifest; views wait for nothing.
 //!
 //! Rejected: a record of the log that names a snapshot. Recovery and every reader would have to
 //! open tables in the middle of the log, and a version could not share a base across it.
@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::{NamedMeta, StoreManifest};
 use crate::session::snapshot::{WrittenOut, resolve_of};
-use crate::store::inner::{Batch, LogRoom, Named, Slot, State, TableKey, write_out};
+use crate::store::checkpoint::{TableCopy, write_out};
+use crate::store::inner::{Batch, LogRoom, Named, Shared, Slot, State, TableKey};
 use crate::store::options::TableName;
 use crate::store::store::{NamedTable, Store};
 use crate::store::write_batch::WriteBatch;
@@ -109,8 +110,10 @@ impl Store {
         let mut next = published.manifest.clone();
         name_table(&mut next, id, &incoming);
         published.publish(&shared.inner, next)?;
-        let mut state = lock(&shared.state);
-        Ok(self.take_in(&mut state, id, incoming))
+        incoming.written.share(&shared.inner);
+        let slot = Slot::of(incoming.table);
+        lock(&shared.state).tables.insert(id, Arc::clone(&slot));
+        Ok(self.installed(id, incoming.name, slot))
     }
 
     /// Installs a table and commits a batch, both or neither, durably. The number of the commit is
@@ -235,19 +238,7 @@ impl Store {
         Ok(Incoming { name, table, written })
     }
 
-    /// Makes the incoming table the named table of that number, once the manifest says so.
-    fn take_in(&self, state: &mut State, id: u64, incoming: Incoming) -> NamedTable {
-        let Incoming { name, table, written } = incoming;
-        written.share(&self.shared.inner);
-        state.changes += 1;
-        let changed = state.changes;
-
-        let slot = state.tables.get(&id).map_or_else(Arc::<Slot>::default, |old| {
-            lock(&old.slot.0).view = None;
-            Arc::clone(&old.slot)
-        });
-        let named = Named { table, changed, written: changed, slot: Arc::clone(&slot) };
-        state.tables.insert(id, named);
+    fn installed(&self, id: u64, name: TableName, slot: Arc<Slot>) -> NamedTable {
         event!(DEBUG, "store.installed", self.shared.inner.dir(), %name);
         NamedTable { shared: Arc::clone(&self.shared), key: TableKey { id, name }, slot }
     }
@@ -263,79 +254,138 @@ impl Store {
         for batch in batches {
             shared.inner.check_room_for(&batch.updates)?;
         }
-        drop(shared.state_to_commit(false)?);
+        shared.prepare_to_commit(false)?;
         let mut published = lock(&shared.published);
-        place_of(&published.manifest, &incoming.name, target)?;
+        let id = place_of(&published.manifest, &incoming.name, target)?;
 
         // What this leaves is written while commits wait.
         shared.checkpoint_over(&mut published)?;
-        let mut guard = lock(&shared.state);
-        let state = &mut *guard;
+        let slots = shared.slots();
+        let writers: Vec<_> = slots.iter().map(|(_, slot)| lock(&slot.writer)).collect();
+        let bare = lock(&shared.bare_writer);
         shared.inner.check_writable()?;
 
-        let id = place_of(&published.manifest, &incoming.name, target)?;
-        let copies = copies_with(state, batches, id)?;
+        let copies = copies_with(&slots, batches, id)?;
         let mut next = published.manifest.clone();
         let written = write_out(&copies, &mut next)?;
         name_table(&mut next, id, &incoming);
-        let done = shared.publish_commit(&mut published, state, next)?;
+        let done = shared.publish_commit(&mut published, next)?;
 
-        for written in &written {
+        for written in written.iter().chain([&incoming.written]) {
             written.share(&shared.inner);
         }
-        take_over(state, copies, batches);
-        let named = self.take_in(state, id, incoming);
-        shared.write_sets.note(state.commit, batches.iter().flat_map(Batch::of_table));
-        if target == Target::Existing {
-            shared.write_sets.note_replaced(state.commit, Some(vec![id]));
-        }
+        let commit = published.manifest.commit;
+        let change = Change { slots: &slots, copies, batches, id, table: incoming.table };
+        let (slot, replaced) = change.make(shared, |state| {
+            shared.write_sets.note(commit, batches.iter().flat_map(Batch::of_table));
+            if target == Target::Existing {
+                shared.write_sets.note_replaced(commit, Some(vec![id]));
+            }
+            shared.link(state, commit, done.log_bytes);
+        });
+        drop((writers, bare));
+        drop(replaced);
 
-        shared.link(state, state.commit, done.log_bytes);
-        drop(guard);
         if done.both {
             shared.recycle(&published, LogRoom::Ordinary);
         }
-        Ok(named)
+        Ok(self.installed(id, incoming.name, slot))
     }
 }
 
-/// Forks of all tables that the manifest does not have as they are, with the batches applied; none
+/// Copies of all tables that the manifest does not have as they are, with the batches applied; none
 /// of the table that is about to be replaced.
 fn copies_with(
-    state: &State,
+    slots: &[(u64, Arc<Slot>)],
     batches: &[Batch<'_>],
     replaced: u64,
-) -> Result<Vec<(u64, u64, Table)>> {
-    let mut copies = state.changed_copies()?;
-    copies.retain(|(id, _, _)| *id != replaced);
-    for Batch { key, updates } in batches {
-        let named = state.table(key.id, &key.name)?;
-        let at = match copies.iter().position(|(id, _, _)| *id == key.id) {
-            Some(at) => at,
-            None => {
-                copies.push((key.id, named.changed, named.table.fork()?));
-                copies.len() - 1
-            }
+) -> Result<Vec<TableCopy>> {
+    let mut copies = Vec::new();
+    for (id, slot) in slots {
+        let batch = batches.iter().find(|batch| batch.key.id == *id);
+        let is_wanted =
+            |named: &&Named| batch.is_some() || named.changed > named.written && *id != replaced;
+
+        let copied = match lock(&slot.table).as_ref().filter(is_wanted) {
+            Some(named) => (named.changed, named.table.copy()?),
+            None => continue,
         };
-        // A merge operator that panics here leaves a part of the batch in a fork only.
-        drop(copies[at].2.apply_batch(updates)?);
+        let (changed, mut table) = copied;
+        if let Some(batch) = batch {
+            // A merge operator that panics here leaves a part of the batch in a copy only.
+            drop(table.apply_batch(&batch.updates)?);
+        }
+        copies.push(TableCopy { id: *id, changed, table });
     }
-    Ok(copies)
+
+    let is_there = |batch: &&Batch<'_>| copies.iter().any(|copy| copy.id == batch.key.id);
+    match batches.iter().find(|batch| !is_there(batch)) {
+        Some(batch) => Err(Error::TableDoesNotExist { name: batch.key.name.to_string() }),
+        None => Ok(copies),
+    }
 }
 
-/// Makes the tables what their copies are, which the manifest has.
-fn take_over(state: &mut State, copies: Vec<(u64, u64, Table)>, batches: &[Batch<'_>]) {
-    state.changes += 1;
-    for (id, changed, copy) in copies {
-        let Some(named) = state.tables.get_mut(&id) else { continue };
-        if batches.iter().any(|batch| batch.key.id == id) {
-            named.table.take_over(&copy);
-            named.changed = state.changes;
-            lock(&named.slot.0).view = None;
-        } else {
-            debug_assert_eq!(named.changed, changed, "no commit came in between");
+/// Tables that a manifest has from now on.
+struct Change<'a> {
+    slots: &'a [(u64, Arc<Slot>)],
+    copies: Vec<TableCopy>,
+    /// The batches that some of the copies have.
+    batches: &'a [Batch<'a>],
+    /// The installed table and its number.
+    id: u64,
+    table: Table,
+}
+
+/// Tables and views that were replaced. The last user of a run removes its file, so these are
+/// dropped without locks.
+#[derive(Default)]
+struct Replaced {
+    copies: Vec<TableCopy>,
+    tables: Vec<Named>,
+    views: Vec<Arc<Table>>,
+}
+
+impl Change<'_> {
+    /// Makes the tables what the manifest has; `end` is called at the same moment. Returns the slot
+    /// of the installed table.
+    fn make(self, shared: &Shared, end: impl FnOnce(&mut State)) -> (Arc<Slot>, Replaced) {
+        let mut replaced = Replaced::default();
+        let mut tables: Vec<_> = self.slots.iter().map(|(_, slot)| lock(&slot.table)).collect();
+        let mut state = lock(&shared.state);
+        state.changes += 1;
+        let change = state.changes;
+        let place = |wanted: u64| self.slots.binary_search_by_key(&wanted, |(id, _)| *id);
+
+        for mut copy in self.copies {
+            let Ok(at) = place(copy.id) else { continue };
+            let Some(named) = &mut *tables[at] else { continue };
+            debug_assert_eq!(named.changed, copy.changed, "no commit came in between");
+            if self.batches.iter().any(|batch| batch.key.id == copy.id) {
+                named.table.adopt(&mut copy.table);
+                named.changed = change;
+                replaced.views.extend(lock(&self.slots[at].1.reading).view.take());
+            }
+            named.written = named.changed;
+            replaced.copies.push(copy);
         }
-        named.written = named.changed;
+
+        let slot = match place(self.id) {
+            Ok(at) => {
+                let slot = &self.slots[at].1;
+                let named = Named { table: self.table, changed: change, written: change };
+                replaced.tables.extend(tables[at].replace(named));
+                replaced.views.extend(lock(&slot.reading).view.take());
+                Arc::clone(slot)
+            }
+            Err(_) => {
+                let slot = Slot::of(self.table);
+                state.tables.insert(self.id, Arc::clone(&slot));
+                slot
+            }
+        };
+
+        end(&mut state);
+        (slot, replaced)
     }
 }
 

@@ -81,16 +81,17 @@ impl fmt::Display for TableName {
     }
 }
 
-/// Where checkpoints are made.
+/// Where checkpoints are made, and segments of the log ahead of the commits that need them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CheckpointThread {
-    /// In the commit that finds the log long enough.
-    #[default]
+    /// In the commit that finds the log long enough, and in the commit that finds a segment half
+    /// full. Calls on the disk come in one order then.
     Caller,
-    /// On a thread of the store; commits wait only if it falls behind by half of the log.
+    /// On threads of the store; commits wait only if they fall behind by half of the log.
+    #[default]
     Background,
 }
 
@@ -122,7 +123,7 @@ pub struct StoreOptions {
     /// written since the last one, and commits wait for it when all of it is. More takes longer to
     /// recover and rewrites less.
     pub log_bytes_max: Option<u64>,
-    /// Where checkpoints are made.
+    /// Where checkpoints are made; on a thread unless set.
     pub checkpoint_thread: CheckpointThread,
     /// Merge operators of the tables that are not built in: the store knows their
     /// names.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
+use crate::files::file_set::lock;
 use crate::manifest::manifest::{NamedMeta, StoreManifest, VersionMeta};
 use crate::manifest::wal::{LOG, SegmentScan, segment_name, segments};
 use crate::manifest::wal_reader::WalReader;
 use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::{self, OpenOptions};
-use crate::store::inner::{FoundLog, Named, State, corrupted, damaged};
+use crate::store::inner::{FoundLog, Slot, State, corrupted, damaged};
 use crate::table::table::Table;
 
 /// Weight of a memtable in each table up to which recovery does not flush: 64 MiB of WAL with
@@ -22,13 +23,10 @@ pub(crate) fn open_tables(
     inner: &Arc<SessionInner>,
     manifest: &StoreManifest,
     merge_operators: &[MergeOperator],
-) -> Result<BTreeMap<u64, Named>> {
+) -> Result<BTreeMap<u64, Arc<Slot>>> {
     let mut tables = BTreeMap::new();
     for named in &manifest.tables {
-        let table = open_table(inner, named, merge_operators)?;
-        let id = named.id;
-        let slot = Arc::default();
-        tables.insert(id, Named { table, changed: 0, written: 0, slot });
+        tables.insert(named.id, Slot::of(open_table(inner, named, merge_operators)?));
     }
     Ok(tables)
 }
@@ -108,14 +106,17 @@ pub(crate) fn recover(
 
     for number in numbers {
         if number > state.segment {
-            if let Some(mut scan) = SegmentScan::open(disk, dir, inner.salt(), number)?
+            // It was being made when the process ended, or the records before it are torn: then
+            // the walk has seen that none of its commits was durable.
+            let is_next = number == state.segment + 1;
+            if !is_next
+                && let Some(mut scan) = SegmentScan::open(disk, dir, inner.salt(), number)?
                 && scan.advance()?
             {
-                // Records are written to a segment only when the one before is sealed.
+                // Records are written to a segment only when the one before the last is sealed.
                 let path = dir.join(LOG).join(segment_name(state.segment));
                 return Err(corrupted(&path, "the seal is missing"));
             }
-            // It was being made when the process ended.
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
     }
@@ -166,7 +167,8 @@ fn apply(walk: &WalReader, next_table: u64, state: &mut State) -> Result<()> {
     let Some(record) = walk.record() else { return Ok(()) };
     for part in record.updates(next_table)? {
         // A table that is not there was dropped since.
-        if let Some(named) = state.tables.get_mut(&part.table) {
+        let Some(slot) = state.tables.get(&part.table) else { continue };
+        if let Some(named) = &mut *lock(&slot.table) {
             named.table.replay(&part.updates, Some(REPLAYED_BYTES_MAX))?;
             state.changes += 1;
             named.changed = state.changes;

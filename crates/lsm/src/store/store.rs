@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::{Disk, Durability, RealDisk};
 
+use crate::compaction::compaction::Compaction;
 use crate::config::TableConfig;
 use crate::entry::entry::Update;
 use crate::entry::key_range::KeyRange;
@@ -40,6 +41,7 @@ use crate::session::inner::{Holder, TMP_SUFFIX};
 use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
+use crate::store::helper::HelperThread;
 use crate::store::inner::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
 use crate::store::options::{StoreOptions, TableName, WRITE_SET_BYTES};
 use crate::store::recovery::{open_tables, recover};
@@ -147,12 +149,14 @@ impl Store {
 
         let mut state = State {
             tables: open_tables(&inner, &manifest, &options.merge_operators)?,
+            dropped: BTreeMap::new(),
             commit: manifest.commit,
             log: None,
             is_linked: false,
-            is_torn: false,
             changes: 0,
             segment: 0,
+            next: None,
+            is_next_refused: false,
             spares: Vec::new(),
             ends: BTreeMap::new(),
             found: None,
@@ -163,6 +167,8 @@ impl Store {
         let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
 
+        let write_set_bytes = options.write_set_bytes_max.unwrap_or(WRITE_SET_BYTES);
+        let write_sets = WriteSets::new(write_set_bytes, state.commit);
         let durable = GroupCommit::new(Arc::clone(&inner), manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: WalDir::new(
@@ -175,14 +181,17 @@ impl Store {
             options: options.clone(),
             log_bytes_max,
             published: Mutex::new(CurrentManifest::found(manifest, older)),
+            bare_writer: Mutex::default(),
+            making: Mutex::default(),
             state: Mutex::new(state),
             durable,
+            is_torn: AtomicBool::new(false),
             log_written: AtomicU64::new(0),
             log_bytes: AtomicU64::new(log_bytes),
             due_at: AtomicU64::new(log_bytes_max / 2),
-            is_checkpointing: AtomicBool::new(false),
-            thread: Mutex::default(),
-            write_sets: WriteSets::new(options.write_set_bytes_max.unwrap_or(WRITE_SET_BYTES)),
+            checkpointer: HelperThread::new("terrane-checkpoint"),
+            wal_helper: HelperThread::new("terrane-wal"),
+            write_sets,
         });
 
         Ok(Self { shared })
@@ -232,9 +241,8 @@ impl Store {
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
         published.publish(&shared.inner, next)?;
-        let slot = Arc::new(Slot::default());
-        let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
-        lock(&shared.state).tables.insert(id, named);
+        let slot = Slot::of(table);
+        lock(&shared.state).tables.insert(id, Arc::clone(&slot));
 
         Ok(NamedTable {
             shared: Arc::clone(shared),
@@ -252,9 +260,7 @@ impl Store {
         self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
         let id = published.manifest.find(name)?;
-        let state = lock(&self.shared.state);
-        let named = state.table(id, name)?;
-        let slot = Arc::clone(&named.slot);
+        let slot = Arc::clone(lock(&self.shared.state).slot(id, name)?);
         Ok(NamedTable {
             shared: Arc::clone(&self.shared),
             key: TableKey { id, name: name.clone() },
@@ -269,12 +275,12 @@ impl Store {
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
         self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
-        let state = lock(&self.shared.state);
         let mut tables = Vec::new();
         for table in &published.manifest.tables {
             let name = TableName(table.name.clone());
-            let config = state.table(table.id, &name)?.table.config().clone();
-            tables.push(TableInfo { name, config });
+            let slot = Arc::clone(lock(&self.shared.state).slot(table.id, &name)?);
+            let config = lock(&slot.table).as_ref().map(|named| named.table.config().clone());
+            tables.extend(config.map(|config| TableInfo { name, config }));
         }
         tables.sort_by(|left, right| left.name.cmp(&right.name));
         Ok(tables)
@@ -327,33 +333,46 @@ impl Store {
         shared.inner.check_writable()?;
         event!(DEBUG, "store.drop_table", shared.inner.dir(), %name);
         let id = published.manifest.find(name)?;
+        let slot = Arc::clone(lock(&shared.state).slot(id, name)?);
+
+        // No commit to the table may come in between that would be durable and yet for nothing.
+        // Those to other tables go on.
+        let writer = lock(&slot.writer);
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.tables.retain(|table| table.id != id);
-
-        // No commit may come in between that would be durable and yet for nothing.
-        let mut state = lock(&shared.state);
         published.publish(&shared.inner, next)?;
-        let dropped = state.tables.remove(&id);
-        shared.write_sets.note_replaced(state.commit, Some(vec![id]));
-        drop(state);
 
-        if let Some(named) = dropped {
-            lock(&named.slot.0).view = None;
+        let dropped = lock(&slot.table).take();
+        {
+            let mut state = lock(&shared.state);
+            state.tables.remove(&id);
+            state.dropped.retain(|_, slot| slot.strong_count() > 0);
+            state.dropped.insert(id, Arc::downgrade(&slot));
+            shared.write_sets.note_dropped(state.commit, id);
         }
+        let view = lock(&slot.reading).view.take();
+        drop(writer);
+        drop((dropped, view));
         Ok(())
     }
 
     /// Several tables as one commit left them all: [`NamedTable::view`] of each, at one moment.
     ///
-    /// Cost: as of `view`, for each; waits for a commit that is being applied.
+    /// Cost: as of `view`, for each; waits for commits to these tables that are being applied, and
+    /// for no slow work.
     ///
     /// # Errors
     /// The errors of [`NamedTable::view`].
     pub fn views(&self, tables: &[&NamedTable]) -> Result<Vec<Arc<Table>>> {
         self.shared.inner.check_open()?;
-        let state = lock(&self.shared.state);
-        tables.iter().map(|table| table.view_in(&state)).collect()
+        // Locks of several tables are taken in one order, each once.
+        let slots: BTreeMap<u64, &Arc<Slot>> =
+            tables.iter().map(|table| (table.key.id, &table.slot)).collect();
+        let locked: BTreeMap<u64, _> =
+            slots.into_iter().map(|(id, slot)| (id, lock(&slot.table))).collect();
+        let view = |table: &&NamedTable| table.view_in(locked[&table.key.id].as_ref());
+        tables.iter().map(view).collect()
     }
 
     /// Commits batches for several tables, all or nothing, with the durability of the store. The
@@ -399,41 +418,38 @@ impl Store {
             let updates = updates.iter().map(|(key, update)| (key.as_ref(), *update));
             match grouped.iter_mut().find(|batch| batch.key.id == table.key.id) {
                 Some(batch) => batch.updates.extend(updates),
-                None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
+                None => {
+                    let updates = updates.collect();
+                    grouped.push(Batch { key: &table.key, slot: &table.slot, updates });
+                }
             }
         }
 
-        self.commit_batches(&grouped, durability, |_| Ok(()))
+        self.commit_batches(grouped, durability, |_| Ok(()))
     }
 
-    /// Commits batches, one for each table, unless `check` refuses: no other commit comes between
-    /// the check and this one.
+    /// Commits batches, one for each table, unless `check` refuses. The check gets the number of
+    /// the commit before; no other commit comes between the check and this one.
     ///
     /// # Errors
     /// The errors of [`commit_with`](Self::commit_with), and of `check`.
     pub(crate) fn commit_batches(
         &self,
-        batches: &[Batch<'_>],
+        batches: Vec<Batch<'_>>,
         durability: Durability,
-        check: impl FnOnce(&State) -> Result<()>,
+        check: impl FnOnce(u64) -> Result<()>,
     ) -> Result<Ticket> {
         let shared = &self.shared;
-        for batch in batches {
+        for batch in &batches {
             shared.inner.check_room_for(&batch.updates)?;
         }
-        let record = shared.record(batches)?;
-
         let frees = batches
             .iter()
             .flat_map(|batch| &batch.updates)
             .all(|(_, update)| matches!(update, Update::Delete));
 
-        let commit = {
-            let mut state = shared.state_to_commit(frees)?;
-            check(&state)?;
-            shared.commit(&mut state, batches, record)?
-        };
-
+        shared.prepare_to_commit(frees)?;
+        let commit = shared.commit_if(batches, check)?;
         let ticket = Ticket::new(shared, commit);
         if durability == Durability::Each {
             ticket.wait()?;
@@ -557,28 +573,11 @@ impl Store {
         };
 
         let closed = shared.session.close();
-        if let Some(thread) = lock(&shared.thread).take() {
-            // It tells what it fails at as an event.
-            drop(thread.join());
-        }
+        // They tell what they fail at as events.
+        shared.checkpointer.join();
+        shared.wal_helper.join();
 
         written.and(closed)
-    }
-}
-
-impl Shared {
-    /// A table as the last commit left it.
-    pub(crate) fn view_of(&self, state: &State, named: &Named) -> Result<Arc<Table>> {
-        if state.is_torn {
-            // Nobody is to read a part of a commit.
-            self.inner.files().check_poisoned()?;
-        }
-        let mut reading = lock(&named.slot.0);
-        reading.is_wanted = true;
-        if reading.view.is_none() {
-            reading.view = Some(Arc::new(named.table.fork()?));
-        }
-        reading.view.clone().ok_or(Error::SessionClosed)
     }
 }
 
@@ -591,7 +590,8 @@ impl NamedTable {
 
     /// The table as the last commit left it: later ones change nothing in it.
     ///
-    /// Cost: as [`Table::fork`], once for all that read between two commits.
+    /// Cost: as [`Table::fork`], once for all that read between two commits. It waits for no flush,
+    /// compaction or checkpoint.
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`];
@@ -600,34 +600,59 @@ impl NamedTable {
     pub fn view(&self) -> Result<Arc<Table>> {
         self.shared.inner.check_open()?;
         {
-            let mut reading = lock(&self.slot.0);
+            let mut reading = lock(&self.slot.reading);
             reading.is_wanted = true;
             if let Some(view) = &reading.view {
                 return Ok(Arc::clone(view));
             }
         }
-        self.view_in(&lock(&self.shared.state))
+        self.view_in(lock(&self.slot.table).as_ref())
+    }
+
+    /// Returns the same as [`Table::work_ahead`].
+    pub(crate) fn work_ahead(&self) -> Result<Vec<(Arc<Compaction>, u64)>> {
+        let table = lock(&self.slot.table);
+        Ok(table.as_ref().ok_or_else(|| self.is_gone())?.table.work_ahead())
+    }
+
+    /// Refuses what changes the files of a store that is closed or poisoned.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.shared.inner.check_writable()
     }
 
     /// Does something to the table that changes nothing of what it holds, for the next checkpoint
-    /// to write out.
+    /// to write out. It is done to a copy: commits to this table wait, and nobody else.
     pub(crate) fn rearrange<T>(&self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
-        let mut state = lock(&self.shared.state);
+        let _writer = lock(&self.slot.writer);
         self.shared.inner.check_writable()?;
-        let change = state.changes + 1;
-        let Some(named) = state.tables.get_mut(&self.key.id) else {
-            return Err(Error::TableDoesNotExist { name: self.key.name.to_string() });
+        let mut copy = match &*lock(&self.slot.table) {
+            Some(named) => named.table.copy()?,
+            None => return Err(self.is_gone()),
         };
-        named.changed = change;
-        lock(&named.slot.0).view = None;
-        let done = act(&mut named.table);
-        state.changes = change;
-        done
+        let done = act(&mut copy)?;
+
+        let view = {
+            let mut table = lock(&self.slot.table);
+            let Some(named) = &mut *table else { return Err(self.is_gone()) };
+            named.table.adopt(&mut copy);
+            let mut state = lock(&self.shared.state);
+            state.changes += 1;
+            named.changed = state.changes;
+            lock(&self.slot.reading).view.take()
+        };
+        drop((view, copy));
+        Ok(done)
     }
 
-    fn view_in(&self, state: &State) -> Result<Arc<Table>> {
-        let named = state.table(self.key.id, &self.key.name)?;
-        self.shared.view_of(state, named)
+    fn is_gone(&self) -> Error {
+        Error::TableDoesNotExist { name: self.key.name.to_string() }
+    }
+
+    /// The view of the table, which the caller has locked.
+    fn view_in(&self, named: Option<&Named>) -> Result<Arc<Table>> {
+        let named = named.ok_or_else(|| self.is_gone())?;
+        self.shared.check_whole()?;
+        self.slot.view_of(named)
     }
 
     /// Like [`Table::get`] of the [`view`](Self::view).
@@ -678,8 +703,8 @@ impl NamedTable {
     /// # Errors
     /// The errors of [`view`](Self::view).
     pub fn stats(&self) -> Result<TableStats> {
-        let state = lock(&self.shared.state);
-        Ok(state.table(self.key.id, &self.key.name)?.table.stats())
+        let table = lock(&self.slot.table);
+        Ok(table.as_ref().ok_or_else(|| self.is_gone())?.table.stats())
     }
 
     /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
@@ -726,15 +751,15 @@ impl NamedTable {
     pub fn set_config(&self, config: &TableConfig) -> Result<()> {
         let mut published = lock(&self.shared.published);
         let set = |config: &TableConfig| -> Result<TableConfig> {
+            let _writer = lock(&self.slot.writer);
+            let mut table = lock(&self.slot.table);
+            let named = table.as_mut().ok_or_else(|| self.is_gone())?;
+            let before = named.table.config().clone();
+            named.table.set_config(config)?;
             let mut state = lock(&self.shared.state);
-            let before = state.table(self.key.id, &self.key.name)?.table.config().clone();
-            let change = state.changes + 1;
-            if let Some(named) = state.tables.get_mut(&self.key.id) {
-                named.table.set_config(config)?;
-                named.changed = change;
-                lock(&named.slot.0).view = None;
-            }
-            state.changes = change;
+            state.changes += 1;
+            named.changed = state.changes;
+            lock(&self.slot.reading).view = None;
             Ok(before)
         };
 

@@ -289,7 +289,7 @@ impl Transaction {
         };
         let checked = check(self.live.moment)?;
         let batches = batch.batches(shared)?;
-        self.store.commit_batches(&batches, durability, |_| check(checked).map(drop))
+        self.store.commit_batches(batches, durability, |_| check(checked).map(drop))
     }
 
     /// Gives the transaction up: nothing of it was or will be committed. Dropping does the same.
@@ -422,15 +422,24 @@ impl Store {
         let shared = &self.shared;
         shared.inner.check_open()?;
 
-        // Under one lock, so that no commit comes between the views and the beginning.
-        let state = lock(&shared.state);
-        let live = Live { shared: Arc::clone(shared), moment: shared.write_sets.begin() };
+        // With all tables locked no commit comes between the views and the beginning.
+        let slots = shared.slots();
+        let locked: Vec<_> = slots.iter().map(|(_, slot)| lock(&slot.table)).collect();
+        shared.check_whole()?;
+        let (moment, view) = {
+            let _state = lock(&shared.state);
+            shared.write_sets.begin()
+        };
+        let live = Live { shared: Arc::clone(shared), moment };
+
         let mut tables = BTreeMap::new();
-        for (id, named) in &state.tables {
-            tables.insert(*id, shared.view_of(&state, named)?);
+        for ((id, slot), named) in slots.iter().zip(&locked) {
+            // A table that was dropped meanwhile is not seen.
+            if let Some(named) = &**named {
+                tables.insert(*id, slot.view_of(named)?);
+            }
         }
-        let view = state.commit;
-        drop(state);
+        drop(locked);
 
         let own = Mutex::default();
         Ok(Transaction { store: self.clone(), view, tables, own, live })

@@ -26,7 +26,8 @@ use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
 use crate::session::current_manifest::{Chain, CurrentManifest};
 use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::SnapshotName;
-use crate::store::inner::{LogRoom, Named, Shared, damaged, write_out};
+use crate::store::checkpoint::{TableCopy, write_out};
+use crate::store::inner::{LogRoom, Named, Shared, Slot, State, damaged};
 use crate::store::options::TableName;
 use crate::store::recovery::{apply_log_of_version, open_table};
 use crate::store::store::Store;
@@ -150,6 +151,8 @@ impl Shared {
     /// is in or that follows on it; 0 without a log.
     fn durable_place(&self, published: &mut CurrentManifest) -> Result<(u64, u64)> {
         self.make_durable(published)?;
+        // The log is read up to that segment when the version is opened.
+        self.durable.seal_in_turn()?;
         let state = lock(&self.state);
         let segment = if state.is_linked { state.segment } else { 0 };
         // In between another commit may have come, which is in the log and not durable yet.
@@ -177,6 +180,51 @@ impl Shared {
         let chain = Chain { base: Arc::clone(&base), start, is_used: true };
         published.chain = (*segment > 0).then_some(chain);
         base
+    }
+}
+
+/// Tables and views that a roll-back has replaced: the last user of a run removes its file, so
+/// these are dropped without locks.
+struct Replaced {
+    tables: Vec<Named>,
+    views: Vec<Arc<Table>>,
+}
+
+impl Shared {
+    /// Puts other tables in the place of all that are there; `end` is called at the same moment.
+    fn replace_tables(
+        &self,
+        old: &[(u64, Arc<Slot>)],
+        copies: Vec<TableCopy>,
+        end: impl FnOnce(&mut State),
+    ) -> Replaced {
+        let mut slots: BTreeMap<u64, Arc<Slot>> = old.iter().cloned().collect();
+        for copy in &copies {
+            let back = || {
+                let dropped = lock(&self.state).dropped.remove(&copy.id);
+                dropped.and_then(|slot| slot.upgrade()).unwrap_or_default()
+            };
+            slots.entry(copy.id).or_insert_with(back);
+        }
+        let mut named: BTreeMap<u64, Named> =
+            copies.into_iter().map(|copy| (copy.id, Named::new(copy.into_table()))).collect();
+
+        let mut replaced = Replaced { tables: Vec::new(), views: Vec::new() };
+        let mut tables: Vec<_> = slots.values().map(|slot| lock(&slot.table)).collect();
+        let mut state = lock(&self.state);
+        state.tables.clear();
+        for ((id, slot), table) in slots.iter().zip(&mut tables) {
+            let next = named.remove(id);
+            if next.is_some() {
+                state.tables.insert(*id, Arc::clone(slot));
+            } else {
+                state.dropped.insert(*id, Arc::downgrade(slot));
+            }
+            replaced.tables.extend(std::mem::replace(&mut **table, next));
+            replaced.views.extend(lock(&slot.reading).view.take());
+        }
+        end(&mut state);
+        replaced
     }
 }
 
@@ -212,7 +260,7 @@ impl Store {
         if versions.last().is_some_and(is_other) {
             // Tables were made, renamed or dropped since, or configured: another version needs
             // another number.
-            shared.commit(&mut lock(&shared.state), &[], shared.record(&[])?)?;
+            shared.commit(Vec::new())?;
             (number, segment) = shared.durable_place(&mut published)?;
         }
 
@@ -337,7 +385,7 @@ impl Store {
     /// store, the next opening may find that it was done.
     pub fn roll_back(&self, number: u64) -> Result<u64> {
         let shared = &self.shared;
-        drop(shared.state_to_commit(false)?);
+        shared.prepare_to_commit(false)?;
         let mut published = lock(&shared.published);
         shared.inner.check_writable()?;
         event!(DEBUG, "store.roll_back", shared.inner.dir(), number);
@@ -347,34 +395,26 @@ impl Store {
             open_tables(&shared.inner, &version, next_table, &shared.options.merge_operators)?;
         let mut next = published.manifest.clone();
         next.tables.clone_from(&version.base.tables);
-        let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();
+        let copies: Vec<_> =
+            tables.into_iter().map(|(id, table)| TableCopy::new(id, table)).collect();
         let written = if version.until == 0 { Vec::new() } else { write_out(&copies, &mut next)? };
 
-        let mut guard = lock(&shared.state);
-        let state = &mut *guard;
-
-        let done = shared.publish_commit(&mut published, state, next)?;
+        // From here on nobody commits, and the list of tables is ours.
+        let old = shared.slots();
+        let writers: Vec<_> = old.iter().map(|(_, slot)| lock(&slot.writer)).collect();
+        let bare = lock(&shared.bare_writer);
+        let done = shared.publish_commit(&mut published, next)?;
         for written in &written {
             written.share(&shared.inner);
         }
+        let commit = published.manifest.commit;
+        let replaced = shared.replace_tables(&old, copies, |state| {
+            shared.write_sets.note_replaced(commit, None);
+            shared.link(state, commit, done.log_bytes);
+        });
+        drop((writers, bare));
+        drop(replaced);
 
-        let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
-            .into_iter()
-            .map(|(id, named)| (id, named.slot))
-            .collect();
-
-        for slot in slots.values() {
-            lock(&slot.0).view = None;
-        }
-
-        for (id, _, table) in copies {
-            let slot = slots.remove(&id).unwrap_or_default();
-            state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
-        }
-
-        shared.write_sets.note_replaced(state.commit, None);
-        shared.link(state, published.manifest.commit, done.log_bytes);
-        drop(guard);
         if done.both {
             shared.recycle(&published, LogRoom::Ordinary);
         }

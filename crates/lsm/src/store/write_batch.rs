@@ -310,7 +310,7 @@ impl WriteBatch {
                 return Err(Error::TableDoesNotExist { name: table.key.name.to_string() });
             }
             let updates = entries.iter().map(|entry| entry.read(&self.arena)).collect();
-            batches.push(Batch { key: &table.key, updates });
+            batches.push(Batch { key: &table.key, slot: &table.slot, updates });
         }
         Ok(batches)
     }
@@ -344,7 +344,7 @@ impl Store {
     /// # Errors
     /// The errors of [`commit_with`](Self::commit_with).
     pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<Ticket> {
-        self.commit_batches(&batch.batches(&self.shared)?, durability, |_| Ok(()))
+        self.commit_batches(batch.batches(&self.shared)?, durability, |_| Ok(()))
     }
 
     /// Commits a batch as [`write`](Self::write) does if the last commit of the store is still
@@ -373,11 +373,11 @@ impl Store {
     #[doc(alias("commit_if", "compare_and_set"))]
     pub fn write_if(&self, batch: &WriteBatch, last_commit: u64) -> Result<Ticket> {
         let batches = batch.batches(&self.shared)?;
-        self.commit_batches(&batches, self.shared.options.durability, |state| {
-            if state.commit == last_commit {
+        self.commit_batches(batches, self.shared.options.durability, |last| {
+            if last == last_commit {
                 return Ok(());
             }
-            Err(conflict(state.commit, ConflictCause::LastCommit { expected: last_commit }))
+            Err(conflict(last, ConflictCause::LastCommit { expected: last_commit }))
         })
     }
 }

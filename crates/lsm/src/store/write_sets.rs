@@ -10,7 +10,7 @@
 //!   before it are too old, and every later validation of them says so.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::conflict::{Conflict, ConflictCause};
@@ -32,6 +32,8 @@ pub(crate) struct WriteSets {
     bytes_max: u64,
     /// Number of live transactions: nothing is kept without any.
     live: AtomicUsize,
+    /// The last commit that the tables show: a commit that a manifest makes has its number before.
+    shown: AtomicU64,
     kept: Mutex<Kept>,
 }
 
@@ -129,17 +131,20 @@ fn bytes_of((key, update): (&[u8], Update<'_>)) -> u64 {
 }
 
 impl WriteSets {
-    pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, live: AtomicUsize::new(0), kept: Mutex::default() }
+    /// No write sets; `commit` is the last commit of the store.
+    pub(crate) fn new(bytes_max: u64, commit: u64) -> Self {
+        let live = AtomicUsize::new(0);
+        Self { bytes_max, live, shown: AtomicU64::new(commit), kept: Mutex::default() }
     }
 
-    /// Notes a transaction; the caller holds the lock that orders commits. Returns its moment.
-    pub(crate) fn begin(&self) -> u64 {
+    /// Notes a transaction; the caller holds the lock that orders commits, and all tables. Returns
+    /// its moment, and the last commit that the tables show.
+    pub(crate) fn begin(&self) -> (u64, u64) {
         self.live.fetch_add(1, Ordering::AcqRel);
         let mut kept = lock(&self.kept);
         let moment = kept.moment;
         *kept.begun.entry(moment).or_default() += 1;
-        moment
+        (moment, self.shown.load(Ordering::Acquire))
     }
 
     /// Ends a transaction, and lets go of what only it needed.
@@ -168,6 +173,7 @@ impl WriteSets {
         commit: u64,
         updates: impl Iterator<Item = (u64, &'a [u8], Update<'a>)> + Clone,
     ) {
+        self.shown.store(commit, Ordering::Release);
         if self.live.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -185,8 +191,17 @@ impl WriteSets {
     /// Notes that the whole content of some tables was replaced, or of all tables; the caller holds
     /// the lock that orders commits.
     pub(crate) fn note_replaced(&self, commit: u64, ids: Option<Vec<u64>>) {
+        self.shown.store(commit, Ordering::Release);
         if self.live.load(Ordering::Acquire) > 0 {
             self.push(commit, Written::Replaced(ids), 0);
+        }
+    }
+
+    /// Notes that a table was dropped, after so many commits; the caller holds the lock that orders
+    /// commits.
+    pub(crate) fn note_dropped(&self, commit: u64, id: u64) {
+        if self.live.load(Ordering::Acquire) > 0 {
+            self.push(commit, Written::Replaced(Some(vec![id])), 0);
         }
     }
 
@@ -254,13 +269,14 @@ mod tests {
 
     #[test]
     fn write_sets_are_kept_while_a_transaction_needs_them() {
-        let sets = WriteSets::new(10_000);
+        let sets = WriteSets::new(10_000, 0);
         insert(&sets, 1, b"a");
         assert_eq!(lock(&sets.kept).moment, 0, "nobody needs it");
 
-        let first = sets.begin();
+        let (first, _) = sets.begin();
         insert(&sets, 2, b"a");
-        let second = sets.begin();
+        let (second, view) = sets.begin();
+        assert_eq!(view, 2);
         insert(&sets, 3, b"b");
         assert_eq!(lock(&sets.kept).sets.len(), 2);
 
@@ -288,13 +304,13 @@ mod tests {
     /// is not.
     #[test]
     fn a_transaction_older_than_what_is_kept_is_refused() {
-        let sets = WriteSets::new(5 * (SET_OVERHEAD + 20));
-        let old = sets.begin();
+        let sets = WriteSets::new(5 * (SET_OVERHEAD + 20), 0);
+        let (old, _) = sets.begin();
         for commit in 1..=10 {
             insert(&sets, commit, &[commit as u8; 12]);
         }
         assert_eq!(lock(&sets.kept).sets.len(), 5, "20 bytes of keys each");
-        let young = sets.begin();
+        let (young, _) = sets.begin();
         insert(&sets, 11, b"key");
 
         let is_too_old = |result: Result<u64>| matches!(result, Err(Error::Conflict(c)) if c.cause == ConflictCause::TooOld);

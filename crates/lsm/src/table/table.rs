@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,13 +32,8 @@ use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
 use crate::table::canonical::{self, CanonicalSummary};
 use crate::table::cursor::Cursor;
 use crate::table::diff::Diff;
+use crate::table::shares::{DueShares, ShareConfig};
 use crate::trace::event;
-
-/// How far a background thread may fall behind before updates help, in batches of merge work.
-const LAG_BATCHES_MAX: u64 = 64;
-
-/// Multiple of the allowed lag of the background thread beyond which updates wait for the thread.
-const LAG_MAX_FACTOR: u64 = 4;
 
 /// Fewer keys than this are deleted one by one where masks have no
 /// [room](crate::entry::mask::Mask::has_room_for) for another span. So each further span removes as
@@ -99,6 +93,25 @@ impl Anchor {
             }
         }
     }
+}
+
+/// Work that a batch needs before it can be applied within a moment.
+#[derive(Debug)]
+pub(crate) enum SlowWork {
+    Nothing,
+    /// Shares of compactions, which may be done in place.
+    Shares(DueShares),
+    /// A flush, or reads: the batch is applied to this copy, which then takes the place of the
+    /// table.
+    Copy(Box<Table>),
+}
+
+/// Whether a batch does the merge work that is due with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shares {
+    InCall,
+    /// It was done before.
+    Done,
 }
 
 /// How to take a batch back.
@@ -358,6 +371,100 @@ impl Table {
         &mut self,
         batch: &[(K, Update<'_>)],
     ) -> Result<Applied> {
+        self.apply_as(batch, Shares::InCall)
+    }
+
+    /// The same for a batch whose [slow work](Self::slow_work) is done.
+    ///
+    /// Cost: no I/O.
+    ///
+    /// # Errors
+    /// The errors of [`write_batch`](Self::write_batch).
+    pub(crate) fn apply_ready<K: AsRef<[u8]>>(
+        &mut self,
+        batch: &[(K, Update<'_>)],
+    ) -> Result<Applied> {
+        self.apply_as(batch, Shares::Done)
+    }
+
+    /// Slow work that a batch needs before it is [applied](Self::apply_ready).
+    ///
+    /// Cost: no I/O; for a copy as [`fork`](Self::fork).
+    ///
+    /// # Errors
+    /// Those of [`write_batch`](Self::write_batch) for what is too long; [`Error::SessionClosed`].
+    pub(crate) fn slow_work<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<SlowWork> {
+        let (room, _) = check_batch(batch)?;
+        let after = self.tree.time_after(&self.context(), room);
+        if self.must_read(batch, room.bytes as u64) || after >= self.tree.next_flush() {
+            return Ok(SlowWork::Copy(Box::new(self.copy()?)));
+        }
+        if after < self.next_work {
+            return Ok(SlowWork::Nothing);
+        }
+        Ok(SlowWork::Shares(DueShares {
+            session: Arc::clone(&self.session),
+            work: ShareConfig::of(&self.config),
+            pending: self.tree.pending().cloned().collect(),
+            now: after,
+        }))
+    }
+
+    /// Whether a batch may have to read keys: before it deletes a range, or before it upserts.
+    fn must_read<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)], bytes: u64) -> bool {
+        let mut has_upsert = false;
+        let mut ranges = 0;
+        for (key, update) in batch {
+            match update {
+                Update::DeleteRange(end) => {
+                    ranges += 1;
+                    let from = key.as_ref().to_vec();
+                    let span = Span { from, end: end.map(<[u8]>::to_vec) };
+                    // Masks that have room for one span may have none for the next.
+                    if ranges > 1 || !self.tree.has_room_for(&span) {
+                        return true;
+                    }
+                }
+                Update::Upsert(_) => has_upsert = true,
+                _ => {}
+            }
+        }
+
+        let limit = self.config.merge_operator.value_bytes_max() as u64;
+        has_upsert && !self.value_room.has_room(bytes, limit)
+    }
+
+    /// A fork that counts for this table, for slow work while nothing else changes the table; see
+    /// [`adopt`](Self::adopt).
+    ///
+    /// # Errors
+    /// The errors of [`fork`](Self::fork).
+    pub(crate) fn copy(&self) -> Result<Self> {
+        let mut copy = self.fork()?;
+        copy.tree.written_bytes = self.tree.written_bytes;
+        copy.counters = Arc::clone(&self.counters);
+        copy.batch_ticks = self.batch_ticks;
+        Ok(copy)
+    }
+
+    /// Becomes what its [copy](Self::copy) is; the copy has what the table was, for the caller to
+    /// drop. Cost: no I/O.
+    pub(crate) fn adopt(&mut self, copy: &mut Self) {
+        debug_assert!(Arc::ptr_eq(&self.counters, &copy.counters), "a copy of this table");
+        std::mem::swap(&mut self.tree, &mut copy.tree);
+        std::mem::swap(&mut self.anchor, &mut copy.anchor);
+        self.next_work = copy.next_work;
+        self.value_room = copy.value_room;
+        self.batch_ticks = copy.batch_ticks;
+        self.has_room_to_write = copy.has_room_to_write;
+        self.limit_cache(&self.tree);
+    }
+
+    fn apply_as<K: AsRef<[u8]>>(
+        &mut self,
+        batch: &[(K, Update<'_>)],
+        shares: Shares,
+    ) -> Result<Applied> {
         self.session.check_writable()?;
         let start = self.clock();
         let id = self.session.id();
@@ -369,6 +476,7 @@ impl Table {
             return Ok(Applied::default());
         }
         let tries_upserts = self.tries_upserts(batch, room.bytes as u64);
+        debug_assert!(shares == Shares::InCall || !tries_upserts, "a batch that reads is slow");
         // An update ends the validity of blob references given out before, so the anchor lets go of
         // their sources.
         self.anchor = Arc::default();
@@ -385,8 +493,10 @@ impl Table {
 
         // A merge operator that panics leaves a part of the batch behind. A merge that it was
         // called by begins anew by itself.
-        let done =
-            catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied, tries_upserts)));
+        let done = catch_unwind(AssertUnwindSafe(|| match shares {
+            Shares::InCall => self.apply(batch, &mut applied, tries_upserts),
+            Shares::Done => self.put_all(batch, &mut applied),
+        }));
         match done {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -577,6 +687,29 @@ impl Table {
         Ok(())
     }
 
+    /// Applies a batch whose slow work is done.
+    fn put_all<K: AsRef<[u8]>>(
+        &mut self,
+        batch: &[(K, Update<'_>)],
+        applied: &mut Applied,
+    ) -> Result<()> {
+        for (key, update) in batch {
+            match *update {
+                Update::DeleteRange(end) => {
+                    let is_masked = self.delete_span(key.as_ref(), end, applied)?;
+                    debug_assert!(is_masked, "masks had room for the span");
+                }
+                update => self.put(key.as_ref(), update, applied.undo.as_mut())?,
+            }
+        }
+
+        // If the memtable has grown further than was foreseen, the next batch does the rest.
+        if self.tree.now(&self.context()) >= self.next_work {
+            self.plan_work();
+        }
+        Ok(())
+    }
+
     /// Deletes a range as an update of a batch: true if masks do it, false if its keys were deleted
     /// one by one.
     #[cold]
@@ -654,63 +787,21 @@ impl Table {
     /// Does the merge work that is due by now, and finds out when the next is.
     fn work(&mut self) -> Result<()> {
         let now = self.tree.now(&self.context());
-
-        let mut next_work = self.tree.next_flush();
-        let batch = u64::from(self.config.compaction_batch_pages);
+        let work = ShareConfig::of(&self.config);
         for pending in self.tree.pending() {
-            match self.config.compaction_schedule {
-                CompactionSchedule::OneShot => {
-                    pending.compaction.finish()?;
-                    continue;
-                }
-                CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
-            }
-
-            let asked = match self.config.compaction_thread {
-                CompactionThread::Caller => 0,
-                CompactionThread::Background => {
-                    pending.compaction.requested.load(Ordering::Acquire)
-                }
-            };
-
-            // Work is looked for when a whole batch of pages is due, and at most once a tick.
-            let target = pending.compaction.done().max(asked) + batch;
-            next_work = next_work.min(pending.when(target).max(now + 1));
+            work.run(&self.session, pending, now)?;
         }
-
-        self.next_work = next_work;
+        self.plan_work();
         Ok(())
     }
 
-    fn work_on(&self, pending: &ScheduledCompaction, now: u64, batch: u64) -> Result<()> {
-        let required = pending.required(now);
-        let compaction = &pending.compaction;
-        // Work of less than a batch waits, unless the compaction must be complete now.
-        if required < compaction.done() + batch && required < compaction.total() {
-            return Ok(());
-        }
-
-        match self.config.compaction_thread {
-            // Who is at it, for another handle or to compact, goes on with it; what is due is
-            // waited for.
-            CompactionThread::Caller if required < compaction.total() => {
-                compaction.advance_unless_busy(required)
-            }
-            CompactionThread::Caller => compaction.advance_to(required),
-            CompactionThread::Background => {
-                // Handles that share the compaction ask in any order, so the request only ever
-                // rises.
-                compaction.requested.fetch_max(required, Ordering::AcqRel);
-                self.session.worker().advance(compaction);
-                // Credit: what the thread may owe. Beyond it this call pays, or another merge's
-                // call does if the thread is at this one; far beyond it, this call waits its turn.
-                let lag = LAG_BATCHES_MAX * batch;
-                if compaction.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
-                    return compaction.advance_to(required.saturating_sub(lag));
-                }
-                compaction.advance_unless_busy(required.saturating_sub(lag))
-            }
-        }
+    /// Finds out when the next merge work is due.
+    fn plan_work(&mut self) {
+        let now = self.tree.now(&self.context());
+        let work = ShareConfig::of(&self.config);
+        let next = self.tree.pending().filter_map(|pending| work.next_share(pending, now)).min();
+        let flush = self.tree.next_flush();
+        self.next_work = next.map_or(flush, |next| next.min(flush));
     }
 
     /// The merges that are under way, and how far each must be when the next flush begins.
@@ -752,17 +843,6 @@ impl Table {
         self.tree = tree;
         self.next_work = 0;
         self.limit_cache(&self.tree);
-    }
-
-    /// Makes the table what a fork of it has become.
-    pub(crate) fn take_over(&mut self, fork: &Self) {
-        // A fork counts from 0, so both sums together are all that was written.
-        let written_bytes = self.tree.written_bytes + fork.tree.written_bytes;
-        self.anchor = Arc::default();
-        self.has_room_to_write = fork.has_room_to_write;
-        self.value_room = fork.value_room;
-        self.batch_ticks = fork.batch_ticks;
-        self.set_tree(Levels { written_bytes, ..fork.tree.clone() });
     }
 
     /// Whether it is a table of that session.

@@ -17,8 +17,8 @@ use terrane_io::files::allocated_below;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions, Store, StoreOptions,
-    Table, TableName, Update,
+    CheckpointThread, CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions,
+    Store, StoreOptions, Table, TableName, Update,
 };
 
 use crate::gate::GateDisk;
@@ -30,7 +30,11 @@ fn open(disk: &Arc<impl Disk + 'static>) -> Result<Store, Error> {
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).durability(Durability::Buffered);
     let disk = Arc::clone(disk) as Arc<dyn Disk>;
-    Store::open(disk, Path::new(DIR), &options.log_bytes_max(4 << 20))
+    Store::open(
+        disk,
+        Path::new(DIR),
+        &options.log_bytes_max(4 << 20).checkpoint_thread(CheckpointThread::Caller),
+    )
 }
 
 fn main_table() -> TableName {

@@ -16,7 +16,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 enum State {
     #[default]
     Open,
-    /// The call of that name on that path will wait.
+    /// The call of that name on that path, or below it, will wait.
     Armed(&'static str, PathBuf),
     Reached,
 }
@@ -39,7 +39,7 @@ impl GateDisk {
         Arc::new(Self { disk, gate: Arc::default() })
     }
 
-    /// The next call of that name on that path (the new one of a rename) is to wait.
+    /// The next call of that name on that path (the new one of a rename), or below it, is to wait.
     pub(crate) fn close(&self, call: &'static str, path: PathBuf) {
         *self.gate.state.lock().unwrap() = State::Armed(call, path);
     }
@@ -59,7 +59,7 @@ impl GateDisk {
 impl Gate {
     fn pass(&self, call: &'static str, path: &Path) {
         let mut state = self.state.lock().unwrap();
-        if matches!(&*state, State::Armed(name, at) if *name == call && at == path) {
+        if matches!(&*state, State::Armed(name, at) if *name == call && path.starts_with(at)) {
             *state = State::Reached;
             self.changed.notify_all();
             let closed = |state: &mut State| matches!(state, State::Reached);
@@ -105,7 +105,12 @@ struct GateFile {
 }
 
 impl DiskFile for GateFile {
-    terrane_io::forward!(file: path, access, len, read_at, set_len, allocate, forget);
+    terrane_io::forward!(file: path, access, len, set_len, allocate, forget);
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.gate.pass("read", self.path());
+        self.file.read_at(buffer, offset)
+    }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.gate.pass("write", self.path());

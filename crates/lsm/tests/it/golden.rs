@@ -13,9 +13,9 @@ use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Disk, FixedClockDisk, SimDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MergeOperator, PAGE_SIZE,
-    ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig,
-    TableName, Update, WriteBuffer,
+    CheckpointThread, DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MergeOperator,
+    PAGE_SIZE, ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, Table,
+    TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::golden;
 use terrane_testkit::model::Content;
@@ -301,6 +301,7 @@ fn write_store() -> Arc<SimDisk> {
     let still = FixedClockDisk::new(disk.clone());
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
+    let options = options.checkpoint_thread(CheckpointThread::Caller);
 
     let store = Store::open(still, Path::new(DIR), &options).unwrap();
     let table = |text: &str, config: &TableConfig| {

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use terrane_io::{BadMedia, Disk, EntryKind, ErrorKind, FaultPlan, RealDisk, SimDisk};
 use terrane_lsm::verify::{Loss, Report, repair, verify};
 use terrane_lsm::{
-    Durability, Error, ReaderOptions, Result, Session, SessionOptions, SnapshotName, Store,
-    StoreOptions, StoreReader, Table, TableConfig, TableName, Update, WriteBuffer,
+    CheckpointThread, Durability, Error, ReaderOptions, Result, Session, SessionOptions,
+    SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName, Update,
+    WriteBuffer,
 };
 
 use crate::SALT;
@@ -33,7 +34,7 @@ fn as_disk(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
 fn options() -> StoreOptions {
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).durability(Durability::Each);
-    options.log_bytes_max(64 << 10)
+    options.log_bytes_max(64 << 10).checkpoint_thread(CheckpointThread::Caller)
 }
 
 fn open(disk: &Arc<SimDisk>) -> Result<Store> {

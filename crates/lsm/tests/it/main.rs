@@ -45,6 +45,8 @@ mod stats;
 mod store;
 mod store_damage;
 mod store_faults;
+mod store_locks;
+mod store_model;
 mod store_sweep;
 mod store_threads;
 mod store_versions;

@@ -41,7 +41,8 @@ fn name(text: &str) -> TableName {
 
 fn options(durability: Durability) -> StoreOptions {
     let session = SessionOptions::with_salt(SALT).create_dir().open_files_max(FEW_OPEN_FILES);
-    StoreOptions::default().session(session).durability(durability).log_bytes_max(64 << 10)
+    let options = StoreOptions::default().session(session).durability(durability);
+    options.log_bytes_max(64 << 10).checkpoint_thread(CheckpointThread::Caller)
 }
 
 fn config() -> TableConfig {

@@ -18,9 +18,9 @@ use terrane_io::{BadMedia, SimDisk, Survival};
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_lsm::inspect::{self, Inspection};
 use terrane_lsm::{
-    CompactionThread, Durability, Error, NamedTable, RESERVE_BYTES_MIN, Result, Session,
-    SessionOptions, Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer,
-    verify,
+    CheckpointThread, CompactionThread, Durability, Error, NamedTable, RESERVE_BYTES_MIN, Result,
+    Session, SessionOptions, Store, StoreOptions, Table, TableConfig, TableName, Update,
+    WriteBuffer, verify,
 };
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
@@ -48,6 +48,7 @@ fn session_options(reserve_bytes: Option<u64>) -> SessionOptions {
 fn open_with(disk: &Arc<SimDisk>, reserve_bytes: Option<u64>) -> Result<Store> {
     let options = StoreOptions::default().session(session_options(reserve_bytes));
     let options = options.durability(Durability::Each).log_bytes_max(64 << 10);
+    let options = options.checkpoint_thread(CheckpointThread::Caller);
     Store::open(Arc::clone(disk) as Arc<dyn Disk>, Path::new(DIR), &options)
 }
 

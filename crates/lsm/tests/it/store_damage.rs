@@ -19,8 +19,8 @@ use terrane_io::{Disk, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, SegmentUse, SessionInfo, inspect};
 use terrane_lsm::verify::{Loss, Report, repair, verify};
 use terrane_lsm::{
-    Durability, Error, Result, Session, SessionOptions, Store, StoreOptions, TableConfig,
-    TableName, Update, WriteBuffer,
+    CheckpointThread, Durability, Error, Result, Session, SessionOptions, Store, StoreOptions,
+    TableConfig, TableName, Update, WriteBuffer,
 };
 
 use crate::SALT;
@@ -45,7 +45,7 @@ type State = BTreeMap<String, Content>;
 fn options() -> StoreOptions {
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).durability(Durability::Each);
-    options.log_bytes_max(64 << 10)
+    options.log_bytes_max(64 << 10).checkpoint_thread(CheckpointThread::Caller)
 }
 
 fn open(disk: &Arc<SimDisk>) -> Result<Store> {

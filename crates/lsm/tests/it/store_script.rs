@@ -12,8 +12,8 @@ use std::sync::Arc;
 use terrane_io::Disk;
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, Durability, MergeOperator, NamedTable, Result, SessionOptions, Store,
-    StoreOptions, Table, TableConfig, TableName, Ticket, Update, WriteBatch, WriteBuffer,
+    BackupPlace, CheckpointThread, Durability, MergeOperator, NamedTable, Result, SessionOptions,
+    Store, StoreOptions, Table, TableConfig, TableName, Ticket, Update, WriteBatch, WriteBuffer,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -129,8 +129,8 @@ pub(crate) fn name(text: &str) -> TableName {
 pub(crate) fn options(durability: Durability) -> StoreOptions {
     let session = SessionOptions::with_salt(SALT).create_dir().open_files_max(FEW_OPEN_FILES);
     let options = StoreOptions::default().session(session).durability(durability);
-    // Segments of 16 KiB: a script fills several.
-    options.log_bytes_max(64 << 10)
+    // Segments of 16 KiB: a script fills several. Calls on the disk come in one order.
+    options.log_bytes_max(64 << 10).checkpoint_thread(CheckpointThread::Caller)
 }
 
 pub(crate) fn config() -> TableConfig {
@@ -138,8 +138,11 @@ pub(crate) fn config() -> TableConfig {
 }
 
 pub(crate) fn open(disk: &Arc<SimDisk>, durability: Durability) -> Result<Store> {
-    let disk = Arc::clone(disk) as Arc<dyn Disk>;
-    Store::open(disk, Path::new("/store"), &options(durability))
+    open_with(disk, &options(durability))
+}
+
+fn open_with(disk: &Arc<SimDisk>, options: &StoreOptions) -> Result<Store> {
+    Store::open(Arc::clone(disk) as Arc<dyn Disk>, Path::new("/store"), options)
 }
 
 /// States of a store so far, and the states that a crash must preserve.
@@ -286,6 +289,7 @@ impl History {
 pub(crate) struct Runner {
     disk: Arc<SimDisk>,
     script: Script,
+    thread: CheckpointThread,
     pub(crate) store: Option<Store>,
     /// Tickets of commits that nobody has waited for.
     tickets: Vec<Ticket>,
@@ -293,7 +297,9 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new(disk: &Arc<SimDisk>, script: &Script) -> Self {
-        Self { disk: Arc::clone(disk), script: script.clone(), store: None, tickets: Vec::new() }
+        let thread = CheckpointThread::Caller;
+        let (disk, script) = (Arc::clone(disk), script.clone());
+        Self { disk, script, thread, store: None, tickets: Vec::new() }
     }
 
     /// A table without a name that a batch has filled.
@@ -306,7 +312,8 @@ impl Runner {
 
     pub(crate) fn store(&mut self) -> Result<&Store> {
         if self.store.is_none() {
-            self.store = Some(open(&self.disk, self.script.durability)?);
+            let options = options(self.script.durability).checkpoint_thread(self.thread);
+            self.store = Some(open_with(&self.disk, &options)?);
         }
         Ok(self.store.as_ref().unwrap())
     }
@@ -474,8 +481,13 @@ pub(crate) fn batch(rng: &mut ChaCha8Rng, len: usize) -> Batch {
 
 /// Runs a script until the end or a crash; returns what is legal then.
 pub(crate) fn run(disk: &Arc<SimDisk>, script: &Script) -> History {
+    run_on(disk, script, CheckpointThread::Caller)
+}
+
+/// The same with checkpoints and segments made on that thread.
+pub(crate) fn run_on(disk: &Arc<SimDisk>, script: &Script, thread: CheckpointThread) -> History {
     let mut history = History::new();
-    let mut runner = Runner::new(disk, script);
+    let mut runner = Runner { thread, ..Runner::new(disk, script) };
     go_on(disk, &mut runner, &mut history, &script.steps);
     history
 }

@@ -22,7 +22,7 @@ use std::{env, thread};
 
 use terrane_io::FaultPlan;
 use terrane_io::{SimDisk, Survival};
-use terrane_lsm::Durability;
+use terrane_lsm::{CheckpointThread, Durability};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
@@ -33,7 +33,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::sim::number_in;
 use crate::store_script::{
     Batch, Change, History, Runner, Script, Step, StoreState, batch, check_found, check_image,
-    go_on, open, run, store_state,
+    go_on, open, run, run_on, store_state,
 };
 
 /// The names of all tables.
@@ -552,6 +552,38 @@ fn after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_
             assert!(all.distinct.len() > by_effort(100, 300), "{} images", all.distinct.len());
         }),
     }
+}
+
+/// Checkpoints, segments made ahead and seals come from threads, in any order of calls: whichever
+/// call is the last, what is there then is legal.
+#[test]
+fn a_crash_at_any_call_of_any_thread_leaves_a_legal_store() {
+    let workload = Workload { name: "threads", script: recycling };
+    for_each_seed("store_threads_crash", 1, |_, seed| {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let script = (workload.script)(&mut rng);
+        let whole = SimDisk::new(seed);
+        run_on(&whole, &script, CheckpointThread::Background);
+
+        let mut crashes = 0;
+        for call in calls(seed, by_effort(13, 3), whole.calls()) {
+            let disk = SimDisk::new(seed);
+            disk.set_plan(FaultPlan::crash_at(call));
+            let history = run_on(&disk, &script, CheckpointThread::Background);
+            // Another order may have taken fewer calls.
+            if !disk.has_crashed() {
+                continue;
+            }
+            crashes += 1;
+            for loss in losses(&disk, &mut rng) {
+                let note = Note { seed, workload: workload.name, what: &(call, loss) };
+                let image = loss.apply(&disk);
+                check_found(&image, script.durability, &history, floor(loss, &history));
+                drop(note);
+            }
+        }
+        assert!(crashes > 10, "{crashes} crashes");
+    });
 }
 
 /// Runs workload after workload until this many distinct images have been checked.

@@ -16,9 +16,9 @@ use terrane_io::{Access, CountedDisk, Disk, EntryKind, MemoryDisk, OpenMode};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, BackupReport, Change, Durability, Error, MergeOperator, ReaderOptions, Result,
-    SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
-    Update, WriteBuffer,
+    BackupPlace, BackupReport, Change, CheckpointThread, Durability, Error, MergeOperator,
+    ReaderOptions, Result, SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table,
+    TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
@@ -46,7 +46,8 @@ fn label(text: &str) -> SnapshotName {
 fn open_at(disk: &Arc<dyn Disk>, dir: &Path, durability: Durability) -> Store {
     let session = SessionOptions::with_salt(SALT).create_dir().open_files_max(FEW_OPEN_FILES);
     let options = StoreOptions::default().session(session).durability(durability);
-    Store::open(Arc::clone(disk), dir, &options.log_bytes_max(64 << 10)).unwrap()
+    let options = options.log_bytes_max(64 << 10).checkpoint_thread(CheckpointThread::Caller);
+    Store::open(Arc::clone(disk), dir, &options).unwrap()
 }
 
 fn content(table: &Table) -> Content {

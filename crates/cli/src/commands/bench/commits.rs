@@ -1,0 +1,173 @@
+//! `terrane bench commits`: latencies of small commits, alone or beside other work of the store.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use terrane::lsm::Durability;
+use terrane_bench::workloads::commits::{self, Beside, Merges, Options};
+use terrane_replay::latency::LatencyReport;
+
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::output;
+use crate::ui::progress::Progress;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  Eight threads, each with a table of its own, while other tables compact, checkpoints are made and \
+ranges are deleted:
+    terrane bench commits --store /tmp/terrane-bench --threads 8 \
+--beside compaction,checkpoint,range-delete
+  Durable commits of one thread, and of eight that share their fsyncs:
+    terrane bench commits --store /tmp/terrane-bench --durability each
+    terrane bench commits --store /tmp/terrane-bench --durability group --threads 8
+  Pages that the longest commit reads and writes, with compaction in shares and at once:
+    terrane bench commits --store /tmp/terrane-bench --durability none --tables 1
+    terrane bench commits --store /tmp/terrane-bench --durability none --tables 1 --merges at-once";
+
+/// Durability of the commits.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DurabilityArg {
+    /// The store has no log
+    None,
+    /// Commits survive the end of the process
+    Buffered,
+    /// Commits survive a loss of power; threads that wait at the same time share an fsync
+    Group,
+    /// The same, within the call of the commit
+    Each,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(durability: DurabilityArg) -> Self {
+        match durability {
+            DurabilityArg::None => Self::None,
+            DurabilityArg::Buffered => Self::Buffered,
+            DurabilityArg::Group => Self::Group,
+            DurabilityArg::Each => Self::Each,
+        }
+    }
+}
+
+/// Other work of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BesideArg {
+    /// A table that flushes and compacts all the time
+    Compaction,
+    /// Checkpoints, one after the other
+    Checkpoint,
+    /// A table whose ranges are deleted
+    RangeDelete,
+}
+
+impl From<BesideArg> for Beside {
+    fn from(beside: BesideArg) -> Self {
+        match beside {
+            BesideArg::Compaction => Self::Compaction,
+            BesideArg::Checkpoint => Self::Checkpoint,
+            BesideArg::RangeDelete => Self::RangeDelete,
+        }
+    }
+}
+
+/// When compaction is done.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum MergesArg {
+    /// In equal shares inside the commits
+    Shares,
+    /// On the thread of the session
+    Background,
+    /// Each compaction at once when it is due
+    AtOnce,
+}
+
+impl From<MergesArg> for Merges {
+    fn from(merges: MergesArg) -> Self {
+        match merges {
+            MergesArg::Shares => Self::Shares,
+            MergesArg::Background => Self::Background,
+            MergesArg::AtOnce => Self::AtOnce,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CommitsArgs {
+    /// Directory of the store to work in; created if it is missing
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Threads that commit
+    #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1")]
+    threads: u64,
+    /// Tables that the threads commit to
+    #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "8")]
+    tables: u64,
+    /// Durability of the commits
+    #[arg(long, value_name = "DURABILITY", default_value = "buffered")]
+    durability: DurabilityArg,
+    /// Other work of the store meanwhile
+    #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
+    beside: Vec<BesideArg>,
+    /// When compaction is done
+    #[arg(long, value_name = "WHEN", default_value = "shares")]
+    merges: MergesArg,
+    /// Length of the measurement in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10")]
+    seconds: f64,
+    /// Seed of the keys
+    #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
+    seed: u64,
+    /// Prints one JSON object to standard output at the end
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Hides the progress bar
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl CommitsArgs {
+    pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
+        // Each kind of work once, in the order of its name.
+        let kinds = [BesideArg::Compaction, BesideArg::Checkpoint, BesideArg::RangeDelete];
+        let beside = kinds.into_iter().filter(|kind| self.beside.contains(kind));
+        let options = Options {
+            threads: self.threads,
+            tables: self.tables,
+            durability: self.durability.into(),
+            beside: beside.map(Beside::from).collect(),
+            merges: self.merges.into(),
+            seconds: self.seconds,
+            seed: self.seed,
+        };
+
+        let mut progress = Progress::new(self.quiet);
+        let report = commits::run(&self.store, &options, &mut progress)?;
+        drop(progress);
+
+        let threads = format!("{} threads, {} tables", report.threads, report.tables);
+        let mut lines = vec![
+            ("commits", format!("{:.0} a second ({threads})", report.commits_per_s)),
+            ("latency", shown(&report.latency_us)),
+            ("idle timer, late", shown(&report.idle_late_us)),
+            ("p99.99 beyond idle", format!("{:.1} us", report.p9999_beyond_idle_us)),
+        ];
+        lines.extend(report.by_hand_per_s.map(|rate| ("by hand", format!("{rate:.0} a second"))));
+        lines.extend(report.pages_max.map(|pages| ("pages, most", pages.to_string())));
+        if !report.beside.is_empty() {
+            lines.push((
+                "beside",
+                format!(
+                    "{} updates, {} checkpoints, {} ranges deleted",
+                    report.compaction_updates, report.checkpoints, report.ranges_deleted
+                ),
+            ));
+        }
+
+        output::report(command, self.json, &report, &lines)
+    }
+}
+
+fn shown(latency: &LatencyReport) -> String {
+    let LatencyReport { p50, p99, p999, p9999, max, .. } = latency;
+    format!("p50 {p50:.1} us, p99 {p99:.1}, p99.9 {p999:.1}, p99.99 {p9999:.1}, longest {max:.1}")
+}
