@@ -84,7 +84,7 @@ Examples:
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
   terrane bench context --store /tmp/terrane-context
   terrane bench radix --dir /tmp/terrane-bench --load tests
-  terrane bench commits --store /tmp/terrane-bench --beside compaction,checkpoint
+  terrane bench commits --store /tmp/terrane-bench --beside compaction
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
