@@ -23,9 +23,6 @@ pub(crate) struct Scope {
     pub(crate) sampled: bool,
 }
 
-/// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 0] = [];
-
 struct Times {
     start: Instant,
     steps: Vec<(String, Duration)>,
@@ -83,9 +80,7 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
 
     for (package, example) in examples(workspace)? {
-        let arguments = EXAMPLE_ARGUMENTS.iter().find(|(name, _)| *name == example);
-        let mut command = cargo(&["run", "-q", "-p", &package, "--example", &example, "--"]);
-        command.args(arguments.map_or(&[][..], |(_, arguments)| arguments));
+        let mut command = cargo(&["run", "-q", "-p", &package, "--example", &example]);
         times.take(&format!("example {example}"), &mut command)?;
     }
 
