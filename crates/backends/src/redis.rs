@@ -36,7 +36,7 @@
 //! `client-query-buffer-limit`, by default 256 MiB; a larger value is [`Error::Size`].
 //!
 //! TLS: with the cargo feature `redis-tls`, URLs of the scheme `rediss` are encrypted, and the
-//! server's certificate is checked for the host of the URL; [`Options::with_ca_file`] sets the
+//! server's certificate is checked for the host of the URL; [`Options::ca_file`] sets the
 //! authorities. Client certificates are not supported. Without the feature such a URL is
 //! [`Error::Unsupported`]; the back-end never falls back to a connection without TLS.
 //!

@@ -271,8 +271,8 @@ type Update = (Vec<u8>, Option<Vec<u8>>);
 /// ```
 /// # use terrane_btree::{Config, Index, Result};
 /// # let folder = tempfile::tempdir()?;
-/// # let disk = std::sync::Arc::new(terrane_io::RealDisk::default());
-/// # let index = Index::create(disk, &folder.path().join("index"), &Config::default())?;
+/// # let disk = terrane_io::RealDisk::auto();
+/// # let index = Index::create(disk, &folder.path().join("index"), &Config::variable())?;
 /// index.replace_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
 /// for entry in index.iter()? {
 ///     let (key, value) = entry?;

@@ -52,7 +52,7 @@ const CAPACITY_BYTES: u64 = 1 << 40;
 /// Wall clock time at which every simulated disk starts: the first second of 2026.
 const EPOCH: Duration = Duration::from_secs(490_896 * 3_600);
 
-/// A simulated disk. See the [module](self).
+/// A simulated disk that loses, tears and reorders writes, and fails as its plan says.
 pub struct SimDisk {
     shared: Arc<Shared>,
 }
