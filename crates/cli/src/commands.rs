@@ -28,6 +28,7 @@ pub(crate) mod copy;
 pub(crate) mod btree;
 pub(crate) mod kv;
 pub(crate) mod table;
+pub(crate) mod import;
 pub(crate) mod snapshot;
 pub(crate) mod version;
 pub(crate) mod radix;

@@ -26,6 +26,7 @@ use crate::commands::compact::Compact;
 use crate::commands::completions::{Completions, ManPages};
 use crate::commands::context::ContextCommand;
 use crate::commands::diff::Diff;
+use crate::commands::import::Import;
 use crate::commands::kv::{Count, Delete, Get, Put, Scan};
 use crate::commands::radix::RadixCommand;
 use crate::commands::replay::Replay;
@@ -34,8 +35,8 @@ use crate::commands::stats::Stats;
 use crate::commands::table::Tables;
 use crate::commands::version::Versions;
 use crate::commands::{
-    backup, bench, btree, compact, completions, context, diff, kv, radix, snapshot, stats, table,
-    version,
+    backup, bench, btree, compact, completions, context, diff, import, kv, radix, snapshot, stats,
+    table, version,
 };
 use crate::inspect::Inspect;
 use crate::ui::exit::{Failure, STORE_VARIABLE};
@@ -105,6 +106,9 @@ enum Command {
     /// Counts the entries of a table
     #[command(after_help = kv::COUNT_EXAMPLES)]
     Count(Count),
+    /// Loads the entries of an LMDB database, or of sorted text, into a new table; resumable
+    #[command(after_help = import::EXAMPLES)]
+    Import(Import),
     /// Lists, creates, fills, renames and deletes the named tables of a store
     #[command(subcommand, after_help = table::EXAMPLES)]
     Table(Tables),
@@ -157,6 +161,7 @@ impl Command {
             Self::Delete(_) => "delete",
             Self::Scan(_) => "scan",
             Self::Count(_) => "count",
+            Self::Import(_) => "import",
             Self::Table(tables) => tables.command(),
             Self::Btree(btree) => btree.command(),
             Self::Snapshot(snapshot) => snapshot.command(),
@@ -194,6 +199,7 @@ impl Command {
             Self::Delete(delete) => delete.run(),
             Self::Scan(scan) => scan.run(),
             Self::Count(count) => count.run(),
+            Self::Import(import) => import.run(),
             Self::Table(tables) => tables.run(),
             Self::Btree(btree) => btree.run().map(|()| 0),
             Self::Snapshot(snapshot) => snapshot.run(),

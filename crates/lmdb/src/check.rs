@@ -238,6 +238,24 @@ pub(crate) fn check_heads(data: &Path) -> io::Result<Option<Finding>> {
     Ok(check_file(data)?.into_iter().next())
 }
 
+/// The flags of the main table of a file, as the newest transaction has them; 0 for an empty file.
+///
+/// Cost: two reads.
+///
+/// # Errors
+/// Those of the system; of [`heads`] as an error of invalid data.
+pub(crate) fn main_flags(data: &Path) -> io::Result<u64> {
+    let file = File::open(data)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(0);
+    }
+
+    match heads(&file)? {
+        Ok((heads, _)) => Ok(newest(&heads).main.flags),
+        Err(finding) => Err(io::Error::new(io::ErrorKind::InvalidData, finding.rule)),
+    }
+}
+
 /// Checks every page that the newest transaction reaches, and the free list. `data` is the file
 /// itself; other processes may write it meanwhile. Returns at most 1,000 findings.
 ///

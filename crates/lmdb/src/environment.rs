@@ -33,7 +33,7 @@ use heed::{
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::check::{Finding, check_heads};
+use crate::check::{Finding, check_heads, main_flags};
 
 /// Size of a buffer of zeros, which fills a file where the system cannot allocate, in bytes.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -209,6 +209,31 @@ impl Inner {
 /// A table of an environment.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvironmentTable(Database<Bytes, Bytes>);
+
+/// A table as it is stored, with the names of its flags.
+#[derive(Debug, Clone)]
+pub struct StoredTable {
+    /// The table.
+    pub table: EnvironmentTable,
+    /// Flags that the table was made with, as `mdb_dump` writes them, such as `dupsort`: several
+    /// values of a key, or another order of keys than that of their bytes.
+    pub flags: Vec<&'static str>,
+}
+
+/// Names of the flags of a table, with their bits.
+const FLAG_NAMES: [(u64, &str); 6] = [
+    (0x02, "reversekey"),
+    (0x04, "dupsort"),
+    (0x08, "integerkey"),
+    (0x10, "dupfixed"),
+    (0x20, "integerdup"),
+    (0x40, "reversedup"),
+];
+
+/// Names of the flags in a number.
+fn flag_names(flags: u64) -> Vec<&'static str> {
+    FLAG_NAMES.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect()
+}
 
 /// A key and a value.
 pub type Pair = (Vec<u8>, Vec<u8>);
@@ -560,6 +585,12 @@ pub fn data_path(path: &Path, directory: bool) -> PathBuf {
     if directory { path.join("data.mdb") } else { path.to_owned() }
 }
 
+/// Path of the data of an open environment.
+fn data_file(env: &Env<WithoutTls>) -> Outcome<PathBuf> {
+    let is_file = env.get_flags()? & EnvFlags::NO_SUB_DIR.bits() != 0;
+    Ok(data_path(env.path(), !is_file))
+}
+
 /// Path of the lock file of an environment.
 pub fn lock_path(path: &Path, directory: bool) -> PathBuf {
     if directory {
@@ -667,6 +698,40 @@ impl Snapshot {
     ) -> Outcome<Vec<Pair>> {
         let _gate = self.inner.shared();
         page_before(&self.txn, table, to, limit)
+    }
+
+    /// Finds a table by its name, or the main table for `None`; `None` if there is none. The main
+    /// table has the name of each other table as a key. One call opens one table at most, and an
+    /// environment has room for the number of them that it was opened with.
+    ///
+    /// # Errors
+    /// Those of LMDB.
+    pub fn find_table(&self, name: Option<&str>) -> Outcome<Option<StoredTable>> {
+        let _gate = self.inner.shared();
+        let env = &self.inner.env;
+        let Some(main) = env.open_database::<Bytes, Bytes>(&self.txn, None)? else {
+            return Ok(None);
+        };
+        let Some(name) = name else {
+            let flags = flag_names(main_flags(&data_file(env)?)?);
+            return Ok(Some(StoredTable { table: EnvironmentTable(main), flags }));
+        };
+
+        // The record of a table is 48 bytes; the value of a key of the main table may be, too.
+        let record = main.get(&self.txn, name.as_bytes())?;
+        let Some(flags) = record.filter(|record| record.len() == RECORD_BYTES) else {
+            return Ok(None);
+        };
+        let flags =
+            flags[TABLE_FLAGS].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let table = match env.open_database::<Bytes, Bytes>(&self.txn, Some(name)) {
+            Err(heed::Error::Mdb(MdbError::Incompatible)) => None,
+            opened => opened?,
+        };
+
+        let stored =
+            |table| StoredTable { table: EnvironmentTable(table), flags: flag_names(flags) };
+        Ok(table.map(stored))
     }
 
     /// Number of entries of a table. Costs nothing.
@@ -869,6 +934,9 @@ impl Transaction {
         Ok(self.end(RwTxn::commit).expect("taken when it is committed or dropped")?)
     }
 }
+
+/// Bytes of the record of a table, `MDB_db`.
+const RECORD_BYTES: usize = 48;
 
 /// Place of a table's flags in its record, `MDB_db`. All are 0 for the plain order of keys with one
 /// value each.

@@ -24,7 +24,7 @@ mod environment;
 pub use check::{Finding, check_file};
 pub use environment::{
     Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind, Outcome,
-    PageLimit, Pair, Snapshot, SyncMode, Transaction, data_path, lock_path,
+    PageLimit, Pair, Snapshot, StoredTable, SyncMode, Transaction, data_path, lock_path,
 };
 pub use heed::EnvFlags;
 
@@ -191,5 +191,45 @@ mod tests {
         map.append([(&b"a"[..], &b"1"[..]), (b"b", b"2")]).unwrap();
         assert!(map.append([(&b"a"[..], &b"1"[..])]).is_err(), "not above");
         assert_eq!(map.len().unwrap(), 2);
+    }
+
+    #[test]
+    fn tables_are_found_by_name_with_their_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = EnvOpenOptions::new();
+        options.map_size(1 << 20).max_dbs(4);
+        #[expect(unsafe_code, reason = "no safe way to open")]
+        // SAFETY: nobody else knows the directory.
+        let env = unsafe { options.open(dir.path()) }.unwrap();
+        let mut transaction = env.write_txn().unwrap();
+        let plain = env.create_database::<Bytes, Bytes>(&mut transaction, Some("plain")).unwrap();
+        plain.put(&mut transaction, b"key", b"value").unwrap();
+        let mut several = env.database_options().types::<Bytes, Bytes>();
+        several.flags(heed::DatabaseFlags::DUP_SORT | heed::DatabaseFlags::REVERSE_KEY);
+        several.name("several").create(&mut transaction).unwrap();
+        let main = env.create_database::<Bytes, Bytes>(&mut transaction, None).unwrap();
+        main.put(&mut transaction, b"no table", &[0; 48]).unwrap();
+        transaction.commit().unwrap();
+        env.prepare_for_closing().wait();
+
+        let options = EnvironmentOptions {
+            access: EnvironmentAccess::Read,
+            map_bytes: 0,
+            readers_max: 4,
+            tables_max: 4,
+            directory: true,
+            read_ahead: true,
+            write_map: false,
+            sync: SyncMode::Full,
+        };
+        let environment = Environment::open(dir.path(), &options).unwrap();
+        let snapshot = environment.snapshot().unwrap();
+        let flags = |name| snapshot.find_table(name).unwrap().map(|found| found.flags);
+        assert_eq!(flags(None), Some(Vec::new()));
+        assert_eq!(flags(Some("plain")), Some(Vec::new()));
+        assert_eq!(flags(Some("several")), Some(vec!["reversekey", "dupsort"]));
+        assert_eq!((flags(Some("no table")), flags(Some("absent"))), (None, None));
+        let plain = snapshot.find_table(Some("plain")).unwrap().unwrap().table;
+        assert_eq!(snapshot.get(plain, b"key").unwrap().as_deref(), Some(&b"value"[..]));
     }
 }

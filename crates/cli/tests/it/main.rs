@@ -13,6 +13,7 @@ mod changes;
 mod context;
 mod context_tools;
 mod diff;
+mod import;
 mod index;
 mod inspect;
 mod irmin_trace;
