@@ -85,7 +85,7 @@ pub(crate) struct Import {
     #[arg(long, value_name = "DIR|FILE")]
     from_lmdb: Option<PathBuf>,
     /// Name of the LMDB database to import; the main one if it is left out
-    #[arg(long, value_name = "NAME", requires = "from_lmdb")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["from_mdb_dump", "from_sorted"])]
     database: Option<String>,
     /// File of the text of `mdb_dump`; `-` is standard input
     #[arg(long, value_name = "FILE")]

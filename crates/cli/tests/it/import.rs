@@ -184,6 +184,7 @@ fn disorder_and_what_is_no_line_are_refused_by_the_number_of_the_line() {
     assert!(message.contains("line 1: longer than 4 bytes"), "{message}");
     sorted(&store, &place.path("absent"), &["--table", "new"]).failed(2);
     call(&store, &["import", "--table", "new"]).failed(2);
+    sorted(&store, &file, &["--table", "new", "--database", "accounts"]).failed(2);
     assert_eq!(files(&store), before);
 }
 
