@@ -8,9 +8,9 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev m
 WORKDIR /src
 COPY . .
 RUN rustup target add x86_64-unknown-linux-musl \
-    && cargo build --release --locked --package terrane-cli --target x86_64-unknown-linux-musl
+    && cargo build --profile dist --locked --package terrane-cli --target x86_64-unknown-linux-musl
 
 FROM scratch
-COPY --from=build /src/target/x86_64-unknown-linux-musl/release/terrane /terrane
+COPY --from=build /src/target/x86_64-unknown-linux-musl/dist/terrane /terrane
 # io_uring is refused by Docker's default profile of system calls; Terrane reads by `pread` then.
 ENTRYPOINT ["/terrane"]
