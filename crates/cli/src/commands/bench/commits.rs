@@ -14,16 +14,17 @@ use crate::ui::progress::Progress;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  Eight threads, each with a table of its own, while other tables compact, checkpoints are made and \
-ranges are deleted:
-    terrane bench commits --store /tmp/terrane-bench --threads 8 \
---beside compaction,checkpoint,range-delete
+  Eight threads, each with a table of its own, beside slow work:
+    terrane bench commits --store /tmp/terrane-bench --threads 8 \\
+      --beside compaction,checkpoint,range-delete
   Durable commits of one thread, and of eight that share their fsyncs:
     terrane bench commits --store /tmp/terrane-bench --durability each
-    terrane bench commits --store /tmp/terrane-bench --durability group --threads 8
-  Pages that the longest commit reads and writes, with compaction in shares and at once:
-    terrane bench commits --store /tmp/terrane-bench --durability none --tables 1
-    terrane bench commits --store /tmp/terrane-bench --durability none --tables 1 --merges at-once";
+    terrane bench commits --store /tmp/terrane-bench --durability group \\
+      --threads 8
+  Pages of the longest commit, with compaction in shares and at once:
+    terrane bench commits --store DIR --durability none --tables 1
+    terrane bench commits --store DIR --durability none --tables 1 \\
+      --merges at-once";
 
 /// Durability of the commits.
 #[derive(Debug, Clone, Copy, ValueEnum)]
