@@ -423,6 +423,7 @@ impl Batch {
             PageAnswer::Absent => self.note_false_positive(search_now.run),
         }
 
+        debug_assert!(search_now.run < next_run, "the search goes on to older runs");
         let Search { key, next, end, .. } = search_now;
         self.next_candidate(keys, (key, next, end), next_run)
     }
@@ -699,6 +700,7 @@ impl<N: Copy> Flight<N> {
             }
         };
 
+        debug_assert!((tag as usize) < self.flying.len());
         self.queue.push(Request {
             tag: u64::from(tag),
             file,
@@ -714,7 +716,9 @@ impl<N: Copy> Flight<N> {
         let done = self.landed.take().or_else(|| self.queue.pop())?;
         let (search, note) = self.flying[done.tag as usize];
         self.free.push(done.tag as u32);
+        debug_assert!(self.free.len() <= self.flying.len(), "a read lands once");
         let buffer = done.buffer;
+        debug_assert_eq!(buffer.len(), search.location.pages as usize * PAGE_SIZE);
         let landed = done.result.map(|()| Landed { search, buffer });
         Some((note, landed.map_err(Error::from)))
     }

@@ -136,7 +136,9 @@ impl PageWriter {
         let Some(in_flight) = self.behind.begin(&self.file, &mut self.chunk, offset)? else {
             return self.write_chunk();
         };
+        debug_assert_eq!(self.chunk.len(), CHUNK_PAGES * PAGE_SIZE, "the next chunk is as large");
         self.in_flight.push_back(in_flight);
+        debug_assert!(self.in_flight.len() <= CHUNKS_BEHIND_MAX);
         self.chunk_pages = 0;
         Ok(())
     }
@@ -233,8 +235,10 @@ impl BlobWriter {
                 self.write_payload()?;
             }
             let room = PAYLOAD_SIZE - self.payload.len();
+            debug_assert!(0 < room, "a full payload was written");
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.payload.extend_from_slice(now);
+            debug_assert!(self.payload.len() <= PAYLOAD_SIZE);
             self.bytes = self.position();
             if let Some((_, done)) = &mut self.current {
                 *done += now.len() as u32;
@@ -260,6 +264,7 @@ impl BlobWriter {
     fn copy(&mut self, blob: &Blob) -> Result<BlobSpan> {
         let new = (BlobSpan { offset: self.position(), len: blob.len() as u32 }, 0);
         let (place, mut done) = *self.current.get_or_insert(new);
+        debug_assert_eq!(place.len, blob.len() as u32, "a step is made again with the same blob");
         self.bytes = self.bytes.max(place.offset);
         debug_assert!(done <= place.len);
 
