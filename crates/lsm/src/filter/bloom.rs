@@ -489,6 +489,7 @@ impl Bloom {
     /// A filter as it is stored.
     fn stored(blocks: Blocks, probes: u8) -> Self {
         let stored = blocks.count as u64;
+        debug_assert!((1..=PROBES_MAX).contains(&probes));
         Self { blocks, probes, stored, fold: Fold::WHOLE, split: Split::default() }
     }
 
@@ -668,6 +669,7 @@ impl BloomDecoder {
         }
 
         self.words_taken += words.len() as u64;
+        debug_assert!(self.words_taken <= self.stored * BLOCK_WORDS as u64);
         Ok(())
     }
 

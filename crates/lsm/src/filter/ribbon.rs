@@ -274,6 +274,7 @@ impl RibbonSeparators {
             }
         }
 
+        debug_assert!(low <= after);
         low
     }
 
@@ -439,6 +440,7 @@ impl RibbonBuilder {
     }
 
     fn end_segment(&mut self) {
+        debug_assert!(!self.hashes.is_empty() && self.hashes.len() <= SEGMENT_ENTRIES);
         let before = self.segments.last();
         let first_block = before.map_or(0, |last| last.first_block + last.blocks() as u64);
         let segment = RibbonSegment { first_block, ..self.solve() };
@@ -480,6 +482,7 @@ impl RibbonBuilder {
             self.end_segment();
         }
         let Self { columns, segments, mut separators, .. } = self;
+        debug_assert_eq!(separators.ends.len(), segments.len().saturating_sub(1));
         separators.shrink();
         let directory_words = Directory::new(segments.len()).word_count(&separators) as u32;
         let blocks = segments.iter().map(|segment| segment.blocks() as u64).sum();

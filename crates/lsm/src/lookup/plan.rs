@@ -94,6 +94,8 @@ impl Plan {
         };
         plan.root = plan.add_table(sources, None);
         debug_assert_eq!(plan.places.len(), plan.runs.len(), "each run has a place");
+        debug_assert!(plan.own_count() <= plan.runs.len());
+        debug_assert!(plan.guards.iter().all(|guard| guard.end <= plan.next_run()));
         plan
     }
 
@@ -104,6 +106,7 @@ impl Plan {
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
         self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
         self.runs.extend(runs);
+        debug_assert_eq!(self.places.len(), self.runs.len(), "each run has a place");
     }
 
     /// The recursion is as deep as unions are nested.

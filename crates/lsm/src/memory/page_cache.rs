@@ -114,6 +114,7 @@ impl Shard {
         let slot = self.slot();
         debug_assert!(slot < self.keys.len() && slot / CHUNK_PAGES < self.chunks.len());
         (self.keys[slot], self.marks[slot]) = (key, 0);
+        debug_assert_eq!(page.len(), PAGE_SIZE);
         let start = slot % CHUNK_PAGES * PAGE_SIZE;
         self.chunks[slot / CHUNK_PAGES][start..start + PAGE_SIZE].copy_from_slice(page);
         let keys = &self.keys;
@@ -129,6 +130,7 @@ impl Shard {
             return slot as usize;
         }
 
+        debug_assert_eq!(self.marks.len(), self.keys.len());
         let slot = self.keys.len();
         if slot < self.chunks_max * CHUNK_PAGES {
             // Chunks come with the pages, so a cache that is little used takes little memory.
@@ -256,6 +258,7 @@ impl PageCache {
         let slot = shard.find(key)?;
         // More marks would keep a page long after its last use.
         shard.marks[slot] = (shard.marks[slot] + 1).min(MARKS_MAX);
+        debug_assert!(shard.keys[slot] == key, "the slot is that of the page");
         Some(look(shard.page(slot)))
     }
 

@@ -382,6 +382,7 @@ impl Chunk {
             self.arena.push(0);
             self.garbage_bytes += 1;
         }
+        debug_assert!(undo.arena < self.arena.len());
     }
 
     /// Collects garbage that no undo needs, if it is most of the memory. So a key that one batch
@@ -412,6 +413,8 @@ impl Chunk {
         let blobs = self.blobs.split_off(undo.blobs);
         self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
         debug_assert!(undo.dead_bytes <= self.garbage_bytes, "dead bytes are garbage");
+        debug_assert_eq!(self.arena.len(), undo.arena);
+        debug_assert_eq!(self.blobs.len(), undo.blobs);
         self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
 
         // The padding byte in front of the values, see `pad`.
@@ -423,6 +426,7 @@ impl Chunk {
         for at in replaced.chain(made) {
             let mut slot = self.slots[at];
             let in_tail = |start: u64| start as usize - undo.arena;
+            debug_assert!(undo.arena as u64 <= slot.value_start, "the batch made the value");
             // A slot of the batch has its key behind the undo point too.
             if at >= undo.slots {
                 let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
@@ -470,6 +474,7 @@ impl Chunk {
 
     /// Puts all entries of a newer chunk.
     fn put_all(&mut self, newer: &Self, operator: &MergeOperator) -> Result<()> {
+        debug_assert_eq!(newer.table.len(), newer.slots.len(), "each slot is in the table");
         let mut slots = newer.slots.iter();
         slots.try_for_each(|slot| self.put_again(newer.as_new(slot), operator))
     }

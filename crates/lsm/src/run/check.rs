@@ -169,6 +169,7 @@ impl<'a> StoredFilter<'a> {
         let mut state = lock(&self.state);
         debug_assert!(state.1 > 0, "each part ends once");
         state.1 -= 1;
+        debug_assert!(state.1 <= self.run.meta().key_pages.div_ceil(PART_KEY_PAGES));
         if state.1 == 0 {
             state.0 = None;
         }

@@ -524,6 +524,7 @@ impl RunBuilder {
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+        debug_assert!(self.meta.deletes <= self.meta.entries);
     }
 
     /// Takes note of an entry that was in the file before this builder, whose key is above all
@@ -604,6 +605,7 @@ impl RunBuilder {
         // From here on a failure leaves half an entry, so the room was checked first.
         self.in_large = true;
         let (rest, span) = self.page.push_large(entry);
+        debug_assert!(rest.len() + span.len() <= stored);
         self.blob_end = self.blob_end.max(blob_end(entry));
         self.map.push(self.meta.key_pages, overflow);
         self.finish_page(stored_bytes)?;
@@ -643,6 +645,8 @@ impl RunBuilder {
         self.max_key.extend_from_slice(self.page.last_key().unwrap_or_default());
         self.page.finish(page, place, value_bytes);
         self.meta.key_pages += 1;
+        debug_assert!(self.meta.key_pages <= self.writer.next_page, "an entry has its key page");
+        debug_assert!(self.page.is_empty(), "a page is written once");
         self.blob_end_finished = self.blob_end;
         Ok(())
     }
@@ -761,6 +765,7 @@ impl RunFinisher {
             } else if self.done < filter_pages + index_pages {
                 let position = self.done - filter_pages;
                 let start = position as usize * PAYLOAD_SIZE;
+                debug_assert!(start < self.index_bytes.len(), "no page of the index is empty");
                 let end = self.index_bytes.len().min(start + PAYLOAD_SIZE);
                 let bytes = &self.index_bytes[start..end];
                 self.writer.payload(PageKind::Index, position, bytes)?;
@@ -774,9 +779,11 @@ impl RunFinisher {
                 self.writer.end()?;
             }
 
+            debug_assert!(!self.has_footer || self.done + 1 == total, "the footer goes last");
             self.done += 1;
         }
 
+        debug_assert!(self.done <= total);
         Ok(total - self.done)
     }
 
