@@ -50,6 +50,7 @@ impl LatencyRecorder {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
         let counts = self.counts.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
         debug_assert!(bucket(ns) < BUCKETS && ns <= bucket_end(bucket(ns)));
+        debug_assert_eq!(counts.len(), BUCKETS);
         // No other memory depends on these counts, so relaxed additions are enough.
         counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);

@@ -87,6 +87,7 @@ impl Counters {
             filters.resize_with(tally.filters.len(), FilterStats::default);
         }
 
+        debug_assert!(tally.filters.len() <= filters.len(), "no level is left out");
         for (sum, more) in filters.iter_mut().zip(&tally.filters) {
             *sum = sum.plus(*more);
         }

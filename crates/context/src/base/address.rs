@@ -40,6 +40,10 @@ impl Address {
             (bytes as u64).is_multiple_of(UNIT_BYTES),
             "records and frames take whole units"
         );
+        debug_assert!(
+            u32::try_from(bytes as u64 / UNIT_BYTES).is_ok(),
+            "a chunk has fewer units than 2^32"
+        );
         Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
     }
 
@@ -78,6 +82,7 @@ impl Extent {
     /// distance in chunks plus one, then leb of the unit. Then leb of the length.
     pub(crate) fn put(self, from: Address, out: &mut Vec<u8>) {
         assert!(self.at < from, "a record points at earlier ones only");
+        let start = out.len();
         if self.at.chunk == from.chunk {
             put_leb(out, u64::from(from.unit - self.at.unit) << 1);
         } else {
@@ -85,6 +90,7 @@ impl Extent {
             put_leb(out, u64::from(self.at.unit));
         }
         put_leb(out, u64::from(self.bytes));
+        debug_assert!(out.len() - start <= 15, "at most three numbers of five bytes");
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
@@ -105,8 +111,10 @@ impl Extent {
             return Err(Corrupt::rule("a reference points back", from.to_u64(), first));
         };
         let length = take_u32(bytes)?;
+        let at = Address { chunk, unit };
+        debug_assert!(at < from, "the distances were checked");
 
-        Ok(Self { at: Address { chunk, unit }, bytes: length })
+        Ok(Self { at, bytes: length })
     }
 }
 
@@ -134,6 +142,7 @@ pub(crate) fn put_leb(out: &mut Vec<u8>, mut value: u64) {
         out.push(value as u8 | 0x80);
         value >>= 7;
     }
+    debug_assert!(value < 0x80, "the last group has no continuation bit");
     out.push(value as u8);
 }
 

@@ -55,7 +55,10 @@ impl Hash {
 
     /// Returns the text form, 52 characters.
     pub fn to_base58(&self) -> String {
-        base58check(&PREFIX, &self.0)
+        let text = base58check(&PREFIX, &self.0);
+        debug_assert_eq!(text.len(), TEXT_CHARS, "38 bytes behind this prefix take 52 digits");
+        debug_assert!(text.starts_with("Co"), "the prefix shows in the text");
+        text
     }
 }
 

@@ -177,6 +177,11 @@ impl Rules {
             out.extend_from_slice(text);
         }
 
+        debug_assert_eq!(
+            out.len(),
+            72 + 40 * parents.len() + commit.author.len() + commit.message.len(),
+            "the layout of the preimage of a commit"
+        );
         self.digest(COMMIT_TAG, &out)
     }
 }
@@ -213,6 +218,10 @@ impl Preimages {
     }
 
     fn begin(&mut self, tag: u8) {
+        debug_assert!(
+            self.starts.last().is_none_or(|last| last.1 < self.bytes.len()),
+            "no preimage is empty"
+        );
         self.starts.push((tag, self.bytes.len()));
     }
 
@@ -270,6 +279,7 @@ impl Preimages {
 
     /// Begins an inode with buckets; `buckets` calls of [`bucket`](Self::bucket) follow.
     pub(crate) fn inner(&mut self, depth: u8, count: u64, buckets: u32) {
+        debug_assert!(buckets <= BRANCHING_MAX, "an inode has at most 32 buckets");
         self.begin(3);
         self.bytes.push(1);
         put_leb(&mut self.bytes, u64::from(depth));
@@ -278,6 +288,7 @@ impl Preimages {
     }
 
     pub(crate) fn bucket(&mut self, bucket: usize, hash: &Hash) {
+        debug_assert!(bucket < BRANCHING_MAX as usize, "an inode has at most 32 buckets");
         put_leb(&mut self.bytes, bucket as u64);
         self.bytes.extend_from_slice(&hash.0);
     }
@@ -296,6 +307,8 @@ impl Preimages {
 
     /// Hash of the only preimage.
     fn single(self) -> Hash {
+        debug_assert_eq!(self.starts.len(), 1, "there is one preimage");
+        debug_assert!(self.blanks.is_empty(), "all its hashes are there");
         self.rules.digest(self.starts[0].0, self.preimage(0))
     }
 
@@ -308,6 +321,7 @@ impl Preimages {
                 .map(|number| self.rules.digest(self.starts[number].0, self.preimage(number)))
                 .collect(),
         };
+        debug_assert_eq!(hashes.len(), self.starts.len(), "a hash for each preimage");
         self.bytes.clear();
         self.starts.clear();
         hashes
@@ -321,6 +335,8 @@ impl Preimages {
         let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
         let spans = self.starts.iter().zip(ends).map(|((_, start), end)| (*start, end));
         let mut order: Vec<(usize, (usize, usize))> = spans.enumerate().collect();
+
+        debug_assert_eq!(order.len(), self.starts.len(), "a span for each preimage");
 
         // Longest first: `hash_many` fills its lanes in this order.
         order.sort_unstable_by_key(|(_, (start, end))| std::cmp::Reverse(end - start));

@@ -52,6 +52,10 @@ impl<'a> Steps<'a> {
                 *slot = step.as_ref();
             }
         }
+        debug_assert!(
+            path.len() <= Self::NEAR || far.len() == path.len(),
+            "a long path is in one list"
+        );
         Self { near, far, len: path.len() }
     }
 

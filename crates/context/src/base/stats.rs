@@ -77,6 +77,8 @@ impl PreimageSizes {
         if self.0.len() <= last {
             self.0.resize(last + 1, 0);
         }
+        debug_assert!((1..=BLOCKS_MAX).contains(&last), "each counter is one of the histogram");
+        debug_assert!(last <= blocks, "a preimage counts at least once");
         self.0[last] += (blocks / last) as u64;
     }
 
@@ -84,6 +86,7 @@ impl PreimageSizes {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
+        debug_assert!(other.0.len() <= self.0.len(), "each counter of the other has one here");
         for (sum, count) in self.0.iter_mut().zip(&other.0) {
             *sum += count;
         }

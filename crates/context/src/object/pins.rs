@@ -108,8 +108,10 @@ impl Pins {
                 if *held_rank >= *moved_rank {
                     held_pins.append(moved_pins);
                     *held_rank = (*held_rank).max(*moved_rank + 1);
+                    debug_assert!(*moved_rank < *held_rank, "ranks rise on the way to the pins");
                     *moved = PinList::Joined(own.clone());
                 } else {
+                    debug_assert!(*held_rank < *moved_rank, "ranks rise on the way to the pins");
                     moved_pins.append(held_pins);
                     *held = PinList::Joined(others.clone());
                 }

@@ -86,6 +86,8 @@ const IS_BASE: u8 = 0x80;
 impl Item {
     fn new(start: u32, step: &[u8], tag: u8, head: usize) -> Self {
         debug_assert!(u8::try_from(step.len()).is_ok() && u8::try_from(head).is_ok());
+        debug_assert!(!step.is_empty(), "a step has 1 to 255 bytes");
+        debug_assert!((TAG_INLINE..=TAG_DIR).contains(&tag), "the tag was checked");
         let step_len = step.len() as u8;
         let mark = mark(step);
         Self { start, step_len, mark, kind: tag, head: head as u8 }
@@ -93,6 +95,8 @@ impl Item {
 
     /// Returns the item of entry `ordinal` of the base.
     fn of_base(self, ordinal: usize) -> Self {
+        debug_assert!(!self.is_base(), "the entries of a full record are its own");
+        debug_assert!(u32::try_from(ordinal).is_ok(), "ordinals have 32 bits");
         Self { start: ordinal as u32, kind: self.kind | IS_BASE, ..self }
     }
 
@@ -173,9 +177,13 @@ impl Entries {
         // Items of the base refer to bytes of the base, which stays in memory with the delta.
         match self.base.as_deref() {
             Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base() => {
+                debug_assert!(base.base.is_none(), "a delta is based on a full record");
                 (base, base.items[item.start as usize])
             }
-            _ => (self, item),
+            _ => {
+                debug_assert!(!item.is_base(), "items of a base have one");
+                (self, item)
+            }
         }
     }
 
@@ -321,6 +329,11 @@ fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
     }
 
     debug_assert!(own.next().is_none(), "changed buckets are not empty");
+    debug_assert_eq!(
+        links.len(),
+        inner.mask.count_ones() as usize,
+        "each bucket that is not empty has a link"
+    );
     inner.links = links.into();
     Ok(inner)
 }
@@ -363,6 +376,8 @@ fn apply_entries(
     if gone.next().is_some() {
         return Err(Corrupt::rule("a step that is gone is in the full record", 1, 0));
     }
+    debug_assert!(items.len() >= own.len(), "each entry of the delta is there");
+    debug_assert!(items.len() <= base.len() + own.len(), "each entry is there once");
     Ok(Entries { base: Some(Arc::clone(full)), items: items.into(), ..own })
 }
 
@@ -485,6 +500,7 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
         items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
     }
 
+    debug_assert_eq!(items.len(), count, "an item for each entry");
     let used = whole.len() - bytes.len();
     Ok(Entries { leaf, extent, base: None, bytes: whole[..used].into(), items: items.into() })
 }
@@ -566,6 +582,12 @@ impl EntriesWriter {
         base: Option<&Arc<Record>>,
         EntriesBuffers { mut bytes, mut items }: EntriesBuffers,
     ) -> Self {
+        debug_assert!(
+            base.is_none_or(
+                |base| matches!(&base.body, RecordBody::Entries(full) if full.base.is_none())
+            ),
+            "a delta is based on a full record of its kind"
+        );
         bytes.clear();
         items.clear();
         let base = base.map(|base| (Arc::clone(base), 0));
@@ -640,6 +662,7 @@ impl EntriesWriter {
     pub(crate) fn end(&mut self) {
         if let Some((base, passed)) = self.base.take() {
             if let RecordBody::Entries(entries) = &base.body {
+                debug_assert!(passed <= entries.len(), "the entries end once");
                 self.pass(entries, passed, entries.len());
             }
             self.base = Some((base, usize::MAX));
@@ -649,6 +672,7 @@ impl EntriesWriter {
     /// Writes the body of the record.
     pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
         debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
+        debug_assert!(self.own <= self.items.len() as u64, "own entries are entries");
         let kind = if self.leaf { LEAF } else { FLAT };
         match &self.base {
             Some((base, _)) => {
@@ -673,6 +697,10 @@ impl EntriesWriter {
     /// Returns the record, which the sink put at `extent`, and the buffers.
     pub(crate) fn record(self, height: u16, extent: Extent) -> (Record, EntriesBuffers) {
         debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
+        debug_assert!(
+            self.base.is_some() || self.own == self.items.len() as u64,
+            "a full record has all of its entries"
+        );
         let entries = Entries {
             leaf: self.leaf,
             extent,

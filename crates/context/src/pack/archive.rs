@@ -246,7 +246,9 @@ impl Catalog {
     pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> PartId {
         // Numbers are never reused, since parts are never removed.
         let of_volume = self.parts(chunk).iter().filter(|part| part.0 == volume);
-        (volume, of_volume.map(|part| part.1 + 1).max().unwrap_or(0))
+        let next = (volume, of_volume.map(|part| part.1 + 1).max().unwrap_or(0));
+        debug_assert!(!self.parts(chunk).contains(&next), "the number is free");
+        next
     }
 }
 

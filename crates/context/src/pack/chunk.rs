@@ -206,6 +206,7 @@ impl Chunk {
         // The last run that begins at or before the record.
         let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
         let run = runs[number];
+        debug_assert!(run.unit <= at.unit, "the run begins at or before the record");
         let skipped = at.unit - run.unit;
         (skipped < run.units).then(|| {
             let stored = u64::from(run.stored + skipped) * UNIT_BYTES;
@@ -255,6 +256,7 @@ impl Chunk {
         let start = bytes.len() - CRC_BYTES - len;
         bytes.truncate(start + len);
         bytes.drain(..start);
+        debug_assert_eq!(bytes.len(), len, "the body is left");
         Ok(Some(bytes))
     }
 
@@ -285,6 +287,7 @@ impl Chunk {
         while let Some((run, frame)) = self.frame_at(offset, len)?
             && frame.chain == chain
         {
+            debug_assert!(u64::from(run.unit) * UNIT_BYTES > offset, "a payload follows its head");
             offset = u64::from(run.unit + run.units) * UNIT_BYTES;
             chain = frame.crc;
             frames.push((run, frame));
@@ -304,6 +307,7 @@ impl Chunk {
     /// Reads the head of the frame at an offset of a chunk of `len` bytes, which may end within the
     /// frame.
     pub(crate) fn begun_frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
+        debug_assert!(offset.is_multiple_of(UNIT_BYTES), "frames begin at units");
         let payload = offset + FRAME_HEAD_BYTES as u64;
         if payload > len {
             return Ok(None);
@@ -345,6 +349,10 @@ impl Chunk {
 
         while offset < len {
             if let Ok(Some((run, head))) = self.frame_at(offset, len) {
+                debug_assert!(
+                    u64::from(run.unit) * UNIT_BYTES > offset,
+                    "a payload follows its head"
+                );
                 offset = u64::from(run.unit + run.units) * UNIT_BYTES;
                 frames.push((run, head));
                 continue;
@@ -389,6 +397,8 @@ impl Chunk {
         while done < total {
             let unit = run.unit + (done as u64 / UNIT_BYTES) as u32;
             let at = Address { chunk: self.head.number, unit };
+            debug_assert!(used <= window.len(), "the records that were visited are in the window");
+            debug_assert!((done as u64).is_multiple_of(UNIT_BYTES), "records begin at units");
             let mut size = window_record(&window[used..]);
             let mut rule = "a record lies in its frame";
 
@@ -419,6 +429,7 @@ impl Chunk {
             done += step;
         }
 
+        debug_assert_eq!(done, total, "records and their padding fill a run");
         Ok(())
     }
 
@@ -495,6 +506,7 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
         runs.push(run);
     }
 
+    debug_assert_eq!(runs.len(), count as usize, "a map has as many runs as its head says");
     if u64::from(stored) * UNIT_BYTES != offset {
         let what = Corrupt::rule("offset of a map", u64::from(stored) * UNIT_BYTES, offset);
         return Err(corrupt(what));
@@ -526,6 +538,8 @@ impl<'a> CopyWriter<'a> {
         if self.ready.len() == WINDOW_BYTES {
             self.write()?;
         }
+        debug_assert!(some > 0 || bytes.is_empty(), "each call takes bytes");
+        debug_assert!(self.ready.len() < WINDOW_BYTES, "a full window was written");
         Ok(some)
     }
 
@@ -545,6 +559,7 @@ impl<'a> CopyWriter<'a> {
             self.unsynced = 0;
         }
 
+        debug_assert!(self.unsynced < UNSYNCED_BYTES_MAX, "few bytes are unsynced");
         (self.pace)(self.ready.len() as u64)?;
         self.ready.clear();
         Ok(())
@@ -582,6 +597,8 @@ pub(crate) fn write_compacted(
         let mut left = run.units as usize * UNIT_BYTES as usize;
 
         while left > 0 {
+            debug_assert!(from < end, "runs of a chunk ascend in its file too");
+            debug_assert!(read_at <= from, "reads go forward");
             if from >= read_at + read.len() as u64 {
                 read.resize((end - from).min(WINDOW_BYTES as u64) as usize, 0);
                 source.file.read_at(&mut read, from)?;

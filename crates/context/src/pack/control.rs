@@ -343,6 +343,7 @@ impl ControlFile {
 
         // Newest first: its record, and its store, count.
         whole.sort_by_key(|control| std::cmp::Reverse(control.sequence));
+        debug_assert_eq!(whole.len() + damaged.len(), 2, "each page is whole or damaged");
         let Some(newest) = whole.first() else {
             let blank = Error::NotAContextStore { path: path.to_owned() };
             return Err(damaged.into_iter().next().unwrap_or(blank));

@@ -156,6 +156,7 @@ pub(crate) fn records(
         // An unreadable length makes the rest of the payload one damaged record.
         let size = record_size(bytes).filter(|size| *size <= bytes.len());
         let used = size.unwrap_or(bytes.len());
+        debug_assert!((1..=bytes.len()).contains(&used), "the walk over records goes on");
         offset += used.next_multiple_of(UNIT_BYTES as usize);
         let body = open_record(at, &bytes[..used]).map(|(body, _)| body);
         Some((Extent { at, bytes: used as u32 }, body))
@@ -260,6 +261,13 @@ impl Sink for FrameWriter {
 
         // Padding to whole units, so that addresses need 32 bits.
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
+
+        debug_assert_eq!(
+            self.next(),
+            at.plus((bytes as usize).next_multiple_of(UNIT_BYTES as usize)),
+            "the next record follows this one and its padding"
+        );
+        debug_assert!(u64::from(bytes) <= RECORD_BYTES_MAX, "a reader takes a record of this size");
 
         Ok(Extent { at, bytes })
     }

@@ -111,6 +111,8 @@ impl ChunkHandles {
 
 impl OpenSet {
     fn insert(&mut self, key: FileKey, chunk: Arc<Chunk>, files_max: usize) {
+        debug_assert!(files_max > 0, "at least one file may be open");
+        debug_assert!(!self.slots.contains_key(&key), "a file is put in once");
         let slot = Slot { chunk, is_used: AtomicBool::new(false) };
         if self.ring.len() < files_max {
             self.ring.push(key);
@@ -129,6 +131,7 @@ impl OpenSet {
         self.slots.insert(key, slot);
         debug_assert_eq!(self.ring.len(), self.slots.len(), "the clock has each open file once");
         debug_assert!(self.ring.len() <= files_max, "the bound of open files");
+        debug_assert!(self.hand < self.ring.len(), "the hand points at a file");
     }
 
     fn take_use(&self, key: &FileKey) -> bool {
@@ -145,6 +148,10 @@ impl OpenSet {
             self.hand = self.hand.min(self.ring.len().saturating_sub(1));
         }
         debug_assert_eq!(self.ring.len(), self.slots.len(), "the clock has each open file once");
+        debug_assert!(
+            self.ring.is_empty() || self.hand < self.ring.len(),
+            "the hand points at a file"
+        );
         was_open
     }
 }

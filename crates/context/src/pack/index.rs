@@ -36,6 +36,7 @@ pub(crate) fn key(object: Object, hash: &Hash) -> IndexKey {
     // The kind of object stands first, so that equal hashes of two kinds do not meet.
     let mut key = [object as u8; INDEX_KEY_BYTES];
     key[1..].copy_from_slice(&hash.0);
+    debug_assert!(key > STATE_KEY, "the state of the index comes before all objects");
     key
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn value(extent: Extent) -> IndexValue {
     let mut value = [0; INDEX_VALUE_BYTES];
     value[..8].copy_from_slice(&extent.at.to_u64().to_le_bytes());
     value[8..].copy_from_slice(&extent.bytes.to_le_bytes());
+    debug_assert_eq!(self::extent(value), extent, "a value says the extent");
     value
 }
 

@@ -155,6 +155,11 @@ impl Recorded {
         }
         bytes.extend_from_slice(archive.as_bytes());
         bytes.extend_from_slice(index.as_bytes());
+        debug_assert_eq!(
+            bytes.len(),
+            HEAD_BYTES + archive.len() + index.len(),
+            "the layout of the file"
+        );
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
 

@@ -46,6 +46,7 @@ impl Default for MarkPage {
 impl MarkPage {
     /// Adds a unit; says whether it was missing.
     fn add(&mut self, unit: u16) -> bool {
+        debug_assert!(u32::from(unit) < PAGE_UNITS, "a unit of the page");
         match self {
             Self::Listed(listed) => {
                 let Err(at) = listed.binary_search(&unit) else { return false };
@@ -73,6 +74,7 @@ impl MarkPage {
     }
 
     fn has(&self, unit: u16) -> bool {
+        debug_assert!(u32::from(unit) < PAGE_UNITS, "a unit of the page");
         match self {
             Self::Listed(listed) => listed.binary_search(&unit).is_ok(),
             Self::Bits(bits) => bits[usize::from(unit / 64)] >> (unit % 64) & 1 == 1,
@@ -126,6 +128,7 @@ impl Units {
         let number = ((unit / PAGE_UNITS) as usize).min(self.0.len());
         let first = self.0.get(number).and_then(|page| page.below(unit % PAGE_UNITS));
         if let Some(first) = first {
+            debug_assert!(number as u32 * PAGE_UNITS + first < unit, "a lower unit");
             return Some(number as u32 * PAGE_UNITS + first);
         }
         let mut pages = self.0[..number].iter().enumerate().rev();
@@ -303,6 +306,8 @@ impl Window {
             let len = chunk.file.len()?;
             let end = (offset + AHEAD_BYTES).min(len);
             self.start = end.saturating_sub(WINDOW_BYTES).min(offset);
+            debug_assert!(self.start <= end, "a window ends behind its start");
+            debug_assert!(end - self.start <= WINDOW_BYTES, "a window has a bound");
             self.fill(chunk, end - self.start, pace)?;
 
             // A record longer than the rest of the window is read by itself.

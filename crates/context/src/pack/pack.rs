@@ -556,7 +556,9 @@ impl Pack {
     ) -> Result<(Tail, Vec<u8>)> {
         assert_eq!(frame.start(), tail.end, "a frame is appended where it was begun");
         assert!(synced <= tail.end, "the durable part ends before the frame");
+        debug_assert_eq!(tail.chunk.head.number, tail.end.chunk, "the tail lies in its chunk");
         let (bytes, chain) = frame.finish(kind, tail.chain, synced);
+        debug_assert!(bytes.len() >= FRAME_HEAD_BYTES, "a frame has a head");
         tail.chunk.file.write_at(&bytes, tail.end.offset())?;
 
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
@@ -774,6 +776,7 @@ impl Pack {
         let mut buffer = Vec::new();
         while from < end {
             buffer.resize((end - from).min(STEP_BYTES) as usize, 0);
+            debug_assert!(!buffer.is_empty(), "each step goes on");
             tail.chunk.file.read_at(&mut buffer, from)?;
             tail.chunk.file.write_at(&buffer, from)?;
             from += buffer.len() as u64;
@@ -1023,6 +1026,7 @@ impl Source for Pack {
 
     fn fetch(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Arc<Record>>> {
         let fetched = self.fetch_once(nodes, values);
+        debug_assert_eq!(fetched.len(), nodes.len(), "a result for each node");
         let delta = |fetched: &Option<Fetched>| match fetched {
             Some(Fetched::Delta(delta)) => Some(delta.full()),
             _ => None,
@@ -1033,6 +1037,7 @@ impl Source for Pack {
         bases.sort_unstable_by_key(|extent| extent.at);
         bases.dedup_by_key(|extent| extent.at);
         let full = self.fetch_once(&bases, &[]);
+        debug_assert_eq!(full.len(), bases.len(), "a result for each base");
 
         // A node whose base failed is left to the call that needs it.
         let whole = |(fetched, extent): (Option<Fetched>, &Extent)| match fetched? {

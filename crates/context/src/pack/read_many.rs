@@ -100,6 +100,7 @@ pub(crate) fn read_bodies(
             let Some((tag, pages)) = left.next() else { break };
             queue.push(pages.request(tag, spare.pop()));
         }
+        debug_assert!(queue.outstanding() <= QUEUE_DEPTH, "the queue has a bound");
         queue.submit();
         match queue.pop() {
             Some(done) => spare.push(take(done)),
@@ -116,6 +117,8 @@ fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
         let start = offset / align * align;
         let end = (offset + u64::from(extent.bytes)).next_multiple_of(align);
 
+        debug_assert!(start <= *offset && start <= end, "the pages have all of the record");
+
         // Merges a record into the pages before it while the read stays short.
         match all.last_mut() {
             Some(last)
@@ -123,6 +126,10 @@ fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
                     && start <= last.end
                     && end - last.start <= READ_BYTES_MAX =>
             {
+                debug_assert_eq!(
+                    last.records.end, number,
+                    "each record is in the pages of one read"
+                );
                 last.end = last.end.max(end);
                 last.records.end = number + 1;
             }
@@ -133,5 +140,10 @@ fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
         }
     }
 
+    debug_assert_eq!(
+        all.last().map_or(0, |last| last.records.end),
+        wanted.len(),
+        "each record is in the pages of one read"
+    );
     all
 }

@@ -80,6 +80,7 @@ impl Proof {
 
 /// Writes the lowest `bytes` bytes of a number, big-endian.
 fn put_number(out: &mut Vec<u8>, number: u64, bytes: u32) {
+    debug_assert!(bytes >= 8 || number >> (8 * bytes) == 0, "the number fits");
     out.extend((0..bytes).rev().map(|byte| (number >> (8 * byte)) as u8));
 }
 
@@ -94,6 +95,7 @@ fn put_list(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Coded<()>) -> C
     put(out)?;
 
     // The length was unknown before the bytes: fill it in.
+    debug_assert!(out.len() >= start + 4, "a list is behind its length");
     let length = out.len() - start - 4;
     let length = u32::try_from(length).map_err(|_| ProofError::TooLarge)?;
     for (byte, slot) in (0..4).rev().zip(out.iter_mut().skip(start)) {
@@ -249,6 +251,7 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
     for (at, bit) in bits.chain([1]).enumerate() {
         bytes[at / 8] |= bit << (7 - at % 8);
     }
+    debug_assert!(bytes.last().is_some_and(|last| *last != 0), "the last byte ends the segment");
     out.extend_from_slice(&bytes);
 
     put_inode_tree(out, Some(&chain.proof), nesting + 1)
@@ -293,11 +296,13 @@ impl<'a> Reader<'a> {
             self.malformed(Corrupt { rule: what, expected: count as u64, found: rest.len() as u64 })
         })?;
         self.at += count;
+        debug_assert!(self.at <= self.end, "the reader keeps to its list");
         Ok(taken)
     }
 
     /// Reads a number of up to 8 bytes, big-endian.
     fn number(&mut self, bytes: usize) -> Coded<u64> {
+        debug_assert!(bytes <= 8, "a number has 64 bits");
         Ok(self.take(bytes)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
@@ -321,6 +326,7 @@ impl<'a> Reader<'a> {
     }
 
     fn tag(&self, rule: &'static str, tag: u8) -> ProofError {
+        debug_assert!(self.at > 0, "the tag was read");
         let what = Corrupt::rule(rule, 0, tag.into());
         ProofError::Malformed { offset: self.at - 1, what }
     }

@@ -160,6 +160,7 @@ impl Source for Recorder {
         let record = match node.shape() {
             Shape::Entries(entries) => {
                 spots.extend((0..entries.len()).map(item));
+                debug_assert_eq!(spots.len(), first + entries.len(), "a number for each entry");
                 self.entries_record(entries, node.height, number, first)
             }
             Shape::Inner(inner) => {
@@ -210,6 +211,11 @@ fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
         full: Recorder::extent(first),
         changed: 0,
     };
+    debug_assert_eq!(
+        inner.links.len(),
+        inner.mask.count_ones() as usize,
+        "each bucket that is not empty has a link"
+    );
     Record { height, body: RecordBody::Inner(inner) }
 }
 
@@ -281,6 +287,7 @@ impl Recorder {
         number: usize,
         nesting: usize,
     ) -> std::result::Result<ProofTree, ProofError> {
+        debug_assert!(nesting <= NESTING_MAX, "deeper parts were refused above");
         let noted = &spots[number];
         let (node, first) = match &noted.seen {
             Seen::Value(bytes) => return Ok(ProofTree::Value(bytes.to_vec())),
@@ -355,6 +362,7 @@ impl Recorder {
         }
 
         // One bucket: the inode is a link of an extender, merged with the extender below it.
+        debug_assert!(proofs.len() <= BRANCHING_MAX as usize, "a proof for each bucket at most");
         let length = inner.count();
         if proofs.len() != 1 {
             return Ok(Inodes::Tree(InodeProof { length, proofs }));
@@ -372,6 +380,7 @@ impl Recorder {
             proof = *chain.proof;
         }
 
+        debug_assert!(!segment.is_empty(), "a chain has an index");
         Ok(Inodes::Chain(ExtenderProof { length, segment, proof: Box::new(proof) }))
     }
 }

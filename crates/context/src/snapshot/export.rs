@@ -316,6 +316,7 @@ impl Exporter<'_> {
         let hash = hash_of(&open.node);
         let element = match open.node.shape() {
             Shape::Entries(entries) => {
+                debug_assert_eq!(open.entries.len(), entries.len(), "each entry was exported once");
                 let keeps = open.entries.iter().any(|(_, bound)| *bound == Bound::Kept);
                 let base = self.base_of(open.dir.as_ref().filter(|_| keeps))?;
                 Element::Entries { leaf: entries.is_leaf(), base, entries: open.entries }
@@ -325,6 +326,11 @@ impl Exporter<'_> {
                     (open.mask & !open.kept).count_ones() as usize,
                     open.below.len(),
                     "each bucket that is not kept has a number"
+                );
+                debug_assert_eq!(open.kept & !open.mask, 0, "kept buckets are there");
+                debug_assert!(
+                    open.below.iter().all(|number| *number < self.count),
+                    "elements refer to earlier ones"
                 );
                 let base = self.base_of(open.inode.as_ref().filter(|_| open.kept != 0))?;
                 Element::Inner(InnerElement {
@@ -378,6 +384,7 @@ impl Exporter<'_> {
             spot.number.set(Some(number));
         }
 
+        debug_assert!(number < self.count, "the element was written");
         Ok(number)
     }
 }

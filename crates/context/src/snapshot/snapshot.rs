@@ -280,6 +280,12 @@ impl Element {
                 }
             }
             Self::Inner(inner) => {
+                debug_assert_eq!(inner.kept & !inner.mask, 0, "kept buckets are there");
+                debug_assert_eq!(
+                    inner.below.len(),
+                    (inner.mask & !inner.kept).count_ones() as usize,
+                    "each bucket that is not kept has a number"
+                );
                 out.push(INNER);
                 put_optional(own, inner.base, out);
                 out.push(inner.depth);
@@ -446,6 +452,10 @@ impl<'a> StreamWriter<'a> {
         end.extend_from_slice(&(self.elements as u64).to_le_bytes());
         self.put(&end)?;
         self.put(&self.crc.to_le_bytes())?;
+        debug_assert!(
+            self.bytes >= (SNAPSHOT_HEAD_BYTES + 1 + 8 + 4) as u64,
+            "a stream has a head and an end"
+        );
         self.out.flush().map_err(stream_error)?;
         Ok(self.bytes)
     }
@@ -457,6 +467,7 @@ impl Elements for StreamWriter<'_> {
         body.clear();
         body.extend_from_slice(&hash.0);
         element.put(self.elements, &mut body);
+        debug_assert!(body.len() > HASH_BYTES, "no element is empty");
 
         let mut length = Vec::with_capacity(5);
         put_leb(&mut length, body.len() as u64);

@@ -476,6 +476,7 @@ impl Store {
     fn chunk_bytes(&self, first: u32, end: u32) -> Result<u64> {
         // Files that are open stay open, and others are not kept: a collection passes over all of
         // them.
+        debug_assert!(first <= end, "a range of chunks");
         let mut total = 0;
         for number in first..end {
             total += self.inner.pack.chunk_aside(number)?.file.len()?;

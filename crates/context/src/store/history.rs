@@ -206,6 +206,7 @@ impl StoreInner {
         let mut commits = Vec::new();
 
         while let Some((generation, commit)) = ancestors.next() {
+            debug_assert!(generation <= depth, "no parents are added beyond the depth");
             if generation < depth {
                 for parent in &commit.parents {
                     ancestors.add(*parent, generation + 1)?;
@@ -250,6 +251,7 @@ impl StoreInner {
             }
         }
 
+        debug_assert!(modified.len() <= count, "the search ends at the count");
         Ok(modified)
     }
 

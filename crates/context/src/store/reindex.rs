@@ -167,6 +167,7 @@ pub(crate) fn make(
             index.insert(&batch).map_err(Error::index)?;
             batch.clear();
         }
+        debug_assert!(batch.len() < BATCH, "a full batch was inserted");
         Ok(())
     };
 

@@ -106,6 +106,7 @@ pub(crate) fn changes(before: &Branches, after: &Branches) -> Vec<HeadChange> {
         }
     }
 
+    debug_assert!(changes.iter().all(|change| change.before != change.after), "heads differ");
     changes
 }
 
@@ -114,6 +115,10 @@ impl Watches {
         let mut list = lock(&self.list);
         let id = WatchId(list.next);
         list.next += 1;
+        debug_assert!(
+            list.watches.last().is_none_or(|(last, _)| last.0 < id.0),
+            "each watch has a number of its own"
+        );
         list.watches.push((id, Arc::new(watch)));
         id
     }

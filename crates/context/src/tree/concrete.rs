@@ -143,6 +143,7 @@ impl Room {
             Some(left) => self.left = left,
             None => return Err(Error::LimitExceeded { limit: self.bytes_max, unit: "bytes" }),
         }
+        debug_assert!(self.left <= self.bytes_max, "the room only shrinks");
         Ok(())
     }
 }

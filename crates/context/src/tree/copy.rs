@@ -151,8 +151,15 @@ impl Copier<'_> {
     fn end(&mut self, copied: Copying) -> Arc<Node> {
         let Copying { node, bindings, slots, .. } = copied;
         let body = match node.shape() {
-            Shape::Entries(entries) => Body::Entries(EntriesNode::new(entries.is_leaf(), bindings)),
+            Shape::Entries(entries) => {
+                debug_assert_eq!(bindings.len(), entries.len(), "each entry was copied once");
+                Body::Entries(EntriesNode::new(entries.is_leaf(), bindings))
+            }
             Shape::Inner(inner) => {
+                debug_assert!(
+                    slots.windows(2).all(|pair| pair[0].0 < pair[1].0),
+                    "buckets were copied in their order"
+                );
                 Body::Inner(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
             }
         };

@@ -185,6 +185,7 @@ fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>
         };
 
         if !equal {
+            debug_assert!(left.is_some() || right.is_some(), "a pair has a step");
             out.push(Pair { left, right });
         }
     }

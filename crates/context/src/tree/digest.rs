@@ -66,6 +66,8 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         let threads = threads.min(bytes / THREAD_BYTES + 1);
 
+        debug_assert!(threads > 0, "the caller hashes too");
+
         // The caller hashes a share itself, so a small level starts no thread.
         let share = jobs.len().div_ceil(threads);
         thread::scope(|scope| {
@@ -81,6 +83,11 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
         });
     }
 
+    debug_assert_eq!(
+        hashed.count,
+        levels.jobs.iter().map(|jobs| jobs.len() as u64).sum::<u64>(),
+        "each node and value was hashed once"
+    );
     (*root.hash.get().expect("the root is in the last level"), hashed)
 }
 
@@ -207,6 +214,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
             is_first || bytes <= BATCH_BYTES
         });
         let (batch, after) = rest.split_at(batch.count());
+        debug_assert!(!batch.is_empty(), "each batch goes on");
         hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
         rest = after;
     }
@@ -235,7 +243,9 @@ fn hash_batch(
     preimages.lengths().for_each(|length| hashed.add(length));
 
     // `get_or_init`: another thread may have hashed a shared node meanwhile, to the same hash.
-    for (job, hash) in batch.iter().zip(preimages.finish()) {
+    let hashes = preimages.finish();
+    debug_assert_eq!(hashes.len(), batch.len(), "a hash for each node and value");
+    for (job, hash) in batch.iter().zip(hashes) {
         match job {
             Job::Value(value) => value.hash.get_or_init(|| hash),
             Job::Node(node) => node.hash.get_or_init(|| hash),

@@ -131,6 +131,7 @@ fn descend<'p>(
     let mut at = 0;
     let mut depth = 0;
     loop {
+        debug_assert!(at < path.len(), "the last step ends the way down");
         let is_last = at + 1 == path.len();
         // A removal that may gather a directory loads all of it first, so that a failure changes
         // nothing.
@@ -177,6 +178,7 @@ fn may_be_gathered(env: &Env, node: &Node, depth: u8) -> bool {
 /// If what is gathered was not loaded before, which `descend` sees to. The tree is whole then,
 /// though not in its shape.
 fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Result<()>) {
+    debug_assert!(!opened.is_empty(), "at least the root is open");
     let mut outcome = Ok(());
     let mut below = Arc::clone(&TAKEN);
     let mut height_asked = height;
@@ -190,6 +192,7 @@ fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Resu
         // children.
         height_asked = 0;
     }
+    debug_assert!(!Arc::ptr_eq(&below, &TAKEN), "what was taken out is back");
     (below, outcome)
 }
 
@@ -372,6 +375,10 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
     if env.rules.is_leaf(depth, count) {
         return Node::of_bindings(true, bindings, height);
     }
+    debug_assert!(
+        depth < crate::base::hashing::INODE_DEPTH_MAX,
+        "an inode at the largest depth lists its steps"
+    );
     let mut buckets: Vec<Vec<Binding>> = Vec::new();
     buckets.resize_with(32, Vec::new);
 

@@ -209,6 +209,7 @@ impl<'a> Written<'a> {
         };
 
         debug_assert!(extent.at < sink.next(), "a record is appended");
+        debug_assert!(extent.bytes > 0, "a record has a length");
         self.nodes.push((node, extent, Some(Arc::new(record))));
         let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {
@@ -245,7 +246,8 @@ impl<'a> Written<'a> {
 
         // Buffers are reused: a commit encodes thousands of nodes.
         let buffers = std::mem::take(&mut self.buffers);
-        let mut out = EntriesWriter::new(entries.leaf, sink.next(), base, buffers);
+        let at = sink.next();
+        let mut out = EntriesWriter::new(entries.leaf, at, base, buffers);
 
         for item in 0..count {
             if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
@@ -271,6 +273,7 @@ impl<'a> Written<'a> {
 
         out.end();
         let extent = sink.put(&mut |body| out.body(height, body))?;
+        debug_assert_eq!(extent.at, at, "references are relative to where the record is");
         let (record, buffers) = out.record(height, extent);
         self.buffers = buffers;
 
@@ -398,9 +401,11 @@ fn inner_written(
     }
 
     let extent = sink.put(&mut |body| inner_body(at, height, &written, body))?;
+    debug_assert_eq!(extent.at, at, "references are relative to where the record is");
     if written.changed == 0 {
         written.full = extent;
     }
+    debug_assert!(written.full.at <= extent.at, "a delta is based on an earlier record");
     Ok((extent, Record { height, body: RecordBody::Inner(written) }))
 }
 

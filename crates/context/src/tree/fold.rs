@@ -96,6 +96,7 @@ impl PartCounter {
             Some(left) => self.left = left,
             None => return Err(Error::LimitExceeded { limit: self.limit, unit: "parts" }),
         }
+        debug_assert!(self.left < self.limit, "a part was counted");
         Ok(())
     }
 }

@@ -605,6 +605,7 @@ impl EntriesNode {
             }
         }
 
+        debug_assert!(low == high && low <= self.items.len(), "one insertion point");
         Err(low)
     }
 
@@ -631,10 +632,12 @@ impl EntriesNode {
             None => {
                 // The step stays in the record: only the child is the node's own.
                 let step = Step::Base(self.items[item].0);
+                debug_assert!(self.own.len() < OWN as usize, "numbers of items leave a bit");
                 self.items[item] = Item(self.own.len() as u32 | OWN);
                 self.own.push(OwnItem { step, child });
             }
         }
+        debug_assert!(self.own.len() <= self.items.len(), "each own item is an item");
     }
 
     /// Inserts an item at a [`position`](Self::position).
@@ -643,6 +646,7 @@ impl EntriesNode {
         debug_assert!(position == self.len() || step < self.step(position), "steps ascend");
         self.items.insert(position, Item(self.own.len() as u32 | OWN));
         self.own.push(OwnItem { step: Step::Own(step.into()), child });
+        debug_assert!(self.own.len() <= self.items.len(), "each own item is an item");
     }
 
     pub(crate) fn remove(&mut self, item: usize) {
@@ -653,6 +657,7 @@ impl EntriesNode {
         if let Some(item) = self.items.iter_mut().find(|item| **item == moved) {
             *item = Item(own as u32 | OWN);
         }
+        debug_assert!(self.own.len() <= self.items.len(), "each own item is an item");
     }
 }
 
@@ -741,6 +746,7 @@ impl InnerNode {
         }
         self.changed |= 1 << bucket;
         self.mask |= 1 << bucket;
+        debug_assert_eq!(self.changed & !self.mask, 0, "own buckets are not empty");
         debug_assert_eq!(self.own.len(), self.changed.count_ones() as usize, "a slot each");
     }
 
@@ -760,6 +766,7 @@ impl InnerNode {
         }
         self.changed &= !(1 << bucket);
         self.mask &= !(1 << bucket);
+        debug_assert_eq!(self.changed & !self.mask, 0, "own buckets are not empty");
         debug_assert_eq!(self.own.len(), self.changed.count_ones() as usize, "a slot each");
     }
 }
@@ -869,7 +876,9 @@ impl Node {
             }
         };
 
-        Some(Self::new(body, self.height))
+        let opened = Self::new(body, self.height);
+        debug_assert_eq!(opened.count(), self.count(), "nothing was changed yet");
+        Some(opened)
     }
 
     /// Returns the stored node that a changed node is based on.

@@ -97,6 +97,7 @@ impl Tree {
                 .collect();
 
             // A path whose node cannot be read ends here.
+            debug_assert_eq!(nodes.len(), links.len(), "a result for each link");
             let loaded = |(link, rest): (Link, _)| {
                 let found =
                     links.binary_search_by_key(&link.extent.at, |link| link.extent.at).ok()?;

@@ -148,6 +148,8 @@ impl Tree {
             apply_all(&self.env, &mut self.base, &self.buffer)?;
             self.buffer.clear();
         }
+        debug_assert!(self.buffer.is_empty(), "all values are in the nodes");
+        debug_assert!(self.applied.get().is_none(), "nothing is left to adopt");
         Ok(())
     }
 
@@ -533,6 +535,7 @@ impl Tree {
             }
         }
 
+        debug_assert!((1..=path.len()).contains(&gone), "a path is cut at one of its steps");
         Ok(gone)
     }
 

@@ -122,6 +122,7 @@ impl WriteBuffer {
     pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
         debug_assert!(self.get(path).is_none(), "the path is not buffered");
         debug_assert!(self.len() < WRITE_BUFFER_MAX, "the buffer has a bound");
+        debug_assert!(!path.is_empty(), "the root is not buffered");
         let hash = self.hash(path);
         let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
         for step in path {
@@ -129,6 +130,11 @@ impl WriteBuffer {
             encoded.push(step.len() as u8);
             encoded.extend_from_slice(step);
         }
+        debug_assert_eq!(
+            encoded.len(),
+            path.iter().map(|step| step.len() + 1).sum::<usize>(),
+            "each step stands behind its length"
+        );
         let bound =
             BufferedValue { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
         self.table.insert_unique(hash, bound, |bound| bound.hash);

@@ -86,6 +86,7 @@ fn grow<T>(vector: &mut Vec<T>, count: usize) {
     if vector.capacity() - vector.len() < count {
         vector.reserve_exact(count.max(vector.len() / 4).max(16));
     }
+    debug_assert!(count <= vector.capacity() - vector.len());
 }
 
 /// How many bytes two strings have in common at the front.
@@ -168,6 +169,7 @@ impl IndexBuilder {
         if self.fences.as_ref().is_some_and(|fences| fences.extra_reads() > allowed) {
             self.fences = None;
         }
+        debug_assert!(self.fences.is_some() || self.separators.is_some(), "one form is left");
     }
 
     /// Ends the run.

@@ -290,6 +290,7 @@ impl PageBuilder {
             self.values.resize(PAGE_SIZE, 0);
         }
         let end = self.values_len + part.len();
+        debug_assert!(end <= PAGE_SIZE, "the caller has found room");
         copy_short(&mut self.values[self.values_len..end], part);
         self.values_len = end;
     }
@@ -303,6 +304,8 @@ impl PageBuilder {
         }
         copy_short(&mut self.keys[self.keys_len..end], key);
         self.keys_len = end;
+        debug_assert!(prefix_len <= key.len(), "the prefix is part of each key");
+        debug_assert!(self.values_len <= PAGE_SIZE);
         let key_end = end as u32;
         let value_end = self.values_len as u16;
         self.entries.push(Added { key_end, value_end, kind: kind as u8 });
@@ -315,6 +318,7 @@ impl PageBuilder {
         assert!(self.is_empty());
         let (span, span_len) = span_bytes(entry);
         let inline = inline_len(entry.key.len(), stored_len(entry.kind, entry.value.len()));
+        debug_assert!(inline <= entry.value.len() + span_len);
         // The place of the blob is cut off the value, or is itself cut in two.
         let (first, rest) = entry.value.split_at(inline.min(entry.value.len()));
         let (second, span) = span[..span_len].split_at(inline - first.len());
@@ -332,6 +336,11 @@ impl PageBuilder {
 
         // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
         let prefix_len = if count == 1 { 0 } else { self.prefix_len };
+        debug_assert_eq!(page.len(), PAGE_SIZE);
+        debug_assert!(
+            Self::size(count, prefix_len, self.keys_len, self.values_len) <= PAGE_SIZE,
+            "each entry was added only if it fits"
+        );
         let (header, rest) = page.split_at_mut(HEADER_SIZE);
         header.fill(0);
         header[4] = PageKind::Key as u8;

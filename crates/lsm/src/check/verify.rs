@@ -423,6 +423,10 @@ impl<'a> Check<'a> {
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name)).chain(lost);
         // New runs get numbers above those of all files, including files in `lost+found`.
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
+        debug_assert!(
+            wanted.numbers().all(|number| number < next_number),
+            "a repaired run takes no number that is in use"
+        );
         let open = FileHandles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
 
         let files = Arc::new(FileSet::new(open, active, next_number));

@@ -59,6 +59,7 @@ impl Worker {
         if let WorkerState::NotStarted = *state {
             *state = start().map_or(WorkerState::Stopped, WorkerState::RunningThread);
         }
+        debug_assert!(!matches!(*state, WorkerState::NotStarted), "a start was tried");
         if let WorkerState::RunningThread(running) = &*state {
             // The thread ends only after its sender is gone, even if a step panics, so the send
             // succeeds.

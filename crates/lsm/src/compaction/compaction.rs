@@ -278,6 +278,8 @@ impl Compaction {
         let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
         let total = (compaction.work - skipped + reread).max(1);
         assert!(0 < total && skipped <= compaction.work);
+        debug_assert!(reread <= total, "rereading is a part of the work");
+        debug_assert_eq!(compaction.done(), 0, "nothing was done before it is shared");
 
         let tally = WorkTally { skipped, reread, pages_before: 0 };
         let job = (Job::Interrupted(Box::new(taken)), tally);
@@ -327,7 +329,11 @@ impl Compaction {
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.done() == self.total()
+        // In this order: the total never falls.
+        let done = self.done();
+        let total = self.total();
+        debug_assert!(done <= total, "no more is done than there is");
+        done == total
     }
 
     /// Access mode of lookups to the output.
@@ -376,7 +382,12 @@ impl Compaction {
 
         // Read under the lock of the job: nothing can complete the compaction between flush and
         // view.
-        Ok((self.view(), flushed))
+        let view = self.view();
+        debug_assert!(
+            flushed.is_none() || matches!(view, View::Inputs(_)),
+            "only an unfinished output is flushed"
+        );
+        Ok((view, flushed))
     }
 
     /// Does the rest of the work and returns the output; `None` if nothing is left.
@@ -647,6 +658,7 @@ impl Compaction {
             }
         }
 
+        debug_assert!(runs <= sources.len(), "each run is a source");
         let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, operator, order }));
         merge.load()?;
         Ok(merge)
@@ -681,6 +693,11 @@ impl Compaction {
         };
 
         debug_assert!(self.done() <= job.1.reread, "nothing but rereading has been done so far");
+        debug_assert!(
+            inputs.iter().all(|input| input.run().is_some()),
+            "only merges of runs are resumed"
+        );
+        debug_assert_eq!(job.1.pages_before, 0, "an output is reread once");
 
         let number = resumed.number();
         let read = resumed.step(pages).map(|has_ended| {
@@ -725,6 +742,7 @@ impl Compaction {
         assert!(self.done() < self.total(), "a compaction completes once");
         if let Some(run) = &output {
             debug_assert!(run.meta().entries <= self.plan.entries_max, "entries only combine");
+            debug_assert!(run.meta().entries > 0, "no run is without entries");
             run.count_written();
         }
 
@@ -785,6 +803,7 @@ impl Compaction {
                     }
                 }
                 Job::Finishing { finisher, passed } => {
+                    debug_assert!(!self.is_complete(), "the output is not there yet");
                     // The total is an estimate, and a caller that asks for it needs the output.
                     let is_last = target >= self.total();
                     let wanted = if is_last { u64::MAX } else { target - self.done() };
@@ -797,7 +816,10 @@ impl Compaction {
                         self.complete(Some(finisher.into_run()));
                     }
                 }
-                Job::Done => return Ok(()),
+                Job::Done => {
+                    debug_assert!(self.is_complete(), "a job that is done has its output");
+                    return Ok(());
+                }
             }
         }
 
@@ -808,6 +830,7 @@ impl Compaction {
     fn end_entries(&self, (job, tally): &mut (Job, WorkTally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
         debug_assert!(merge.current().is_none(), "every entry of the inputs was merged");
+        debug_assert!(merge.is_whole(), "a merge that failed begins anew");
 
         // The page is written while the job is whole, so the step can be repeated on a full disk.
         builder.finish_last_page()?;

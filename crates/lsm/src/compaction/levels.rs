@@ -94,7 +94,9 @@ impl ScheduledCompaction {
         let passed = now.min(self.due).saturating_sub(self.start);
         let span = self.due - self.start;
         let work = self.compaction.total() - self.base;
-        self.base + (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64
+        let share = (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64;
+        debug_assert!(share <= work, "no more is required than there is");
+        self.base + share
     }
 
     /// Returns the first tick at which `pages` pages of work must be done.
@@ -103,7 +105,9 @@ impl ScheduledCompaction {
         let work = (self.compaction.total() - self.base).max(1);
         let span = self.due - self.start;
         let wanted = pages.saturating_sub(self.base).min(work);
-        self.start + (u128::from(span) * u128::from(wanted) / u128::from(work)) as u64
+        let ticks = (u128::from(span) * u128::from(wanted) / u128::from(work)) as u64;
+        debug_assert!(ticks <= span, "all work is required when it is due");
+        self.start + ticks
     }
 }
 
@@ -164,6 +168,7 @@ enum LevelPolicy {
 }
 
 fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPolicy {
+    debug_assert!((1..=last).contains(&level), "levels count from 1");
     match policy {
         // A lone first level tiers: levelling would rewrite the whole table with each flush.
         CompactionPolicy::LazyLevelling if level == last && level > 1 => LevelPolicy::Levelling,
@@ -184,6 +189,7 @@ impl CompactionEnv<'_> {
     fn buffer_capacity(&self) -> u64 {
         let (BufferSize::Bytes(size) | BufferSize::Entries(size)) =
             self.config.effective_write_buffer();
+        debug_assert!(size > 0, "time is divided by the capacity");
         size
     }
 
@@ -221,6 +227,7 @@ impl CompactionEnv<'_> {
         // Level 1 gets filters as if a level were below: it has several runs even if it is the
         // last.
         let last = last.max(2) as u32;
+        debug_assert!((1..=last as usize).contains(&level), "levels count from 1");
         let filter = match self.config.memory_budget {
             None => self.config.filter_allocation(level as u32, last),
             Some(budget) => {
@@ -263,6 +270,7 @@ impl CompactionEnv<'_> {
         let ratio = u64::from(self.config.size_ratio);
         // 2^40 flushes of 2^20 ticks are 2^60 ticks, so sums of times stay within 64 bits.
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
+        debug_assert!(flushes > 0, "a merge has time");
         flushes * TICKS_PER_FLUSH
     }
 
@@ -351,6 +359,7 @@ impl Levels {
         let capacity = u128::from(context.buffer_capacity());
         // Rounded up, so that the time does not fall behind `now`.
         let timed = (u128::from(passed) * capacity).div_ceil(u128::from(TICKS_PER_FLUSH)) as u64;
+        debug_assert!(u128::from(timed) <= capacity, "time ends with the capacity");
         self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
 
@@ -431,6 +440,8 @@ impl Levels {
         let compaction = Arc::new(Compaction::new(context.set, spec));
         let flush = ScheduledCompaction::new(compaction, now, now + TICKS_PER_FLUSH);
         next.flushing = Some(flush);
+        debug_assert_eq!(next.flushes, self.flushes + 1, "flushes are counted one by one");
+        debug_assert!(next.buffer.is_empty(), "the flush takes all of the memtable");
 
         Ok(next)
     }
@@ -444,6 +455,9 @@ impl Levels {
             next.written_bytes += run.meta().file_bytes();
             next.offer(context, self, 1, vec![run])?;
         }
+        debug_assert!(next.flushing.is_none(), "the flush is finished");
+        debug_assert!(next.written_bytes >= self.written_bytes, "written bytes are only added");
+        debug_assert!(next.levels.len() >= self.levels.len(), "a flush takes no level away");
         Ok(next)
     }
 
@@ -589,6 +603,7 @@ impl Levels {
             next.levels.remove(at);
         }
 
+        debug_assert!(at < next.levels.len(), "the level has moved with its run");
         next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
         let access = context.config.disk_cache.access(at + 1);
         next.levels[at].incoming = run.map(|run| Incoming::Single(run.with_access(access)));
@@ -878,6 +893,8 @@ impl Levels {
             sources.add_level(level);
             sources.level_ends.push(sources.runs.len());
         }
+        debug_assert_eq!(sources.level_ends.len(), self.levels.len(), "each level has its end");
+        debug_assert!(sources.level_ends.is_sorted(), "levels follow each other");
         let of_union = |union: &Arc<Union>| union.sources().under_mask(&self.union_mask);
         sources.union = self.union.as_ref().map(|union| Box::new(of_union(union)));
         sources

@@ -254,6 +254,10 @@ impl MergeIterator {
             self.replay(self.contender(winner));
         }
 
+        debug_assert!(
+            self.failed || self.winner().is_none_or(|winner| self.sources[winner].is_loaded()),
+            "a winner is loaded"
+        );
         Ok(())
     }
 
@@ -270,6 +274,7 @@ impl MergeIterator {
     /// Plays all matches below `node` and returns the winner. The depth is log2 of the sources.
     fn play(&mut self, node: usize) -> Contender {
         let count = self.sources.len();
+        debug_assert!(0 < node && node < 2 * count, "a node of the tree");
         // Nodes from `count` on are the leaves, in the order of the sources.
         if node >= count {
             return self.contender(node - count);

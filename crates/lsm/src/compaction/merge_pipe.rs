@@ -58,6 +58,8 @@ impl Batch {
         self.bytes.extend_from_slice(value);
         self.places.push(BatchEntry { start, key_len, value_len, kind });
         self.blobs.extend(blob);
+        debug_assert_eq!(self.bytes.len(), start + key_len + value_len);
+        debug_assert!(self.blobs.len() <= self.places.len(), "an entry has one blob at most");
     }
 
     /// Returns the entries with their blobs; the blob spans in the entries are meaningless.

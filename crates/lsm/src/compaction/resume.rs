@@ -97,7 +97,9 @@ impl PageSource {
         }
 
         debug_assert!(self.loaded.contains(&page), "the page is in the chunk");
+        debug_assert!(self.loaded.end - self.loaded.start <= CHUNK_PAGES);
         self.next += 1;
+        debug_assert!(self.next <= self.end, "no page behind the end is read");
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok((&self.chunk[at..at + PAGE_SIZE], PageAddress { identity: self.identity, page }))
     }
@@ -184,6 +186,7 @@ impl ResumedOutput {
             self.read_entries()?;
         }
 
+        debug_assert_eq!(self.entries.next, self.entries.end, "blobs are read after all entries");
         while let Some(blobs) = self.blobs.as_mut().filter(|blobs| blobs.next < blobs.end) {
             let position = blobs.next;
             blobs.payload(PageKind::Blob, position)?;

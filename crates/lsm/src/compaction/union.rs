@@ -400,6 +400,7 @@ impl Union {
     fn enter(&self, stage: Stage) {
         let mut now = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *now, stage);
+        debug_assert!(!matches!(before, Stage::Complete(_)), "what is complete stays so");
         drop(now);
         // Dropped without the lock: the last holder of a run removes its file, and no reader should
         // wait for that.
@@ -528,6 +529,15 @@ impl Union {
                     Frontier::Everything => true,
                 },
                 "the frontier rises"
+            );
+            debug_assert!(
+                run.as_ref().is_none_or(|run| !frontier.covers(run.min_key())),
+                "slices follow each other"
+            );
+            debug_assert_eq!(
+                run.as_ref().map_or(0, |run| run.meta().entries),
+                uniting.written,
+                "a slice has all that was written to it"
             );
             slices.extend(run);
             *frontier = reached;

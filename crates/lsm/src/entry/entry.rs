@@ -66,11 +66,13 @@ impl Kind {
     /// The kind of an upsert combined with an older entry of this kind.
     pub(crate) fn under_upsert(self) -> Self {
         // The result of an upsert has no blob, and over a deletion it is its operand.
-        match self {
+        let combined = match self {
             Self::Upsert => Self::Upsert,
             Self::Insert | Self::InsertBlob | Self::Delete => Self::Insert,
             Self::TooLarge => Self::TooLarge,
-        }
+        };
+        debug_assert_eq!(combined.is_decisive(), self.is_decisive());
+        combined
     }
 }
 

@@ -33,6 +33,7 @@ impl KeyRange {
         let to = last.map_or(Bound::Unbounded, |last| {
             let mut end = prefix[..=last].to_vec();
             end[last] += 1;
+            debug_assert!(prefix < end.as_slice(), "the end is above all keys of the prefix");
             Bound::Excluded(end)
         });
         Self { from: Bound::Included(prefix.to_vec()), to }

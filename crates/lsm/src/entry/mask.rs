@@ -88,6 +88,7 @@ fn clipped(mut key: Vec<u8>) -> Vec<u8> {
         key.truncate(KEY_BYTES_MAX);
         key.push(0);
     }
+    debug_assert!(key.len() <= SPAN_KEY_BYTES_MAX);
     key
 }
 
@@ -151,6 +152,7 @@ impl Mask {
         }
 
         let (spans, Range { start: first, end }) = (self.spans(), self.joining(span));
+        debug_assert!(first <= end && end <= spans.len());
         let mut joined = span.clone();
         for old in &spans[first..end] {
             if old.from < joined.from {
@@ -166,8 +168,10 @@ impl Mask {
             }
         }
 
+        debug_assert!(joined.from <= span.from && !joined.is_empty(), "a span only grows");
         let all = [&spans[..first], std::slice::from_ref(&joined), &spans[end..]].concat();
         debug_assert!(is_in_order(&all));
+        debug_assert!(all.len() <= spans.len() + 1, "a span adds at most itself");
         Self { spans: Some(Arc::new(all)) }
     }
 
@@ -252,6 +256,7 @@ impl<'a> Masking<'a> {
             return new.clone();
         }
         let new = mask.with(self.span);
+        debug_assert!(self.span.is_empty() || !new.is_empty());
         self.done.push((mask.clone(), new.clone()));
         new
     }

@@ -427,6 +427,7 @@ impl FileHandles {
         clock.opening -= 1;
         let is_free = clock.permits < permits_max;
         clock.permits += usize::from(is_free);
+        debug_assert!(!is_free || clock.permits <= permits_max);
         drop(clock);
         Ok(is_free.then(|| OpenFilePermit { pool: Arc::clone(self) }))
     }

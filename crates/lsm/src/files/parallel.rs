@@ -58,6 +58,14 @@ pub(crate) fn map<T: Send>(
     let mut results = lock(&results);
     debug_assert!(results.len() <= count, "each number is done once");
     results.sort_unstable_by_key(|(number, _)| *number);
+    debug_assert!(
+        results.len() == count || results.iter().any(|(_, result)| result.is_err()),
+        "only an error ends the work early"
+    );
+    debug_assert!(
+        results.iter().map(|(number, _)| *number).eq(0..results.len()),
+        "none is left out"
+    );
     results.drain(..).map(|(_, result)| result).collect()
 }
 

@@ -64,6 +64,7 @@ impl Shared {
         let mut state = self.state();
         loop {
             if let Some(task) = state.waiting.pop_front() {
+                debug_assert!(!state.is_busy, "one thread does one task at a time");
                 state.is_busy = true;
                 drop(state);
                 // Our tasks do not panic; if one did, callers of `wait` would wait forever.
@@ -115,6 +116,7 @@ impl Reclaimer {
             return task();
         }
 
+        debug_assert!(state.thread.is_some(), "a task that waits has a thread");
         state.waiting.push_back(Box::new(task));
         debug_assert!(state.waiting.len() <= WAITING_MAX);
         self.shared.changed.notify_all();
@@ -139,6 +141,7 @@ impl Reclaimer {
         while !state.is_idle() && !is_own {
             state = self.shared.wait(state);
         }
+        debug_assert!(is_own || state.is_idle());
         had_work && !is_own
     }
 }

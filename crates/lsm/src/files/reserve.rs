@@ -93,6 +93,7 @@ fn encode(bytes: u64) -> Vec<u8> {
     out.put(&RESERVE_MAGIC).u32(RESERVE_VERSION).u64(bytes);
     let crc = crc32c(out.bytes());
     out.u32(crc);
+    debug_assert_eq!(out.bytes().len() as u64, RESERVE_HEADER_SIZE);
     out.into_bytes()
 }
 

@@ -50,7 +50,9 @@ impl WriteQueueState {
             }
             Err(error) => Some((error, buffer)),
         };
-        self.landed.insert(tag, failed);
+        debug_assert!(tag < self.next_tag, "a write is begun before it ends");
+        let earlier = self.landed.insert(tag, failed);
+        debug_assert!(earlier.is_none(), "a write ends once");
         self.queue.take_if(|(queue, _)| queue.outstanding() == 0);
     }
 
@@ -74,6 +76,7 @@ impl WriteQueueState {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(buffer);
         }
+        debug_assert!(self.spare.len() <= SPARE_MAX);
     }
 }
 
@@ -111,6 +114,7 @@ impl WriteQueue {
     /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full
     /// all that is in flight is still written, and much is left for what must go on.
     fn in_reserve(&self, chunk_bytes: usize) -> usize {
+        debug_assert!(0 < chunk_bytes);
         match self.handles.disk_reserve().bytes() as usize {
             0 => usize::MAX,
             bytes => bytes / 8 / chunk_bytes,
@@ -162,6 +166,7 @@ impl WriteQueue {
         debug_assert_eq!(buffer.len(), chunk.len(), "the next chunk is as large");
         queue.push(Request { tag, file, offset, buffer, direction: Direction::Write });
         queue.submit();
+        debug_assert!(queue.outstanding() <= IN_FLIGHT_MAX);
 
         Ok(Some(InFlight { behind: Arc::clone(self), tag: Some(tag), offset }))
     }

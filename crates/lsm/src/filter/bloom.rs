@@ -105,6 +105,7 @@ impl BloomSize {
     /// Bits looked at per key.
     fn probes(self) -> u8 {
         let best = Self::PROBES_BY_BITS[floor_index(self.bits_per_entry().round()).max(1) - 1];
+        debug_assert!((1..=PROBES_MAX).contains(&best));
         if let Self::Folding(_) = self { best.min(FOLDING_PROBES_MAX) } else { best }
     }
 }
@@ -115,6 +116,7 @@ fn bits_between(table: &[f64], fpr: f64) -> f64 {
     let last = table.len() - 1;
     let half_decades = (fpr.max(f64::MIN_POSITIVE).log10() * -2.0 - 2.0).clamp(0.0, last as f64);
     let left = floor_index(half_decades).min(last - 1);
+    debug_assert!(left < last && left as f64 <= half_decades);
     table[left] + (half_decades - left as f64) * (table[left + 1] - table[left])
 }
 
@@ -135,7 +137,12 @@ fn block_count(entries: u64, bits_per_entry: f64) -> usize {
     let count = (entries as f64 * bits_per_entry / BLOCK_BITS).ceil() as usize;
     // Rounding up to the multiple adds less than a 32nd of the blocks.
     let fits = |multiple: &&usize| **multiple <= (count / 32).max(1);
-    BLOCKS_MULTIPLES.iter().find(fits).map_or(count, |&multiple| count.next_multiple_of(multiple))
+    let blocks = BLOCKS_MULTIPLES
+        .iter()
+        .find(fits)
+        .map_or(count, |&multiple| count.next_multiple_of(multiple));
+    debug_assert!(count <= blocks && blocks - count <= count / 32);
+    blocks
 }
 
 /// The FPR to expect of a filter of this many entries, blocks and probes: within 6 % up to 24 bits
@@ -189,6 +196,7 @@ impl Fold {
         let excess = (stored / fine).saturating_sub(blocks_max);
         // Each unit that is folded coarsely saves this many blocks.
         let until = excess.div_ceil(coarse - fine) * unit;
+        debug_assert!(until.is_multiple_of(coarse) && until.is_multiple_of(fine));
         if until >= stored { Self::uniform(coarse) } else { Self { coarse, fine, until } }
     }
 
@@ -353,7 +361,9 @@ impl Blocks {
 /// The number of the block, below `count`, that `hash` belongs to.
 #[inline]
 fn block_index(hash: u64, count: usize) -> usize {
-    ((u128::from(hash) * count as u128) >> 64) as usize
+    let index = ((u128::from(hash) * count as u128) >> 64) as usize;
+    debug_assert!(index < count.max(1));
+    index
 }
 
 /// Calls `visit` with word and bit of each probe of a hash.
@@ -479,6 +489,7 @@ impl Bloom {
     /// A filter as it is stored.
     fn stored(blocks: Blocks, probes: u8) -> Self {
         let stored = blocks.count as u64;
+        debug_assert!((1..=PROBES_MAX).contains(&probes));
         Self { blocks, probes, stored, fold: Fold::WHOLE, split: Split::default() }
     }
 
@@ -658,6 +669,7 @@ impl BloomDecoder {
         }
 
         self.words_taken += words.len() as u64;
+        debug_assert!(self.words_taken <= self.stored * BLOCK_WORDS as u64);
         Ok(())
     }
 

@@ -195,6 +195,7 @@ impl Equation {
     /// Returns the equation of a hash in a segment of `blocks` blocks, at least one.
     #[inline]
     fn new(hash: u64, seed: u32, blocks: usize) -> Self {
+        debug_assert!(0 < blocks);
         let mixed = fold(hash ^ u64::from(seed).wrapping_mul(SEED_STEP));
         // An equation must end within the last block, so no start lies behind the first slot of
         // that block.
@@ -255,6 +256,7 @@ impl RibbonSeparators {
     #[inline]
     fn segment_of(&self, key: &[u8]) -> usize {
         let wanted = head(key);
+        debug_assert_eq!(self.heads.len(), self.ends.len());
         let after = self.heads.partition_point(|&head| head <= wanted);
         if after == 0 || self.heads[after - 1] < wanted {
             return after;
@@ -272,6 +274,7 @@ impl RibbonSeparators {
             }
         }
 
+        debug_assert!(low <= after);
         low
     }
 
@@ -330,6 +333,7 @@ impl Band {
         let mut result = equation.result as u16;
         // Ends: each round goes on behind the slot of the round before.
         loop {
+            debug_assert!(coefficients & 1 == 1, "an equation begins with its first slot");
             if self.rows[at] == 0 {
                 (self.rows[at], self.results[at]) = (coefficients, result);
                 return true;
@@ -352,6 +356,9 @@ impl Band {
     /// The slots of this many columns that fulfil all equations, from the last slot on; free ones
     /// are 0.
     fn solution(&self, columns: u8) -> Box<[u64]> {
+        debug_assert_eq!(self.rows.len(), self.results.len());
+        debug_assert!(self.rows.len().is_multiple_of(BLOCK_SLOTS));
+        debug_assert!(columns <= COLUMNS_MAX);
         let columns = usize::from(columns);
         let mut words = vec![0; self.rows.len() / BLOCK_SLOTS * columns].into_boxed_slice();
 
@@ -433,6 +440,7 @@ impl RibbonBuilder {
     }
 
     fn end_segment(&mut self) {
+        debug_assert!(!self.hashes.is_empty() && self.hashes.len() <= SEGMENT_ENTRIES);
         let before = self.segments.last();
         let first_block = before.map_or(0, |last| last.first_block + last.blocks() as u64);
         let segment = RibbonSegment { first_block, ..self.solve() };
@@ -474,6 +482,7 @@ impl RibbonBuilder {
             self.end_segment();
         }
         let Self { columns, segments, mut separators, .. } = self;
+        debug_assert_eq!(separators.ends.len(), segments.len().saturating_sub(1));
         separators.shrink();
         let directory_words = Directory::new(segments.len()).word_count(&separators) as u32;
         let blocks = segments.iter().map(|segment| segment.blocks() as u64).sum();

@@ -21,6 +21,7 @@ impl Sketch {
     /// A set for this many hashes.
     pub(crate) fn new(hashes: usize) -> Self {
         let words = (hashes * BITS_PER_HASH).div_ceil(64).max(1);
+        debug_assert!(hashes * BITS_PER_HASH <= words * 64);
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), count: AtomicUsize::new(0) }
     }
 
@@ -32,6 +33,7 @@ impl Sketch {
 
     fn place(&self, hash: u64) -> (&AtomicU64, u64) {
         let word = ((hash >> 32) * self.words.len() as u64) >> 32;
+        debug_assert!((word as usize) < self.words.len());
         let bit = |shift: u32| 1_u64 << (hash >> shift & 63);
         (&self.words[word as usize], bit(0) | bit(6) | bit(12))
     }

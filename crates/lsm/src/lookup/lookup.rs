@@ -188,6 +188,7 @@ fn filter_stats(plan: &Plan, tallies: &[RunTally], mut asked: u64) -> Vec<Filter
         }
         let &RunTally { found, decided, false_positives } = tally;
         let denied = asked.saturating_sub(found + false_positives);
+        debug_assert!(decided <= found && decided <= asked);
         levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
         asked -= decided;
     }
@@ -281,6 +282,7 @@ impl Batch {
 
         debug_assert!(self.next_key < self.results.len(), "each call begins a key");
         self.next_key = self.results.len();
+        debug_assert!(self.next_key <= keys.len(), "each key is begun once");
         self.open += count as u64;
         let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
         let mut first = self.hits.len();
@@ -294,6 +296,7 @@ impl Batch {
             while self.hits.get(end).is_some_and(|hit| hit.key == asked) {
                 end += 1;
             }
+            debug_assert!(first < end && (asked as usize) < count);
             let key = open[asked as usize];
             let next = self.next_candidate(keys, (key, first as u32, end as u32), 0);
             ready.extend(self.pass_cached(keys, next)?);
@@ -313,6 +316,7 @@ impl Batch {
         let bytes = keys[key as usize].as_ref();
         while next < end {
             let candidate = self.hits[next as usize].filter;
+            debug_assert!((candidate as usize) < self.plan.runs.len());
             next += 1;
             run = run.max(self.plan.first_allowed(candidate, bytes));
             // A newer entry has decided for this run.
@@ -423,6 +427,7 @@ impl Batch {
             PageAnswer::Absent => self.note_false_positive(search_now.run),
         }
 
+        debug_assert!(search_now.run < next_run, "the search goes on to older runs");
         let Search { key, next, end, .. } = search_now;
         self.next_candidate(keys, (key, next, end), next_run)
     }
@@ -461,6 +466,8 @@ impl Batch {
         }
 
         debug_assert_eq!(results.len(), keys.len(), "every key was begun");
+        debug_assert!(open <= results.len() as u64);
+        debug_assert_eq!(tallies.len(), plan.own_count());
         let tally = LookupTally {
             keys: results.len() as u64,
             found: results.iter().filter(|result| result.is_found()).count() as u64,
@@ -699,6 +706,7 @@ impl<N: Copy> Flight<N> {
             }
         };
 
+        debug_assert!((tag as usize) < self.flying.len());
         self.queue.push(Request {
             tag: u64::from(tag),
             file,
@@ -714,7 +722,9 @@ impl<N: Copy> Flight<N> {
         let done = self.landed.take().or_else(|| self.queue.pop())?;
         let (search, note) = self.flying[done.tag as usize];
         self.free.push(done.tag as u32);
+        debug_assert!(self.free.len() <= self.flying.len(), "a read lands once");
         let buffer = done.buffer;
+        debug_assert_eq!(buffer.len(), search.location.pages as usize * PAGE_SIZE);
         let landed = done.result.map(|()| Landed { search, buffer });
         Some((note, landed.map_err(Error::from)))
     }

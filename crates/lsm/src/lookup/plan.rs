@@ -94,6 +94,8 @@ impl Plan {
         };
         plan.root = plan.add_table(sources, None);
         debug_assert_eq!(plan.places.len(), plan.runs.len(), "each run has a place");
+        debug_assert!(plan.own_count() <= plan.runs.len());
+        debug_assert!(plan.guards.iter().all(|guard| guard.end <= plan.next_run()));
         plan
     }
 
@@ -104,6 +106,7 @@ impl Plan {
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
         self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
         self.runs.extend(runs);
+        debug_assert_eq!(self.places.len(), self.runs.len(), "each run has a place");
     }
 
     /// The recursion is as deep as unions are nested.
@@ -113,6 +116,7 @@ impl Plan {
         let own_end = self.next_run();
         let union = sources.union.map(|union| self.add_union(*union, guard));
         let table_end = self.next_run();
+        debug_assert!(first <= own_end && own_end <= table_end);
         for place in &mut self.places[first as usize..own_end as usize] {
             place.table_end = table_end;
         }
@@ -129,6 +133,7 @@ impl Plan {
         let tables =
             tables.into_iter().map(|table| self.add_table(table, Some(of_tables))).collect();
         let end = self.next_run();
+        debug_assert!(first <= slices_end && slices_end <= end);
 
         // The ends are known now that all runs are numbered.
         for (guard, end) in [(of_slices, slices_end), (of_tables, end)] {
@@ -162,6 +167,7 @@ impl Plan {
             guard = *outer;
         }
         debug_assert!(run <= allowed, "the search goes on to older runs");
+        debug_assert!(allowed <= self.next_run());
         allowed
     }
 
@@ -178,7 +184,9 @@ impl Plan {
 
     /// The first run that still matters when `run` had a decisive entry.
     pub(crate) fn after_decision(&self, run: u32) -> u32 {
-        self.places[run as usize].table_end
+        let end = self.places[run as usize].table_end;
+        debug_assert!(run < end, "the search goes on to older runs");
+        end
     }
 
     /// Combines the entries of one key.
@@ -192,6 +200,7 @@ impl Plan {
         operator: &MergeOperator,
     ) -> Result<Lookup> {
         let KeyProgress { memory, entries } = partial;
+        debug_assert!(entries.is_sorted_by_key(|entry| entry.run), "newer runs come first");
         let newest = memory.map(|value| RunEntry { run: 0, kind: Kind::Upsert, value, blob: None });
         let mut rest = entries.into_iter().peekable();
         let all = conclude_table(&self.root, newest, &mut rest, operator);

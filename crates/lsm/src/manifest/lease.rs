@@ -174,6 +174,7 @@ impl Lease {
     /// [`Error::Disk`]: then everything may be needed.
     pub(crate) fn renew(&self, runs: &[u64], segment: u64) -> Result<()> {
         debug_assert!(runs.is_sorted(), "a writer takes an unsorted lease for a torn one");
+        debug_assert!(u32::try_from(runs.len()).is_ok(), "runs are counted by u32");
         let mut out = Writer::new();
         out.put(&LEASE_MAGIC).u32(LEASE_VERSION).u64(segment).u32(runs.len() as u32);
         for &run in runs {
@@ -181,6 +182,7 @@ impl Lease {
         }
         let crc = crc32c(out.bytes());
         out.u32(crc);
+        debug_assert_eq!(out.bytes().len(), 28 + 8 * runs.len(), "a lease has its length");
 
         let end = LEASE_OFFSET + out.bytes().len() as u64;
         if self.file.len()? < end {

@@ -161,7 +161,7 @@ pub(crate) struct VersionGroup<'a>(pub(crate) &'a [VersionMeta]);
 
 impl<'a> VersionGroup<'a> {
     pub(crate) fn base(&self) -> &'a Arc<VersionBase> {
-        // Groups are never empty.
+        debug_assert!(!self.0.is_empty(), "groups are never empty");
         &self.0[0].base
     }
 
@@ -298,6 +298,7 @@ impl StoreManifest {
         bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_le_bytes());
         let crc = crc32c(&bytes);
         bytes.extend(crc.to_le_bytes());
+        debug_assert_eq!(bytes.len(), length as usize, "the length is that of the body");
         bytes
     }
 
@@ -313,6 +314,7 @@ impl StoreManifest {
         }
 
         let mut bytes = out.into_bytes();
+        debug_assert!(bytes.len() > EDIT_HEADER_SIZE, "a shorter edit counts as torn");
         let length = bytes.len() as u32;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
         let crc = crc32c(&bytes[8..]);
@@ -347,6 +349,7 @@ impl StoreManifest {
             }
             at += len;
         }
+        debug_assert!(at <= bytes.len(), "what is whole is there");
         at
     }
 
@@ -489,6 +492,7 @@ fn take_version(
 }
 
 fn put_tables(out: &mut Writer, tables: &[NamedMeta]) {
+    debug_assert!(u32::try_from(tables.len()).is_ok(), "tables are counted by u32");
     out.u32(tables.len() as u32);
     for table in tables {
         out.u64(table.id).string(table.name.as_bytes()).string(&table.meta.encode());
@@ -622,6 +626,11 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         found.older.iter().all(|older| Some(older.age()) < newest),
         "the newest copy is the manifest"
     );
+    debug_assert!(
+        found.manifest.is_some() || found.older.is_none(),
+        "an older copy stands beside a newer one"
+    );
+    debug_assert_eq!(found.manifest.is_some(), !found.bytes.is_empty(), "a manifest has bytes");
 
     for (path, reason) in &found.damage {
         event!(WARN, "store.manifest_damaged", dir, path = %path.display(), reason);

@@ -139,6 +139,7 @@ impl SegmentHeader {
         out.put(&SEGMENT_MAGIC).u32(SEGMENT_VERSION).u64(self.number).u64(self.first);
         let crc = crc32c(out.bytes());
         out.u32(crc);
+        debug_assert_eq!(out.bytes().len(), SEGMENT_CRC_END, "the header ends with its checksum");
         out.into_bytes()
     }
 
@@ -157,16 +158,19 @@ fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
     out.put(&magic).u64(number).u64(commit);
     let crc = crc32c(out.bytes());
     out.u32(crc);
+    debug_assert!(out.bytes().len() as u64 <= MARK_OFFSET - SEAL_OFFSET, "a note fits its sector");
     out.into_bytes()
 }
 
 /// The beginning of a segment up to its first record, without a mark.
 pub(crate) fn segment_start(header: SegmentHeader, sealed: Option<u64>) -> Vec<u8> {
     let mut bytes = header.encode();
+    debug_assert!(bytes.len() as u64 <= SEAL_OFFSET, "the header ends before the seal");
     bytes.resize(SEAL_OFFSET as usize, 0);
     if let Some(last) = sealed {
         bytes.extend(note_bytes(SEAL_MAGIC, header.number, last));
     }
+    debug_assert!(bytes.len() as u64 <= MARK_OFFSET, "the seal ends before the mark");
     bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
     bytes
 }
@@ -229,10 +233,12 @@ impl RecordBuilder {
         let mut out = Writer::with_capacity(RECORD_HEADER_SIZE + bytes + RECORD_ROOM);
         // The header is filled in once the place of the record is known.
         out.put(&[0; RECORD_HEADER_SIZE]);
+        debug_assert_eq!(out.bytes().len(), RECORD_HEADER_SIZE, "the header has its room");
         Self { out, tables: 0 }
     }
 
     pub(crate) fn part<K: AsRef<[u8]>>(&mut self, table: u64, updates: &[(K, Update<'_>)]) {
+        debug_assert!(u32::try_from(updates.len()).is_ok(), "updates are counted by u32");
         self.tables += 1;
         self.out.u64(table).u32(updates.len() as u32);
         for (key, update) in updates {
@@ -251,7 +257,9 @@ impl RecordBuilder {
 
     /// The bytes of the record, for its place.
     pub(crate) fn finish(self, salt: u64, segment: u64, commit: u64, durable: u64) -> Vec<u8> {
+        let room = self.len();
         let mut bytes = self.out.into_bytes();
+        debug_assert!(u32::try_from(bytes.len()).is_ok(), "the length of a record is a u32");
         debug_assert!(bytes.len() >= RECORD_HEADER_SIZE, "the header has its room");
         let len = bytes.len() as u32;
         // The number of the segment is in the record, so that old records in a file used again are
@@ -266,6 +274,7 @@ impl RecordBuilder {
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         // The padding is written too, so no older bytes stand between records.
         bytes.resize(bytes.len().next_multiple_of(RECORD_ALIGN), 0);
+        debug_assert_eq!(bytes.len(), room, "the record takes the room that was asked for");
         bytes
     }
 
@@ -582,6 +591,7 @@ impl SegmentScan {
             }
         }
 
+        debug_assert!(self.window_at <= at, "the window begins before what was asked for");
         let from = (at - self.window_at) as usize;
         debug_assert!(self.window.len() - from >= len, "the window holds what was asked for");
         Ok(Some(&self.window[from..]))
@@ -807,6 +817,7 @@ impl BlankSegment {
 
     /// Whether a record of so many bytes fits.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        debug_assert!(self.size >= SEGMENT_HEADER_SIZE, "a segment has its header");
         self.size - SEGMENT_HEADER_SIZE >= bytes as u64
     }
 
@@ -938,6 +949,7 @@ impl WalDir {
         (size, needed): (u64, u64),
         need: Need,
     ) -> io::Result<u64> {
+        debug_assert!(needed <= size, "what is needed is a part of it");
         let len = file.len()?;
         let give = |size| {
             // Allocated first: a full disk shows before the length changes.
@@ -992,6 +1004,7 @@ impl WalEnd {
 
     /// Whether a record of so many bytes fits.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        debug_assert!(self.end <= self.size, "no record ends behind the segment");
         self.size - self.end >= bytes as u64
     }
 
@@ -1002,6 +1015,7 @@ impl WalEnd {
     pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
         debug_assert!(self.has_room(record.len()), "the caller has asked for room");
         debug_assert!(self.end.is_multiple_of(RECORD_ALIGN as u64), "records are aligned");
+        debug_assert!(record.len().is_multiple_of(RECORD_ALIGN), "records are padded");
         self.files.with_space(|| self.log.file.write_at(record, self.end))?;
         self.end += record.len() as u64;
         Ok(())

@@ -132,6 +132,7 @@ impl WalReader {
 
     fn go_to(&mut self, next: SegmentScan) {
         debug_assert_eq!(next.header.number, self.segment() + 1, "segments have no gap");
+        debug_assert_eq!(next.header.first, self.commit + 1, "commits have no gap");
         self.passed_bytes += self.scan.position();
         self.scan = next;
         self.unsealed = None;
@@ -140,6 +141,7 @@ impl WalReader {
     /// If the segment before this one had no seal: whether it needed none, or has one by now.
     fn check_seal_before(&mut self) -> Result<()> {
         let Some(last) = self.unsealed else { return Ok(()) };
+        debug_assert!(last <= self.commit, "the walk goes forwards");
         let number = self.segment();
         let mut scan = self.found(number)?;
         let told = scan.as_mut().map_or(Ok(0), SegmentScan::told_durable)?;

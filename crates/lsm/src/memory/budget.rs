@@ -56,7 +56,9 @@ const RATE_STEPS: u32 = 18;
 
 /// Returns the part of a budget for memtables.
 fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
-    write_buffer_weight(budget, goal) * BUFFER_WEIGHTS
+    let bytes = write_buffer_weight(budget, goal) * BUFFER_WEIGHTS;
+    debug_assert!(bytes <= budget, "memtables leave something for the rest");
+    bytes
 }
 
 /// Returns the part of a budget for filters and indexes.
@@ -172,6 +174,8 @@ impl FilterCandidate {
             }
         }
 
+        debug_assert!(!parts.is_empty(), "nothing is a part, too");
+        debug_assert!(parts.is_sorted_by(|less, more| more.reads < less.reads));
         parts
     }
 }
@@ -213,6 +217,8 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
         }
     }
 
+    debug_assert_eq!(shares.len(), candidates.len(), "each filter has a share");
+    debug_assert!(left <= room);
     shares
 }
 
@@ -263,6 +269,7 @@ impl TableMemory {
         if self.numbers.insert(run.number()) {
             self.runs.push(Arc::clone(run));
         }
+        debug_assert_eq!(self.runs.len(), self.numbers.len(), "each run counts once");
     }
 
     /// Adds the output of a merge under way.
@@ -334,6 +341,7 @@ impl TableMemory {
         let gain_min = if direct_bytes > 0 { hits / direct_bytes as f64 } else { 0.0 };
         let shares = share_out(&candidates, room, gain_min);
 
+        debug_assert_eq!(shares.len(), self.runs.len(), "each run has a share");
         self.runs.iter().cloned().zip(shares).collect()
     }
 

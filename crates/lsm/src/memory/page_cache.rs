@@ -114,12 +114,14 @@ impl Shard {
         let slot = self.slot();
         debug_assert!(slot < self.keys.len() && slot / CHUNK_PAGES < self.chunks.len());
         (self.keys[slot], self.marks[slot]) = (key, 0);
+        debug_assert_eq!(page.len(), PAGE_SIZE);
         let start = slot % CHUNK_PAGES * PAGE_SIZE;
         self.chunks[slot / CHUNK_PAGES][start..start + PAGE_SIZE].copy_from_slice(page);
         let keys = &self.keys;
         let hash = |slot: &u32| hash_of(keys[*slot as usize]);
 
         self.slots.insert_unique(hash_of(key), slot as u32, hash);
+        debug_assert_eq!(self.slots.len() + self.free.len(), self.keys.len());
     }
 
     /// Returns a free slot, evicting a page if there is none.
@@ -128,6 +130,7 @@ impl Shard {
             return slot as usize;
         }
 
+        debug_assert_eq!(self.marks.len(), self.keys.len());
         let slot = self.keys.len();
         if slot < self.chunks_max * CHUNK_PAGES {
             // Chunks come with the pages, so a cache that is little used takes little memory.
@@ -156,6 +159,7 @@ impl Shard {
     /// Removes a slot that has a page from the table.
     fn forget(&mut self, slot: usize) {
         let found = self.slots.find_entry(hash_of(self.keys[slot]), |&at| at as usize == slot);
+        debug_assert!(found.is_ok(), "a slot in use is in the table");
         if let Ok(entry) = found {
             entry.remove();
         }
@@ -173,6 +177,7 @@ impl Shard {
             }
             !is_gone
         });
+        debug_assert_eq!(self.slots.len() + self.free.len(), self.keys.len());
     }
 
     /// Sets how many chunks there may be, and frees those that are too many.
@@ -198,6 +203,8 @@ impl Shard {
 
         // The hand may stand behind the new end.
         self.hand = 0;
+        debug_assert!(self.chunks.len() <= chunks_max);
+        debug_assert_eq!(self.marks.len(), self.keys.len());
         debug_assert_eq!(
             self.slots.len() + self.free.len(),
             self.keys.len(),
@@ -251,6 +258,7 @@ impl PageCache {
         let slot = shard.find(key)?;
         // More marks would keep a page long after its last use.
         shard.marks[slot] = (shard.marks[slot] + 1).min(MARKS_MAX);
+        debug_assert!(shard.keys[slot] == key, "the slot is that of the page");
         Some(look(shard.page(slot)))
     }
 
@@ -314,7 +322,8 @@ impl CacheShare {
         let mut members = lock(&cache.members);
         let number = members.next;
         members.next += 1;
-        members.by_number.insert(number, member);
+        let earlier = members.by_number.insert(number, member);
+        debug_assert!(earlier.is_none(), "each member has a number of its own");
         Self { cache: Arc::clone(cache), member: number }
     }
 
@@ -341,6 +350,7 @@ impl CacheShare {
         runs.sort_unstable();
         let mut members = lock(&self.cache.members);
         let before = members.by_number.insert(self.member, Member { bytes_max, runs });
+        debug_assert!(before.is_some(), "a share is a member");
         self.cache.apply_limits(&members, &before.unwrap_or_default().runs);
     }
 }
@@ -349,6 +359,7 @@ impl Drop for CacheShare {
     fn drop(&mut self) {
         let mut members = lock(&self.cache.members);
         let before = members.by_number.remove(&self.member);
+        debug_assert!(before.is_some(), "a share is a member once");
         // The last member takes the cache with it.
         if !members.by_number.is_empty() {
             self.cache.apply_limits(&members, &before.unwrap_or_default().runs);

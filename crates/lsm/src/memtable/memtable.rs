@@ -191,6 +191,7 @@ impl Memtable {
             self.set_parts(parts, sketch);
         }
 
+        debug_assert!(self.parts.last().is_some_and(|last| last.len() < PART_ENTRIES_MAX));
         Ok(self.last_chunk().expect("made writable above"))
     }
 
@@ -292,6 +293,10 @@ fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
         }
         let first = parts.len() - alike;
         let folded = MemtablePart::fold(&parts[first..], operator)?;
+        debug_assert!(
+            folded.len() <= parts[first..].iter().map(MemtablePart::len).sum::<usize>(),
+            "folding makes no more entries"
+        );
         parts.truncate(first);
         parts.push(folded);
     }

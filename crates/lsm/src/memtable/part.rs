@@ -201,6 +201,7 @@ fn in_key_order<'a>(slots: impl Iterator<Item = u32>, key: impl Fn(u32) -> &'a [
     // The first eight bytes decide nearly all comparisons without a look into the arena.
     let mut order: Vec<(u64, u32)> = slots.map(|at| (key_prefix(key(at)), at)).collect();
     order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1).cmp(key(b.1))));
+    debug_assert!(order.is_sorted_by(|a, b| key(a.1) < key(b.1)), "each key has one slot");
     order.into_iter().map(|(_, at)| at).collect()
 }
 
@@ -272,6 +273,7 @@ impl Chunk {
     fn append_value(&mut self, value: &[u8], blob: Option<&Arc<[u8]>>) -> u64 {
         let start = self.append(value);
         if let Some(blob) = blob {
+            debug_assert!(u32::try_from(self.blobs.len()).is_ok(), "an index has 32 bits");
             let index = self.blobs.len() as u32;
             self.append(&index.to_le_bytes());
             self.blob_bytes += blob.len();
@@ -380,6 +382,7 @@ impl Chunk {
             self.arena.push(0);
             self.garbage_bytes += 1;
         }
+        debug_assert!(undo.arena < self.arena.len());
     }
 
     /// Collects garbage that no undo needs, if it is most of the memory. So a key that one batch
@@ -410,6 +413,8 @@ impl Chunk {
         let blobs = self.blobs.split_off(undo.blobs);
         self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
         debug_assert!(undo.dead_bytes <= self.garbage_bytes, "dead bytes are garbage");
+        debug_assert_eq!(self.arena.len(), undo.arena);
+        debug_assert_eq!(self.blobs.len(), undo.blobs);
         self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
 
         // The padding byte in front of the values, see `pad`.
@@ -421,6 +426,7 @@ impl Chunk {
         for at in replaced.chain(made) {
             let mut slot = self.slots[at];
             let in_tail = |start: u64| start as usize - undo.arena;
+            debug_assert!(undo.arena as u64 <= slot.value_start, "the batch made the value");
             // A slot of the batch has its key behind the undo point too.
             if at >= undo.slots {
                 let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
@@ -445,6 +451,7 @@ impl Chunk {
         make_room(&mut self.arena, key.len() + value.len() + size_of::<u32>());
         let key_start = self.append(key);
         let value_start = self.append_value(value, blob);
+        debug_assert!(u32::try_from(self.slots.len()).is_ok(), "a slot's number has 32 bits");
         let at = self.slots.len() as u32;
         debug_assert!(u16::try_from(key.len()).is_ok(), "the length of a key was checked");
         let key_len = key.len() as u16;
@@ -454,6 +461,7 @@ impl Chunk {
         // The table keeps no hashes, so it looks them up when it grows.
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
+        debug_assert_eq!(self.table.len(), self.slots.len(), "each slot is in the table");
         let content = value.len() + blob.map_or(0, |blob| blob.len());
 
         self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
@@ -466,6 +474,7 @@ impl Chunk {
 
     /// Puts all entries of a newer chunk.
     fn put_all(&mut self, newer: &Self, operator: &MergeOperator) -> Result<()> {
+        debug_assert_eq!(newer.table.len(), newer.slots.len(), "each slot is in the table");
         let mut slots = newer.slots.iter();
         slots.try_for_each(|slot| self.put_again(newer.as_new(slot), operator))
     }
@@ -512,6 +521,7 @@ impl Chunk {
     /// Undoes a batch.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
         debug_assert!(undo.slots <= self.slots.len() && undo.arena <= self.arena.len());
+        debug_assert!(undo.blobs <= self.blobs.len(), "the blobs of before are still there");
 
         self.order.take();
         // Newest slots first, so that the table still finds each slot by its place.
@@ -529,6 +539,7 @@ impl Chunk {
 
         self.slots.truncate(undo.slots);
         self.arena.truncate(undo.arena);
+        debug_assert_eq!(self.table.len(), self.slots.len(), "each slot is in the table");
         self.blob_bytes -= self.blobs.drain(undo.blobs..).map(|blob| blob.len()).sum::<usize>();
         self.weight_bytes = undo.weight_bytes;
 
@@ -537,6 +548,7 @@ impl Chunk {
 
     /// Returns a copy without the changes of a batch.
     pub(crate) fn before(&self, undo: &Undo) -> Self {
+        debug_assert!(undo.slots <= self.slots.len(), "a batch takes no slot away");
         let mut slots = self.slots[..undo.slots].to_vec();
         for &(at, slot) in undo.replaced.iter().rev() {
             if let Some(found) = slots.get_mut(at as usize) {
@@ -597,6 +609,8 @@ impl Folded {
             count += chunk.slots.len();
         }
 
+        debug_assert_eq!(starts.len(), chunks.len());
+        debug_assert!(u32::try_from(count).is_ok(), "a slot's number has 32 bits");
         let table = HashTable::new();
         let order = OnceLock::new();
         let image = Image::default();
@@ -629,12 +643,14 @@ impl Folded {
             }
         }
 
+        debug_assert!(table.len() <= count, "at most one slot of each key is the newest");
         folded.table = table;
         Some(folded)
     }
 
     /// The slot of that number, with the index of its chunk.
     fn slot(&self, at: u32) -> (usize, &EntrySlot) {
+        debug_assert!(self.starts.first() == Some(&0), "each slot has a chunk");
         let chunk = self.starts.partition_point(|&start| start <= at) - 1;
         (chunk, &self.chunks[chunk].slots[(at - self.starts[chunk]) as usize])
     }
@@ -692,6 +708,7 @@ impl MaskedPart {
             }
 
             left.extend_from_slice(&all[start..]);
+            debug_assert!(left.len() <= all.len(), "a mask adds no entry");
             left.into()
         })
     }
@@ -744,6 +761,7 @@ impl MemtablePart {
             }
         }
 
+        debug_assert!(copied.slots.len() <= count, "folding makes no more entries");
         Ok(Self::Chunk(Arc::new(copied)))
     }
 

@@ -89,6 +89,7 @@ impl Checking<'_> {
             }
         })?;
 
+        debug_assert_eq!(sums.len(), parts.len(), "each part was checked");
         // Parts of one run follow each other in the order of their keys.
         let mut sums = sums.into_iter().zip(parts).filter_map(|(sums, part)| Some((sums?, part)));
         let mut sums = sums.by_ref().peekable();
@@ -112,6 +113,7 @@ impl Checking<'_> {
         let filter = stored.get(file.as_ref())?;
 
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
+        debug_assert!(start < end, "a part has a page");
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
         Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
@@ -167,6 +169,7 @@ impl<'a> StoredFilter<'a> {
         let mut state = lock(&self.state);
         debug_assert!(state.1 > 0, "each part ends once");
         state.1 -= 1;
+        debug_assert!(state.1 <= self.run.meta().key_pages.div_ceil(PART_KEY_PAGES));
         if state.1 == 0 {
             state.0 = None;
         }
@@ -180,6 +183,7 @@ fn check_blobs(run: &Run, start: u32) -> Result<()> {
         check_blobs_len(&run.blobs_path(), file.as_ref(), run.meta())?;
     }
     let end = (run.meta().blob_pages() as u32).min(start.saturating_add(PART_BLOB_PAGES));
+    debug_assert!(start < end, "a part has a page");
     let mut pages = Pages::new(file.as_ref(), run.meta().identity, end);
     for page in start..end {
         let checked = pages.blobs(page)?.map(drop);

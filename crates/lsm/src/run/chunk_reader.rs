@@ -54,6 +54,7 @@ impl Reading {
     /// For a merge of this many runs.
     pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
         let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
+        debug_assert!((1..=CHUNKS_AHEAD_MAX).contains(&ahead_max));
         Self::Merge(Prefetcher::of_merge(set.handles()), ahead_max)
     }
 
@@ -174,6 +175,7 @@ impl ChunkReader {
     fn cut(&mut self) -> Range<u32> {
         debug_assert!(!self.rest.is_empty(), "no page beyond the part is read");
         let pages = self.chunk_pages.min(self.rest.len() as u32);
+        debug_assert!(0 < pages && pages as usize <= self.rest.len());
         match self.order {
             Order::Ascending => {
                 let end = self.rest.start + pages;
@@ -196,6 +198,11 @@ impl ChunkReader {
         if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
             let prefetcher = self.reading.prefetcher();
             let arrived = prefetcher.take(tag)?;
+            debug_assert_eq!(
+                arrived.buffer.len(),
+                pages.len() * PAGE_SIZE,
+                "all that was asked for"
+            );
             // The disk is slower than the reader, so more is asked for from here on.
             if arrived.was_late {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
@@ -256,6 +263,7 @@ impl ChunkReader {
             self.grow();
         }
 
+        debug_assert!(self.ahead.len() <= self.ahead_max);
         prefetcher.submit();
     }
 }

@@ -112,9 +112,11 @@ impl Prefetcher {
         let tag = *next_tag;
         *next_tag += 1;
         *under_way += bytes;
+        debug_assert!(*under_way <= self.bytes_max);
         // Buffers of one size are used again, which spares zeroing them.
         let at = spare.iter().position(|buffer| buffer.len() == bytes);
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
+        debug_assert_eq!(buffer.len(), bytes, "what is taken is what was counted");
         let direction = Direction::Read;
         queue.push(Request { tag, file, offset, buffer, direction });
 
@@ -144,6 +146,7 @@ impl Prefetcher {
     /// That of the read.
     pub(crate) fn take(&self, tag: u64) -> Result<Arrived> {
         let mut state = lock(&self.state);
+        debug_assert!(tag < state.next_tag, "a read is begun before it is taken");
         let PrefetchState { queue, arrived, bytes, .. } = &mut *state;
         let Some((reads, _)) = queue else { unreachable!("begun before") };
 
@@ -162,6 +165,7 @@ impl Prefetcher {
         };
 
         let Completion { buffer, result, .. } = arrived.swap_remove(at);
+        debug_assert!(arrived.iter().all(|done| done.tag != tag), "a read arrives once");
         // The queue may hold a descriptor, so it goes with the last read.
         if reads.outstanding() == 0 && arrived.is_empty() {
             *queue = None;
@@ -169,6 +173,7 @@ impl Prefetcher {
 
         debug_assert!(buffer.len() <= *bytes, "each read is taken once");
         *bytes -= buffer.len();
+        debug_assert!(queue.is_some() || *bytes == 0, "the queue goes with the last read");
         // An error leaves the counts right, so that other reads go on.
         result?;
         Ok(Arrived { buffer, was_late })
@@ -180,5 +185,6 @@ impl Prefetcher {
         if state.spare.len() < SPARE_MAX {
             state.spare.push(buffer);
         }
+        debug_assert!(state.spare.len() <= SPARE_MAX);
     }
 }

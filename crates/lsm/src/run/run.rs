@@ -1023,6 +1023,7 @@ fn for_each_page(
             page += 1;
         }
     }
+    debug_assert!(pages.end <= page);
     Ok(())
 }
 

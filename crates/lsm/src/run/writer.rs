@@ -136,7 +136,9 @@ impl PageWriter {
         let Some(in_flight) = self.behind.begin(&self.file, &mut self.chunk, offset)? else {
             return self.write_chunk();
         };
+        debug_assert_eq!(self.chunk.len(), CHUNK_PAGES * PAGE_SIZE, "the next chunk is as large");
         self.in_flight.push_back(in_flight);
+        debug_assert!(self.in_flight.len() <= CHUNKS_BEHIND_MAX);
         self.chunk_pages = 0;
         Ok(())
     }
@@ -233,8 +235,10 @@ impl BlobWriter {
                 self.write_payload()?;
             }
             let room = PAYLOAD_SIZE - self.payload.len();
+            debug_assert!(0 < room, "a full payload was written");
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.payload.extend_from_slice(now);
+            debug_assert!(self.payload.len() <= PAYLOAD_SIZE);
             self.bytes = self.position();
             if let Some((_, done)) = &mut self.current {
                 *done += now.len() as u32;
@@ -260,6 +264,7 @@ impl BlobWriter {
     fn copy(&mut self, blob: &Blob) -> Result<BlobSpan> {
         let new = (BlobSpan { offset: self.position(), len: blob.len() as u32 }, 0);
         let (place, mut done) = *self.current.get_or_insert(new);
+        debug_assert_eq!(place.len, blob.len() as u32, "a step is made again with the same blob");
         self.bytes = self.bytes.max(place.offset);
         debug_assert!(done <= place.len);
 
@@ -519,6 +524,7 @@ impl RunBuilder {
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+        debug_assert!(self.meta.deletes <= self.meta.entries);
     }
 
     /// Takes note of an entry that was in the file before this builder, whose key is above all
@@ -599,6 +605,7 @@ impl RunBuilder {
         // From here on a failure leaves half an entry, so the room was checked first.
         self.in_large = true;
         let (rest, span) = self.page.push_large(entry);
+        debug_assert!(rest.len() + span.len() <= stored);
         self.blob_end = self.blob_end.max(blob_end(entry));
         self.map.push(self.meta.key_pages, overflow);
         self.finish_page(stored_bytes)?;
@@ -638,6 +645,8 @@ impl RunBuilder {
         self.max_key.extend_from_slice(self.page.last_key().unwrap_or_default());
         self.page.finish(page, place, value_bytes);
         self.meta.key_pages += 1;
+        debug_assert!(self.meta.key_pages <= self.writer.next_page, "an entry has its key page");
+        debug_assert!(self.page.is_empty(), "a page is written once");
         self.blob_end_finished = self.blob_end;
         Ok(())
     }
@@ -756,6 +765,7 @@ impl RunFinisher {
             } else if self.done < filter_pages + index_pages {
                 let position = self.done - filter_pages;
                 let start = position as usize * PAYLOAD_SIZE;
+                debug_assert!(start < self.index_bytes.len(), "no page of the index is empty");
                 let end = self.index_bytes.len().min(start + PAYLOAD_SIZE);
                 let bytes = &self.index_bytes[start..end];
                 self.writer.payload(PageKind::Index, position, bytes)?;
@@ -769,9 +779,11 @@ impl RunFinisher {
                 self.writer.end()?;
             }
 
+            debug_assert!(!self.has_footer || self.done + 1 == total, "the footer goes last");
             self.done += 1;
         }
 
+        debug_assert!(self.done <= total);
         Ok(total - self.done)
     }
 

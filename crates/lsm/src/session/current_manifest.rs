@@ -85,6 +85,14 @@ impl CurrentManifest {
         // Until both copies are whole, nothing is appended to them.
         self.len = None;
 
+        debug_assert!(
+            next.tables.is_sorted_by(|one, next| one.id < next.id),
+            "a manifest with tables out of order is refused"
+        );
+        debug_assert!(
+            next.versions.is_sorted_by(|one, next| one.number < next.number),
+            "a manifest with versions out of order is refused"
+        );
         let bytes = next.encode();
         if bytes.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
@@ -111,6 +119,7 @@ impl CurrentManifest {
         inner.sync_root()?;
         let old = std::mem::replace(&mut self.manifest, next);
         debug_assert_eq!(self.manifest.sequence, old.sequence + 1, "manifests are numbered");
+        debug_assert_eq!(self.manifest.edits, 0, "no edit stands behind a new manifest");
         self.older.extend(old.numbers());
 
         if let Err(error) = both {
@@ -134,10 +143,13 @@ impl CurrentManifest {
         let mut next = self.manifest.clone();
         let fits = next.apply(edit);
         assert!(fits, "an edit of the versions that are there");
+        debug_assert_eq!(next.edits, self.manifest.edits + 1, "edits count up");
+        debug_assert_eq!(next.sequence, self.manifest.sequence, "an edit is of its manifest");
         let Some((body, len)) = self.len else { return self.publish(inner, next) };
 
         debug_assert!(body <= len, "edits stand behind the body");
         let new_len = len + bytes.len() as u64;
+        debug_assert!(len < new_len, "an edit has bytes");
         // Longer edits would cost more to read than a manifest written anew.
         if new_len - body > body.max(EDIT_BYTES_MIN) || new_len > MANIFEST_BYTES_MAX {
             return self.publish(inner, next);

@@ -133,6 +133,7 @@ impl GroupCommit {
         let mut syncs = lock(&self.syncs);
         assert!(syncs.unsealed.is_none(), "one segment at a time waits for its seal");
         debug_assert!(old.number() < log.number, "segments are numbered upwards");
+        debug_assert!(syncs.commit <= last, "what is durable was written");
         syncs.unsealed = Some((old, last));
         syncs.end = Some((log.clone(), last));
     }
@@ -201,6 +202,10 @@ impl GroupCommit {
 
         let mut syncs = lock(&self.syncs);
         debug_assert!(syncs.is_syncing, "the turn was held during the sync");
+        debug_assert!(
+            unsealed.is_none() || syncs.unsealed.is_some(),
+            "only who has the turn seals a segment"
+        );
         syncs.is_syncing = false;
         syncs.took = took;
         syncs.expected = syncs.waiting.len();
@@ -227,6 +232,7 @@ impl GroupCommit {
     /// The seal says that all of the old segment is durable, and that there is another one. So both
     /// are synced before it is written.
     fn sync_switch(&self, old: &WalEnd, old_last: u64, log: &WalFile) -> Result<()> {
+        debug_assert!(old.number() < log.number, "segments are numbered upwards");
         self.sync_file(&old.log)?;
         self.mark(&old.log, old_last);
         lock(&self.syncs).reach(old_last);

@@ -123,7 +123,8 @@ impl Drop for Registered {
             Holder::Cursor => event!(DEBUG, "cursor.closed", self.inner.dir, cursor = self.id),
             Holder::Call => {}
         }
-        self.inner.count(self.holder).fetch_sub(1, Ordering::AcqRel);
+        let before = self.inner.count(self.holder).fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "each holder was counted once");
     }
 }
 
@@ -137,6 +138,7 @@ pub(crate) struct KeptLog<'a> {
 impl Drop for KeptLog<'_> {
     fn drop(&mut self) {
         let mut kept = lock(&self.inner.logs_kept);
+        debug_assert!(kept.contains(&self.from), "each kept log is noted once");
         if let Some(at) = kept.iter().position(|&from| from == self.from) {
             kept.swap_remove(at);
         }

@@ -129,6 +129,7 @@ impl Registry {
     }
 
     fn begin(&self, state: &mut State) -> Operation<'_> {
+        debug_assert!(!state.closed, "a closed session begins nothing");
         state.under_way += 1;
         Operation(self)
     }
@@ -198,6 +199,7 @@ impl Registry {
         state.find(name)?;
         // The name goes after the file; a failure leaves both.
         remove()?;
+        debug_assert!(state.names.contains_key(name), "the name was held meanwhile");
         let pins = match state.names.remove(name) {
             Some(Stored::Whole { pins, .. }) => pins,
             Some(Stored::Damaged | Stored::Reserved) | None => Vec::new(),
@@ -215,6 +217,7 @@ impl Registry {
         let mut state = self.state()?;
         state.find(from)?;
         state.check_free(to)?;
+        debug_assert!(from != to, "a name that is taken is not free");
         // The registry follows the disk: a name changes only after the file has its new name.
         rename()?;
         if let Some(stored) = state.names.remove(from) {

@@ -217,6 +217,10 @@ pub(crate) fn write_out(
         union,
     };
 
+    debug_assert_eq!(meta.levels.len(), tree.levels.len(), "each level is named");
+    debug_assert!(meta.flushed.is_none() || tree.flushing.is_some(), "a run of the flush");
+    debug_assert_eq!(meta.union.is_some(), tree.union.is_some(), "the union is named");
+
     // Bytes are durable before anything names them.
     for run in &held {
         run.sync()?;
@@ -299,6 +303,8 @@ fn write_images(
             images.held.push(handle);
         }
     }
+
+    debug_assert_eq!(images.runs.len(), images.held.len(), "each image is held");
 
     Ok(images)
 }
@@ -772,6 +778,7 @@ fn restore_levels(
 
     let mut levels = Vec::new();
     for (at, level, mut runs) in opened {
+        debug_assert!(level.residents.len() <= runs.len(), "residents are sources");
         // The sources of a level end with its residents.
         let residents = runs.split_off(runs.len() - level.residents.len());
         let incoming = if let IncomingRef::Compaction(merge) = &level.incoming {
@@ -792,6 +799,8 @@ fn restore_levels(
 
         levels.push(Level { incoming, residents });
     }
+
+    debug_assert_eq!(levels.len(), meta.levels.len(), "each level is restored");
 
     Ok(levels)
 }
@@ -910,6 +919,7 @@ fn resume(
         compaction.advance_to(compaction.total() - fits)?;
     }
     let base = compaction.done();
+    debug_assert!(base <= compaction.total(), "no more is done than there is");
     Ok(ScheduledCompaction { compaction, start: now, due, base, mask: Mask::default() })
 }
 

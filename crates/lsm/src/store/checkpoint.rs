@@ -58,12 +58,14 @@ fn changed_copies(
     slots: &[(u64, Arc<Slot>)],
     tables: &[MutexGuard<'_, Option<Named>>],
 ) -> Result<Vec<TableCopy>> {
+    debug_assert_eq!(slots.len(), tables.len(), "a lock for each slot");
     let mut copies = Vec::new();
     for ((id, _), table) in slots.iter().zip(tables) {
         if let Some(named) = table.as_ref().filter(|named| named.changed > named.written) {
             copies.push(TableCopy { id: *id, changed: named.changed, table: named.table.fork()? });
         }
     }
+    debug_assert!(copies.is_sorted_by(|one, next| one.id < next.id), "slots are sorted");
     Ok(copies)
 }
 
@@ -163,6 +165,7 @@ impl Shared {
         self.settle_log()?;
 
         let commit = cut.commit;
+        debug_assert!(commit >= published.manifest.commit, "commits are counted upwards");
         let mut next = published.manifest.clone();
         (next.segment, next.commit) = (cut.segment, commit);
         event!(DEBUG, "store.checkpoint", self.inner.dir(), commit);
@@ -220,6 +223,7 @@ impl Shared {
             let Ok(at) = slots.binary_search_by_key(&copy.id, |(id, _)| *id) else { continue };
             if let Some(named) = &mut *lock(&slots[at].1.table) {
                 debug_assert!(copy.changed <= named.changed, "changes are counted upwards");
+                debug_assert!(named.written <= copy.changed, "what is written never falls");
                 named.written = copy.changed;
             }
         }
@@ -252,5 +256,6 @@ pub(crate) fn write_out(
         }
         all.push(written);
     }
+    debug_assert_eq!(all.len(), copies.len(), "each copy is written");
     Ok(all)
 }

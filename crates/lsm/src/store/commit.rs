@@ -136,6 +136,7 @@ impl Shared {
         for batch in &batches {
             ready.push(make_ready(batch)?);
         }
+        debug_assert_eq!(ready.len(), writers.len(), "each writer has its part");
         let (commit, wants_care, replaced) = self.commit_ready(&batches, ready, record, check)?;
 
         drop((writers, bare));
@@ -175,6 +176,7 @@ impl Shared {
             self.make_next(record_bytes, LogRoom::Ordinary)?;
         };
 
+        debug_assert_eq!(done.len(), tables.len(), "each table has its part of the commit");
         let written = check(state.commit).and_then(|()| self.write(&mut state, record));
         if let Err(error) = written {
             take_back(&mut tables, done, batches);

@@ -87,11 +87,13 @@ impl Shared {
 
         if made.is_err() {
             let mut state = lock(&self.state);
+            debug_assert_eq!(state.commit, commit, "no commit came in between");
             state.commit -= 1;
             (state.log, state.segment) = (before.log, before.segment);
             state.is_linked = before.is_linked;
         }
         let both = made?;
+        debug_assert_eq!(published.manifest.commit, commit, "the manifest is the commit");
 
         // The log goes on from other tables.
         published.chain = None;

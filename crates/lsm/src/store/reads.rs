@@ -139,6 +139,10 @@ fn joined(mut spans: Vec<Span>) -> Vec<Span> {
             _ => all.push(span),
         }
     }
+    debug_assert!(
+        all.is_sorted_by(|one, next| one.end.as_ref().is_some_and(|end| *end < next.from)),
+        "spans that touch are one"
+    );
     all
 }
 

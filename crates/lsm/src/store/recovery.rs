@@ -159,6 +159,7 @@ pub(crate) fn apply_log_of_version(
         }
     }
 
+    debug_assert_eq!(walk.commit(), version.number, "commits have no gap");
     Ok(())
 }
 

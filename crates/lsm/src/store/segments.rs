@@ -150,6 +150,7 @@ impl Shared {
 
         let mut state = lock(&self.state);
         debug_assert!(state.log.is_none(), "only the holder of the manifest begins the log");
+        debug_assert!(!state.is_linked, "only the holder of the manifest links the log");
         self.durable.reach(state.commit, Some((&end.log, state.commit)));
         state.log = Some(end);
         state.is_linked = true;
@@ -237,6 +238,8 @@ impl Shared {
         debug_assert_eq!(next.number(), state.segment + 1, "segments are numbered without a gap");
         let _right = self.inner.files().handles().may_write()?;
         let end = self.log_dir.begin(next, state.commit + 1)?;
+        debug_assert!(end.is_empty(), "a segment begins without a record");
+        debug_assert!(end.number() > state.segment, "segments are numbered upwards");
 
         if let Some(old) = state.log.take().filter(|_| state.is_linked) {
             state.ends.insert(old.number(), old.end());

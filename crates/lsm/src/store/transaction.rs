@@ -360,6 +360,10 @@ impl Iterator for TransactionRange<'_> {
         let is_free = |key: &Vec<u8>| self.ends.back.as_ref().is_none_or(|back| key < back);
         match self.front.next().transpose() {
             Ok(Some(record)) if is_free(&record.key) => {
+                debug_assert!(
+                    self.ends.front.as_ref().is_none_or(|front| *front < record.key),
+                    "keys rise"
+                );
                 self.pass(Passed::Front(&record.key));
                 self.ends.front = Some(record.key.clone());
                 Some(Ok(record))
@@ -377,6 +381,10 @@ impl DoubleEndedIterator for TransactionRange<'_> {
         let is_free = |key: &Vec<u8>| self.ends.front.as_ref().is_none_or(|front| front < key);
         match self.back.prev().transpose() {
             Ok(Some(record)) if is_free(&record.key) => {
+                debug_assert!(
+                    self.ends.back.as_ref().is_none_or(|back| record.key < *back),
+                    "keys fall"
+                );
                 self.pass(Passed::Back(&record.key));
                 self.ends.back = Some(record.key.clone());
                 Some(Ok(record))
@@ -480,6 +488,7 @@ impl Store {
             let done = body(&transaction);
             let done = done.and_then(|value| Ok((value, transaction.commit()?)));
             attempt += 1;
+            debug_assert!(attempt <= TRANSACT_ATTEMPTS, "attempts come to an end");
             match done {
                 Err(Error::Conflict(conflict)) if attempt < TRANSACT_ATTEMPTS => {
                     event!(DEBUG, "transaction.conflict", self.shared.inner.dir(), %conflict);

@@ -143,6 +143,7 @@ pub(crate) fn open_version(
         let table = opened.remove(&named.id).map(Arc::new);
         tables.extend(table.map(|table| (named.name.clone(), table)));
     }
+    debug_assert!(opened.is_empty(), "each table has its name");
     Ok(Version { number: version.number, tables })
 }
 
@@ -223,6 +224,8 @@ impl Shared {
             replaced.tables.extend(std::mem::replace(&mut **table, next));
             replaced.views.extend(lock(&slot.reading).view.take());
         }
+        debug_assert!(named.is_empty(), "each copy has its slot");
+        debug_assert!(replaced.tables.len() <= slots.len(), "a slot had one table at most");
         end(&mut state);
         replaced
     }
@@ -266,6 +269,10 @@ impl Store {
 
         event!(DEBUG, "store.retain", shared.inner.dir(), number);
         let versions = &published.manifest.versions;
+        debug_assert!(
+            versions.last().is_none_or(|last| last.number <= number),
+            "versions are of commits that were made"
+        );
 
         let wanted = name.map_or("", SnapshotName::as_str);
         let taken = |version: &&VersionMeta| {
@@ -289,6 +296,11 @@ impl Store {
             None => {
                 let base = shared.base_of_version(&mut published);
                 let until = if base.commit == number { 0 } else { segment };
+                debug_assert!(base.commit <= number, "a version lies on the log behind its base");
+                debug_assert!(
+                    until == 0 || 0 < base.segment && base.segment <= until,
+                    "a version that no log leads to is refused"
+                );
                 VersionMeta { number, name: wanted.to_owned(), base, until }
             }
         };

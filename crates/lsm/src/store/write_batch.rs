@@ -102,6 +102,7 @@ impl Entry {
     fn read<'a>(&self, arena: &'a [u8]) -> (&'a [u8], Update<'a>) {
         let key_end = self.start + self.key_bytes;
         let value_end = key_end + self.value_bytes;
+        debug_assert!(value_end + self.blob_bytes <= arena.len(), "the arena has every entry");
         let value = &arena[key_end..value_end];
         let update = match self.operation {
             Operation::Insert => Update::Insert(value),
@@ -198,6 +199,11 @@ impl WriteBatch {
         for bytes in parts {
             self.arena.extend_from_slice(bytes);
         }
+        debug_assert_eq!(
+            self.arena.len() - entry.start,
+            entry.key_bytes + entry.value_bytes + entry.blob_bytes,
+            "an entry has its place in the arena"
+        );
 
         let new = || Part { table: table.clone(), entries: Vec::new() };
         self.parts.entry(address(table)).or_insert_with(new).entries.push(entry);
@@ -312,6 +318,10 @@ impl WriteBatch {
             let updates = entries.iter().map(|entry| entry.read(&self.arena)).collect();
             batches.push(Batch { key: &table.key, slot: &table.slot, updates });
         }
+        debug_assert!(
+            batches.iter().all(|batch| !batch.updates.is_empty()),
+            "a batch of nothing is none"
+        );
         Ok(batches)
     }
 }

@@ -150,7 +150,9 @@ impl WriteSets {
     /// Ends a transaction, and lets go of what only it needed.
     pub(crate) fn end(&self, moment: u64) {
         let mut kept = lock(&self.kept);
+        debug_assert!(kept.begun.contains_key(&moment), "a transaction ends once");
         if let Some(count) = kept.begun.get_mut(&moment) {
+            debug_assert!(*count > 0, "moments without a transaction are forgotten");
             *count -= 1;
             if *count == 0 {
                 kept.begun.remove(&moment);
@@ -164,7 +166,8 @@ impl WriteSets {
             kept.bytes -= set.bytes;
         }
         debug_assert!(!kept.sets.is_empty() || kept.bytes == 0, "every byte is of a set");
-        self.live.fetch_sub(1, Ordering::AcqRel);
+        let before = self.live.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "each transaction was counted once");
     }
 
     /// Notes what a commit wrote; the caller holds the lock that orders commits.
@@ -211,6 +214,10 @@ impl WriteSets {
         kept.moment += 1;
         let moment = kept.moment;
         kept.bytes += bytes;
+        debug_assert!(
+            kept.sets.back().is_none_or(|last| last.moment < moment),
+            "moments are counted upwards"
+        );
         kept.sets.push_back(Arc::new(WriteSet { moment, commit, written, bytes }));
 
         // A set that is larger than all may be goes at once, with all before it.
@@ -237,6 +244,7 @@ impl WriteSets {
             let first = kept.sets.partition_point(|set| set.moment <= checked);
             (kept.sets.iter().skip(first).cloned().collect::<Vec<_>>(), kept.moment)
         };
+        debug_assert!(checked <= moment, "moments are counted upwards");
         debug_assert_eq!(sets.len() as u64, moment - checked, "no set is missing");
 
         match sets.iter().find_map(|set| Some((set.commit, set.conflict(reads)?))) {

@@ -113,6 +113,7 @@ impl BulkLoader {
     fn add_with_ranges<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         // The run under way must be among the tiers before they are copied for an undo.
         self.settle()?;
+        debug_assert!(self.flushing.is_none(), "an undo brings no run back");
         let before = (self.buffer.clone(), self.tiers.clone(), self.written_bytes);
 
         let mut parts = batch.chunk_by(|one, other| is_range(&one.1) == is_range(&other.1));
@@ -163,6 +164,7 @@ impl BulkLoader {
         self.settle()?;
         // Until the batch is in, runs are only added to the newest tier, so a failure cuts that
         // tier back.
+        debug_assert!(self.flushing.is_none(), "the run under way is among the tiers");
         let runs = self.tiers.first().map_or(0, Vec::len);
         let written_bytes = self.written_bytes;
 
@@ -204,6 +206,11 @@ impl BulkLoader {
         }
 
         parts.push(&batch[start..]);
+        debug_assert_eq!(
+            parts.iter().map(|part| part.len()).sum::<usize>(),
+            batch.len(),
+            "the parts are all of the batch"
+        );
         parts
     }
 
@@ -273,10 +280,15 @@ impl BulkLoader {
             self.tiers[tier].drain(..FAN_IN);
             self.add_run(tier + 1, run);
         }
+        debug_assert!(
+            self.tiers.iter().all(|runs| runs.len() < FAN_IN),
+            "no tier is left with a group"
+        );
         Ok(())
     }
 
     fn add_run(&mut self, tier: usize, run: Option<Arc<Run>>) {
+        debug_assert!(tier <= self.tiers.len(), "tiers follow each other");
         if self.tiers.len() <= tier {
             self.tiers.push(Vec::new());
         }
@@ -314,6 +326,7 @@ impl BulkLoader {
         self.flush()?;
         self.settle()?;
         self.merge_groups()?;
+        debug_assert!(self.flushing.is_none() && self.buffer.is_empty(), "all is in runs");
         // A higher tier holds older runs, so tiers come in their order.
         let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
 

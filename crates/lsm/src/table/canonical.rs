@@ -73,6 +73,7 @@ impl<W: Write> Output<W> {
     }
 
     fn put_with_length(&mut self, bytes: &[u8]) -> Result<()> {
+        debug_assert!(u32::try_from(bytes.len()).is_ok(), "a length is a u32");
         // Keys, values and blobs are shorter than 4 GiB.
         self.put(&(bytes.len() as u32).to_le_bytes())?;
         self.put(bytes)
@@ -90,6 +91,7 @@ impl<W: Write> Output<W> {
     fn put_all(&mut self, session: &SessionInner, records: &[Record]) -> Result<()> {
         let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
         let blobs = blob::retrieve(session.disk(), blob::READS_IN_FLIGHT, &refs)?;
+        debug_assert_eq!(blobs.len(), refs.len(), "a blob for each reference");
         let mut blobs = blobs.iter().map(Vec::as_slice);
         for Record { key, value, blob } in records {
             self.put_entry(key, value, blob.as_ref().and_then(|_| blobs.next()))?;

@@ -339,6 +339,7 @@ impl Cursor {
         }
 
         let Some(readers) = &mut self.readers else { return Ok(false) };
+        debug_assert!(readers.order == order, "readers go in one direction");
         let is_there = readers.load()?;
 
         // The range may have become shorter since the readers were opened.
@@ -423,6 +424,7 @@ impl Cursor {
                 readers.is_passed = true;
             }
         }
+        debug_assert!(taken.len() <= count, "no more is taken than was asked for");
         Ok(taken)
     }
 
@@ -513,6 +515,8 @@ impl Cursor {
         {
             keys.push(record.key.to_vec());
         }
+        debug_assert!(keys.len() <= count, "no more is taken than was asked for");
+        debug_assert!(keys.is_sorted_by(|one, next| one < next), "keys rise");
         Ok(keys)
     }
 

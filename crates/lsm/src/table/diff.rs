@@ -77,6 +77,7 @@ impl View {
 
         let buffers: Vec<_> = self.plan.buffers.iter().collect();
         let (found, _) = lookup_in(&buffers, &self.plan, &context, &keys)?;
+        debug_assert_eq!(found.len(), keys.len(), "a result for each key");
         for (at, found) in unknown.into_iter().zip(found) {
             *place(&mut suspects[at]) = Some(found);
         }
@@ -241,6 +242,7 @@ impl Diff {
         // Values are compared before blobs: only blobs need reads.
         let mut changes: Vec<Change> = both.filter(Change::may_be_one).collect();
         let are_same = same_blobs(&self.session, &changes)?;
+        debug_assert_eq!(are_same.len(), changes.len(), "each change is compared");
         let mut are_same = are_same.into_iter();
         changes.retain(|_| !are_same.next().unwrap_or_default());
         self.ready.extend(changes);
@@ -286,6 +288,8 @@ impl Diff {
             }
         }
 
+        debug_assert!(suspects.len() <= SUSPECTS_MAX, "suspects are gathered up to a number");
+        debug_assert!(suspects.is_sorted_by(|one, next| one.key < next.key), "keys rise");
         Ok(suspects)
     }
 }
@@ -342,7 +346,9 @@ fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
             places.push(at);
         }
 
+        debug_assert_eq!(refs.len(), 2 * places.len(), "blobs are compared in pairs");
         let blobs = retrieve(session.disk(), READS_IN_FLIGHT, &refs)?;
+        debug_assert_eq!(blobs.len(), refs.len(), "a blob for each reference");
         for (pair, at) in blobs.chunks_exact(2).zip(places) {
             are_same[at] = pair[0] == pair[1];
         }

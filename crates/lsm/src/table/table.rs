@@ -396,6 +396,7 @@ impl Table {
     pub(crate) fn slow_work<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<SlowWork> {
         let (room, _) = check_batch(batch)?;
         let after = self.tree.time_after(&self.context(), room);
+        debug_assert!(after <= self.tree.next_flush(), "time waits for the flush");
         if self.must_read(batch, room.bytes as u64) || after >= self.tree.next_flush() {
             return Ok(SlowWork::Copy(Box::new(self.copy()?)));
         }

@@ -38,6 +38,7 @@ impl Bits {
     fn push(&mut self, value: u64, width: u32) {
         let used = self.len % 64;
         self.len += width as usize;
+        debug_assert!(width <= 63 && value <= mask(width), "the other bits are zero");
         // A value may straddle two words: its lower bits go to the word that is not full.
         if used > 0
             && let Some(last) = self.words.last_mut()
@@ -48,6 +49,7 @@ impl Bits {
             grow(&mut self.words, 1);
             self.words.push(if used == 0 { value } else { value >> (64 - used) });
         }
+        debug_assert_eq!(self.words.len(), self.len.div_ceil(64));
     }
 
     fn push_zeros(&mut self, count: usize) {
@@ -160,6 +162,7 @@ impl SequenceBuilder {
     fn skip_buckets(&mut self, bucket: u64) {
         // Each number is a one bit, and each closed bucket a zero bit.
         let closed = self.highs.len as u64 - u64::from(self.count);
+        debug_assert!(closed <= bucket, "numbers never fall");
         self.highs.push_zeros(to_usize(bucket - closed));
     }
 
@@ -274,6 +277,7 @@ impl Sequence {
         // answer.
         let index = left.checked_sub(1)?;
         let equal = bucket.contains(&index) && self.low(index) == low;
+        debug_assert!(index < self.count as usize);
         Some(Position { index: u32::try_from(index).ok()?, equal })
     }
 

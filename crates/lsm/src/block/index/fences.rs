@@ -45,6 +45,7 @@ impl Cut {
         let span_bits = u64::BITS - span.leading_zeros();
         // A few bits more than the entries need keep neighbours apart; more would cost memory.
         let shift = span_bits.saturating_sub(entry_bits + EXTRA_BITS);
+        debug_assert!(shift <= 63, "some bits are kept of each number");
         Self { prefix: prefix.to_vec(), base, shift, value_max: span >> shift }
     }
 
@@ -157,6 +158,7 @@ impl Fences {
             return None;
         }
         let ordinal = ordinal.checked_sub(1)?;
+        debug_assert!(ordinal < self.pages());
         let earlier = ordinal > 0 && self.sequence.is_at(ordinal, value);
         Some(PageCandidate { ordinal, earlier })
     }

@@ -112,6 +112,8 @@ impl Separators {
 
         self.bytes.extend_from_slice(tail);
         self.pages = self.pages.checked_add(1).expect("pages are numbered with 32 bits");
+        debug_assert_eq!(self.starts.len(), (self.pages as usize).div_ceil(BLOCK_COUNT));
+        debug_assert_eq!(self.fronts.len(), self.starts.len());
     }
 
     /// Whether the next separator is the first of a block.
