@@ -3,19 +3,15 @@
 //! Goal: a backup equals the store, copies only new files, and overwrites nothing else; versions
 //! are listed, read and rolled back to by number and by name.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use terrane::io::{Disk, RealDisk};
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, call, command, text};
 use crate::store::inspect;
 
 /// Calls `terrane <arguments> --json --store <store>`.
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
-
 fn ledger() -> (Place, PathBuf) {
     let place = Place::new();
     let store = place.store();

@@ -2,21 +2,12 @@
 //! entry by entry.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Place, call, plain, text};
 
 type Model = BTreeMap<String, String>;
-
-fn plain(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--store").arg(store).output().unwrap().into()
-}
-
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
 
 /// A store with three states of `main`, each a version and a snapshot, and a table `other`.
 fn history() -> (Place, Vec<Model>) {

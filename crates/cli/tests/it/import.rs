@@ -8,11 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use crate::program::{Answer, Place, command, text};
-
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
+use crate::program::{Answer, Place, call, command, text};
 
 /// Standard output of `terrane scan`.
 fn scan(store: &Path, table: &str) -> String {

@@ -9,13 +9,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, call, command, text};
 
 /// Calls `terrane <arguments> --json --store <store>`.
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
-
 /// All entries, one a line.
 fn scan(store: &Path, options: &[&str]) -> String {
     let mut scan = command();

@@ -7,12 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, call, command, text};
 use crate::store::{Store, edit, flip};
-
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
 
 #[track_caller]
 fn kind(answer: &Answer, code: i32) -> String {

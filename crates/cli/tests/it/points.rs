@@ -1,19 +1,9 @@
 //! Reading of tables at points in time: snapshots and versions, JSON Lines, and ranges that make no
 //! sense.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use crate::program::{Answer, Place, command, mainnet, text};
-
-fn plain(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--store").arg(store).output().unwrap().into()
-}
-
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
+use crate::program::{Answer, Place, call, command, mainnet, plain, text};
 
 /// A store whose table `main` has changed since snapshot `monday` and version `start`.
 fn ledger() -> Place {

@@ -111,6 +111,16 @@ impl Place {
     }
 }
 
+/// Runs a command over a store.
+pub(crate) fn plain(store: &Path, arguments: &[&str]) -> Answer {
+    command().args(arguments).arg("--store").arg(store).output().unwrap().into()
+}
+
+/// Runs a command over a store and asks for JSON.
+pub(crate) fn call(store: &Path, arguments: &[&str]) -> Answer {
+    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
+}
+
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

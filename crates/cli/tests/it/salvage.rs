@@ -5,15 +5,11 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, call, command, text};
 use crate::store::{Store, flip};
 
 fn run(arguments: &[&str]) -> Answer {
     command().args(arguments).output().unwrap().into()
-}
-
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
 }
 
 fn salvage(damaged: &Path, new: &Path) -> Answer {

@@ -2,19 +2,10 @@
 //! one table.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use serde_json::Value;
 
-use crate::program::{Answer, Place, command, text};
-
-fn plain(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--store").arg(store).output().unwrap().into()
-}
-
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
+use crate::program::{Place, call, plain, text};
 
 /// A store with two tables, a snapshot and a version.
 fn ledger() -> Place {

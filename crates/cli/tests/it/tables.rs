@@ -7,19 +7,11 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, call, command, plain, text};
 use crate::store::{edit, flip, inspect, reseal_manifest};
 
 /// Calls `terrane <arguments> --store <store>`.
-fn plain(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--store").arg(store).output().unwrap().into()
-}
-
 /// The report for programs.
-fn call(store: &Path, arguments: &[&str]) -> Answer {
-    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
-}
-
 /// Returns the standard output of a successful call.
 #[track_caller]
 fn written(store: &Path, arguments: &[&str]) -> String {
