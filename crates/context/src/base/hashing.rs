@@ -217,6 +217,11 @@ impl Preimages {
         Self { rules, bytes: Vec::new(), starts: Vec::new(), blanks: Vec::new() }
     }
 
+    /// Bytes that the buffer holds on to.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     fn begin(&mut self, tag: u8) {
         debug_assert!(
             self.starts.last().is_none_or(|last| last.1 < self.bytes.len()),

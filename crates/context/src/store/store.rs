@@ -44,7 +44,7 @@ use crate::store::inner::{StoreInner, View, recover};
 use crate::store::options::Options;
 use crate::store::reindex::open_current;
 use crate::store::watch::HeadChange;
-use crate::tree::digest;
+use crate::tree::digest::{self, Hasher};
 use crate::tree::encode::{Sink, Written};
 use crate::tree::node::Child;
 use crate::tree::tree::{Kind, Tree};
@@ -253,6 +253,7 @@ pub struct Store {
     recovery: Recovery,
     /// The holder of `writer` writes the pages; the syncing thread writes the mark.
     control_file: Arc<dyn DiskFile>,
+    hasher: Hasher,
     /// Room behind the control records, which a collection may use on a full disk.
     reserve: Mutex<Reserve>,
     pub(crate) writer: Mutex<Writer>,
@@ -678,6 +679,7 @@ impl Store {
             inner,
             options: options.clone(),
             recovery,
+            hasher: Hasher::new(options.hash_threads),
             reserve: Mutex::new(Reserve::open(Arc::clone(&control_file), reserve_bytes(options))),
             control_file,
             written: Mutex::new(tail.clone()),
@@ -865,7 +867,7 @@ impl Store {
 
     /// Returns the hash that a commit of `context` would have. Writes nothing.
     pub fn hash(&self, context: &Context, meta: &Meta<'_>) -> Hash {
-        let root = context.tree().hash_on(self.options.hash_threads);
+        let root = context.tree().hash_by(&self.hasher);
         self.commit_hash(&root, context.parents(), meta)
     }
 
@@ -1052,7 +1054,7 @@ impl Store {
         };
 
         let start = self.now();
-        let (hash, hashed) = digest::hash(&self.inner.env, node, self.options.hash_threads);
+        let (hash, hashed) = self.hasher.hash(&self.inner.env, node);
         let hash_time = self.now().saturating_sub(start);
         lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);

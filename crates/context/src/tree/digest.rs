@@ -1,9 +1,12 @@
 //! Hashing: computes the hash of every node and value below a root that has none, each once, level
 //! by level from the leaves up. Nodes of a level are hashed in the lanes of the processor, and
 //! large levels on several threads.
+//!
+//! A store has one [`Hasher`], whose threads and buffers stay from commit to commit.
 
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
@@ -15,6 +18,8 @@ use crate::tree::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
 /// Bytes of preimages from which on a level is divided among threads: below, a thread costs more
 /// than it saves.
 const THREAD_BYTES: usize = 64 << 10;
+/// Largest buffer that is kept for the next commit, in bytes.
+const SPARE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of preimages of one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -50,45 +55,106 @@ impl Hashed {
     }
 }
 
-/// Hashes `root` and all below it on up to `threads` threads.
-pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
-    let mut levels = HashLevels::default();
-    levels.add(root);
-    debug_assert!(
-        levels.jobs.iter().all(|jobs| !jobs.is_empty()),
-        "a node of a level has a child on the level below"
-    );
+/// Threads and buffers of hashing.
+#[derive(Debug)]
+pub(crate) struct Hasher {
+    threads: usize,
+    /// Threads beside the caller, begun with the first large level; `None` if there are none.
+    helpers: OnceLock<Option<ThreadPool>>,
+    spare: Mutex<Vec<Buffers>>,
+}
 
-    let mut hashed = Hashed::default();
+/// Buffers of one thread: preimages of nodes, and those of the values stored in them.
+#[derive(Debug)]
+struct Buffers {
+    nodes: Preimages,
+    inline: Preimages,
+}
 
-    // A level needs the hashes of the levels below, so levels are hashed one after the other.
-    for jobs in &levels.jobs {
-        let bytes: usize = jobs.iter().map(preimage_bytes).sum();
-        let threads = threads.min(bytes / THREAD_BYTES + 1);
+impl Buffers {
+    fn new(env: &Env) -> Self {
+        Self { nodes: Preimages::new(env.rules), inline: Preimages::new(env.rules) }
+    }
+}
 
+impl Hasher {
+    /// Returns a hasher on `threads` threads, the caller included.
+    pub(crate) fn new(threads: usize) -> Self {
         debug_assert!(threads > 0, "the caller hashes too");
-
-        // The caller hashes a share itself, so a small level starts no thread.
-        let share = jobs.len().div_ceil(threads);
-        thread::scope(|scope| {
-            let mut shares = jobs.chunks(share.max(1));
-            let own = shares.next();
-            let others: Vec<_> =
-                shares.map(|share| scope.spawn(|| hash_jobs(env, share))).collect();
-            hashed.merge(&hash_jobs(env, own.unwrap_or_default()));
-            for other in others {
-                // The end of the scope passes on a panic of the thread.
-                other.join().iter().for_each(|other| hashed.merge(other));
-            }
-        });
+        Self { threads, helpers: OnceLock::new(), spare: Mutex::default() }
     }
 
-    debug_assert_eq!(
-        hashed.count,
-        levels.jobs.iter().map(|jobs| jobs.len() as u64).sum::<u64>(),
-        "each node and value was hashed once"
-    );
-    (*root.hash.get().expect("the root is in the last level"), hashed)
+    /// Threads beside the caller. If the system refuses them, the caller hashes alone.
+    fn helpers(&self) -> Option<&ThreadPool> {
+        let begin = || {
+            let name = |number| format!("terrane-hash-{number}");
+            let helpers = ThreadPoolBuilder::new().num_threads(self.threads - 1).thread_name(name);
+            helpers.build().ok()
+        };
+        (self.threads > 1).then(|| self.helpers.get_or_init(begin).as_ref()).flatten()
+    }
+
+    /// Hashes `root` and all below it.
+    pub(crate) fn hash(&self, env: &Env, root: &Node) -> (Hash, Hashed) {
+        let mut levels = HashLevels::default();
+        levels.add(root);
+        debug_assert!(
+            levels.jobs.iter().all(|jobs| !jobs.is_empty()),
+            "a node of a level has a child on the level below"
+        );
+
+        // A level needs the hashes of the levels below, so levels are hashed one after the other.
+        let mut hashed = Hashed::default();
+        for jobs in &levels.jobs {
+            hashed.merge(&self.level(env, jobs));
+        }
+
+        debug_assert_eq!(
+            hashed.count,
+            levels.jobs.iter().map(|jobs| jobs.len() as u64).sum::<u64>(),
+            "each node and value was hashed once"
+        );
+        (*root.hash.get().expect("the root is in the last level"), hashed)
+    }
+
+    /// Hashes the nodes of a level.
+    fn level(&self, env: &Env, jobs: &[Job<'_>]) -> Hashed {
+        let bytes: usize = jobs.iter().map(preimage_bytes).sum();
+        let threads = self.threads.min(bytes / THREAD_BYTES + 1);
+
+        // The caller hashes a share itself, so a small level wakes no thread.
+        let mut shares = jobs.chunks(jobs.len().div_ceil(threads).max(1));
+        let own = shares.next().unwrap_or_default();
+        let helpers = if threads > 1 { self.helpers() } else { None };
+        let Some(helpers) = helpers else {
+            return self.share(env, jobs);
+        };
+
+        let all = Mutex::new(Hashed::default());
+        let add = |share: &Hashed| {
+            all.lock().unwrap_or_else(PoisonError::into_inner).merge(share);
+        };
+        helpers.in_place_scope(|scope| {
+            for share in shares {
+                scope.spawn(move |_| add(&self.share(env, share)));
+            }
+            add(&self.share(env, own));
+        });
+        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hashes a share of a level on this thread.
+    fn share(&self, env: &Env, jobs: &[Job<'_>]) -> Hashed {
+        let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = spare().pop().unwrap_or_else(|| Buffers::new(env));
+        let hashed = hash_jobs(env, jobs, &mut buffers);
+
+        // A level of one huge directory leaves no huge buffer behind.
+        if buffers.nodes.capacity() <= SPARE_BYTES_MAX {
+            spare().push(buffers);
+        }
+        hashed
+    }
 }
 
 /// Nodes and values to be hashed, by their distance from the leaves.
@@ -199,10 +265,8 @@ fn preimage_bytes(job: &Job<'_>) -> usize {
     }
 }
 
-fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
+fn hash_jobs(env: &Env, jobs: &[Job<'_>], buffers: &mut Buffers) -> Hashed {
     let mut hashed = Hashed::default();
-    let mut preimages = Preimages::new(env.rules);
-    let mut inline = Preimages::new(env.rules);
 
     // Batches bound the memory of preimages, and still fill the lanes of the processor.
     let mut rest = jobs;
@@ -215,7 +279,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
         });
         let (batch, after) = rest.split_at(batch.count());
         debug_assert!(!batch.is_empty(), "each batch goes on");
-        hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
+        hash_batch(env, batch, buffers, &mut hashed);
         rest = after;
     }
 
@@ -227,9 +291,10 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
 fn hash_batch(
     env: &Env,
     batch: &[Job<'_>],
-    (preimages, inline): (&mut Preimages, &mut Preimages),
+    buffers: &mut Buffers,
     hashed: &mut Hashed,
 ) {
+    let Buffers { nodes: preimages, inline } = buffers;
     for job in batch {
         match job {
             Job::Value(value) => preimages.value(&value.bytes),
@@ -258,10 +323,8 @@ pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     // A check must not trust the stored hash.
     let mut unknown = node.clone();
     unknown.hash = OnceLock::new();
-    let mut preimages = Preimages::new(env.rules);
-    let mut inline = Preimages::new(env.rules);
     let mut hashed = Hashed::default();
-    hash_batch(env, &[Job::Node(&unknown)], (&mut preimages, &mut inline), &mut hashed);
+    hash_batch(env, &[Job::Node(&unknown)], &mut Buffers::new(env), &mut hashed);
     *unknown.hash.get().expect("it was hashed")
 }
 

@@ -14,7 +14,7 @@ use crate::base::path::{HEIGHT_MAX, PathText, Steps};
 use crate::object::pins::Pins;
 use crate::object::record::Stored;
 use crate::tree::copy::{Blinded, copy};
-use crate::tree::digest;
+use crate::tree::digest::{self, Hasher};
 use crate::tree::edit::{bind, unbind};
 use crate::tree::node::{Child, Env, Node, Shape, Spot, Value};
 use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
@@ -222,12 +222,12 @@ impl Tree {
 
     /// Returns the hash. Hashes all changes since the last call, on one thread.
     pub fn hash(&self) -> Hash {
-        self.hash_on(1)
+        self.hash_by(&Hasher::new(1))
     }
 
-    pub(crate) fn hash_on(&self, threads: usize) -> Hash {
+    pub(crate) fn hash_by(&self, hasher: &Hasher) -> Hash {
         match self.root() {
-            Child::Dir(node) => digest::hash(&self.env, node, threads).0,
+            Child::Dir(node) => hasher.hash(&self.env, node).0,
             Child::Value(value) => {
                 *value.hash.get_or_init(|| self.env.rules.value_hash(&value.bytes))
             }
