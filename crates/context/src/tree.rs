@@ -26,10 +26,10 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod node;
-pub(crate) mod edit;
 pub(crate) mod digest;
-pub(crate) mod encode;
 pub(crate) mod walk;
+pub(crate) mod edit;
+pub(crate) mod encode;
 pub(crate) mod copy;
 pub(crate) mod write_buffer;
 pub(crate) mod tree;

@@ -111,6 +111,9 @@ impl Extent {
             return Err(Corrupt::rule("a reference points back", from.to_u64(), first));
         };
         let length = take_u32(bytes)?;
+        if length == 0 {
+            return Err(Corrupt::rule("length of a record", 1, 0));
+        }
         let at = Address { chunk, unit };
         debug_assert!(at < from, "the distances were checked");
 

@@ -186,6 +186,61 @@ impl Rules {
     }
 }
 
+/// Bytes of a bucket in the preimage of an inode: its number and its hash.
+pub(crate) const BUCKET_BYTES: usize = 1 + HASH_BYTES;
+
+/// Layout of an entry in the preimage of a leaf, or of a flat directory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EntryLayout {
+    leaf: bool,
+    /// Bytes between the step and the hash.
+    pub(crate) between: usize,
+}
+
+impl EntryLayout {
+    pub(crate) fn of(leaf: bool) -> Self {
+        Self { leaf, between: if leaf { 1 } else { 8 } }
+    }
+
+    /// Bytes before a step of a length.
+    pub(crate) fn before(self, step_len: usize) -> usize {
+        debug_assert!(step_len <= STEP_BYTES_MAX, "a step has 1 to 255 bytes");
+        let len = if step_len < 0x80 { 1 } else { 2 };
+        if self.leaf { len } else { 8 + len }
+    }
+
+    /// Byte that tells values from directories.
+    pub(crate) fn kind(self, is_value: bool) -> u8 {
+        match (self.leaf, is_value) {
+            (true, _) => u8::from(is_value),
+            (false, true) => 0xFF,
+            (false, false) => 0,
+        }
+    }
+
+    /// Position of this byte, given the position of the step.
+    pub(crate) fn kind_at(self, start: usize, step_len: usize) -> usize {
+        if self.leaf { start + step_len } else { start - self.before(step_len) }
+    }
+
+    /// Appends an entry.
+    pub(crate) fn put(self, out: &mut Vec<u8>, step: &[u8], is_value: bool, hash: &Hash) {
+        debug_assert!((1..=STEP_BYTES_MAX).contains(&step.len()), "a step has 1 to 255 bytes");
+        // Flat directories and leaves put the kind on different sides of the step.
+        if !self.leaf {
+            out.extend_from_slice(&[self.kind(is_value), 0, 0, 0, 0, 0, 0, 0]);
+        }
+        put_leb(out, step.len() as u64);
+        out.extend_from_slice(step);
+        if self.leaf {
+            out.push(self.kind(is_value));
+        } else {
+            put_u64(out, HASH_BYTES as u64);
+        }
+        out.extend_from_slice(&hash.0);
+    }
+}
+
 /// Preimage of the hash of a commit.
 #[derive(Debug, Clone, Copy)]
 pub struct CommitInfo<'a> {
@@ -249,29 +304,26 @@ impl Preimages {
         put_leb(&mut self.bytes, count);
     }
 
-    /// Adds an entry to a leaf or a flat directory. A hash of `None` is filled in later.
-    pub(crate) fn entry(&mut self, leaf: bool, step: &[u8], is_value: bool, hash: Option<&Hash>) {
-        // Flat directories and leaves put the kind on different sides of the step.
-        if !leaf {
-            let kind = if is_value { 0xFF } else { 0 };
-            self.bytes.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
-        }
+    /// Adds an entry to a leaf or a flat directory.
+    pub(crate) fn entry(&mut self, leaf: bool, step: &[u8], is_value: bool, hash: &Hash) {
+        EntryLayout::of(leaf).put(&mut self.bytes, step, is_value, hash);
+    }
 
-        debug_assert!((1..=STEP_BYTES_MAX).contains(&step.len()), "a step has 1 to 255 bytes");
-        put_leb(&mut self.bytes, step.len() as u64);
-        self.bytes.extend_from_slice(step);
+    /// Adds entries, or buckets, as they are hashed; returns where they begin.
+    pub(crate) fn list(&mut self, list: &[u8]) -> usize {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(list);
+        start
+    }
 
-        if leaf {
-            self.bytes.push(u8::from(is_value));
-        } else {
-            put_u64(&mut self.bytes, HASH_BYTES as u64);
-        }
+    /// Replaces the hash at a position.
+    pub(crate) fn replace(&mut self, at: usize, hash: &Hash) {
+        self.bytes[at..at + HASH_BYTES].copy_from_slice(&hash.0);
+    }
 
-        // The hash of an inline value is computed in the same batch, and filled in behind it.
-        if hash.is_none() {
-            self.blanks.push(self.bytes.len());
-        }
-        self.bytes.extend_from_slice(&hash.unwrap_or(&Hash([0; HASH_BYTES])).0);
+    /// Has the hash at a position [filled in](Self::fill_in) later.
+    pub(crate) fn blank(&mut self, at: usize) {
+        self.blanks.push(at);
     }
 
     /// Fills in the hashes that were not given, in the order of their entries.

@@ -1,7 +1,13 @@
-//! Records of the tree: how a directory and a value are stored, and their decoded form.
+//! Records of the tree: how a directory and a value are stored, and their form in memory.
 //!
 //! Invariant: a record is written once and refers to earlier records only. It has the hashes of its
 //! targets, so a change of one child reads no other child.
+//!
+//! **In memory** the body of a node is the preimage of its hash: a list of entries, or of buckets,
+//! exactly as it is hashed. Beside the list stand the extents of the children and the bytes of short
+//! values. A change of a child overwrites 32 bytes. A node in memory may be newer than its record:
+//! a *stale* child has another hash than the list says, a *changed* one differs from the full record
+//! that the next delta is based on.
 //!
 //! **Deltas.** A delta is never based on a delta, so a node costs two reads at most. A delta is
 //! worth writing while its changes number less than the square root of twice the size of its base.
@@ -11,11 +17,11 @@
 #![doc = include_str!("../../../../docs/format/context-record.md")]
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
 use crate::base::address::{Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8};
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
+use crate::base::hashing::{BUCKET_BYTES, EntryLayout};
 use crate::base::path::HEIGHT_MAX;
 
 /// The longest value that is stored in its directory, in bytes.
@@ -32,7 +38,7 @@ pub(crate) const ENTRIES_DELTA: u8 = 6;
 const DELTA_ENTRIES_MIN: usize = 8;
 
 /// Returns whether a delta of `changes` is worth writing for a node of `count` entries or links.
-pub(crate) fn is_delta_worth(changes: usize, count: usize) -> bool {
+fn is_delta_worth(changes: usize, count: usize) -> bool {
     changes > 0 && changes * changes < 2 * count
 }
 
@@ -40,74 +46,62 @@ pub(crate) const TAG_INLINE: u8 = 1;
 pub(crate) const TAG_VALUE: u8 = 2;
 pub(crate) const TAG_DIR: u8 = 3;
 
-/// Decoded directory node. Immutable; shared by the cache and by trees.
-#[derive(Debug)]
+/// Directory node.
+#[derive(Debug, Clone)]
 pub(crate) struct Record {
+    /// Lower bound of the levels of directories from here down, this one included.
     pub(crate) height: u16,
     pub(crate) body: RecordBody,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum RecordBody {
     Entries(Entries),
     Inner(Inner),
 }
 
+/// Extent of a child that is not stored.
+pub(crate) const NOWHERE: Extent = Extent { at: Address { chunk: 0, unit: 0 }, bytes: 0 };
+
 /// Entries of a flat directory, or of a leaf of an inode.
 ///
-/// Invariant: `items` ascend by their steps. Own items index entries of `bytes` whose payload is
-/// complete; the others are numbers of entries of `base`, a full record.
-#[derive(Debug)]
+/// Invariant: the entries of `list` ascend by their steps, and each has an item.
+#[derive(Debug, Clone)]
 pub(crate) struct Entries {
     pub(crate) leaf: bool,
-    /// Extent of the record; references in the record are relative to it.
-    extent: Extent,
-    base: Option<Arc<Record>>,
-    bytes: Box<[u8]>,
-    items: Box<[Item]>,
+    /// Entries as they are hashed.
+    list: Vec<u8>,
+    /// Hash of each step, which rules out most other steps without reading their bytes.
+    marks: Vec<u8>,
+    items: Vec<Item>,
+    /// Bytes of the values that are stored here, and of some that were replaced.
+    values: Vec<u8>,
+    /// Full record that a delta can be based on, and the number of its entries.
+    full: Option<(Extent, u32)>,
+    /// Steps of the full record that are not here any more, ascending.
+    gone: Vec<Box<[u8]>>,
 }
 
+/// Entry beside the list.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Item {
-    /// Start of the step in `bytes`, or the number of the entry in the base.
+struct Item {
+    /// Start of the step in the list.
     start: u32,
     step_len: u8,
-    /// Hash of the step, which rules out most other steps without reading their bytes.
-    mark: u8,
-    /// Tag of the entry, and [`IS_BASE`].
-    kind: u8,
-    /// Bytes between the step and the inline value or the hash.
-    head: u8,
+    tag: u8,
+    flags: u8,
+    /// Length of a value that is stored here.
+    value_len: u8,
+    /// Extent of the child, or the start of the value.
+    extent: Extent,
 }
 
-/// Flag of an item that is an entry of the base.
-const IS_BASE: u8 = 0x80;
-
-impl Item {
-    fn new(start: u32, step: &[u8], tag: u8, head: usize) -> Self {
-        debug_assert!(u8::try_from(step.len()).is_ok() && u8::try_from(head).is_ok());
-        debug_assert!(!step.is_empty(), "a step has 1 to 255 bytes");
-        debug_assert!((TAG_INLINE..=TAG_DIR).contains(&tag), "the tag was checked");
-        let step_len = step.len() as u8;
-        let mark = mark(step);
-        Self { start, step_len, mark, kind: tag, head: head as u8 }
-    }
-
-    /// Returns the item of entry `ordinal` of the base.
-    fn of_base(self, ordinal: usize) -> Self {
-        debug_assert!(!self.is_base(), "the entries of a full record are its own");
-        debug_assert!(u32::try_from(ordinal).is_ok(), "ordinals have 32 bits");
-        Self { start: ordinal as u32, kind: self.kind | IS_BASE, ..self }
-    }
-
-    fn is_base(self) -> bool {
-        self.kind & IS_BASE != 0
-    }
-
-    fn tag(self) -> u8 {
-        self.kind & !IS_BASE
-    }
-}
+/// Flag of an item whose hash in the list is not that of its child.
+const STALE: u8 = 1;
+/// Flag of an item that the full record lacks, or has otherwise.
+const CHANGED: u8 = 2;
+/// Flag of a changed item whose step the full record lacks.
+const NEW: u8 = 4;
 
 /// Hash of the first and the last 8 bytes, which differ between most steps.
 fn mark(step: &[u8]) -> u8 {
@@ -121,19 +115,17 @@ fn mark(step: &[u8]) -> u8 {
 /// Largest number of items that are searched linearly, by their marks.
 const MARKED_MAX: usize = 512;
 
-/// Part of an entry that goes into the hash of its node.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Hashable<'a> {
-    Inline(&'a [u8]),
-    Hash(Hash),
-}
-
-/// Content of an entry.
+/// Content of an entry in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stored<'a> {
     Inline(&'a [u8]),
     Value(Link),
     Dir(Link),
+    /// Only its hash is known here, if the hash is not stale: the child is in memory or blinded.
+    Nowhere {
+        is_value: bool,
+        hash: Option<Hash>,
+    },
 }
 
 /// An inode with buckets.
@@ -143,125 +135,588 @@ pub(crate) struct Inner {
     /// Entries below the inode.
     pub(crate) count: u64,
     /// Bit mask of the buckets that are not empty.
-    pub(crate) mask: u32,
-    /// Links of the buckets, ascending.
-    pub(crate) links: Box<[Link]>,
-    /// Full record, and the mask of the buckets that differ from it: zero in a full record.
-    pub(crate) full: Extent,
-    pub(crate) changed: u32,
+    mask: u32,
+    /// Buckets as they are hashed, ascending.
+    list: Vec<u8>,
+    /// Extents of the buckets, ascending.
+    extents: Vec<Extent>,
+    /// Mask of the buckets whose hash in the list is not that of the inode.
+    stale: u32,
+    /// Full record that a delta can be based on.
+    full: Option<Extent>,
+    /// Mask of the buckets that differ from the full record.
+    changed: u32,
 }
 
 impl Inner {
-    /// Position in `links` of the link of a bucket.
-    pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
-        debug_assert!(bucket < 32, "an inode has at most 32 buckets");
-        let bit = 1u32 << bucket;
-        (self.mask & bit != 0).then(|| (self.mask & (bit - 1)).count_ones() as usize)
+    /// Creates an inode of a depth without buckets, below which are `count` entries.
+    pub(crate) fn new(depth: u8, count: u64) -> Self {
+        let extents = Vec::new();
+        let list = Vec::new();
+        Self { depth, count, mask: 0, list, extents, stale: 0, full: None, changed: 0 }
     }
 
-    /// Returns the link of a bucket, if the bucket is not empty.
-    pub(crate) fn link(&self, bucket: usize) -> Option<&Link> {
-        self.rank(bucket).map(|rank| &self.links[rank])
+    /// Number of buckets that are not empty.
+    pub(crate) fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// Buckets as they are hashed.
+    pub(crate) fn list(&self) -> &[u8] {
+        &self.list
+    }
+
+    /// Mask of the buckets whose hash in the list is not that of the inode.
+    pub(crate) fn stale(&self) -> u32 {
+        self.stale
+    }
+
+    /// Buckets that are not empty, ascending.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = usize> + use<> {
+        let mask = self.mask;
+        (0..32).filter(move |bucket| mask >> bucket & 1 == 1)
+    }
+
+    /// Number of the bucket among those that are not empty.
+    pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
+        let bit = 1u32 << bucket;
+        (self.mask & bit != 0).then(|| self.rank_of(bucket))
+    }
+
+    fn rank_of(&self, bucket: usize) -> usize {
+        debug_assert!(bucket < 32, "an inode has at most 32 buckets");
+        (self.mask & ((1u32 << bucket) - 1)).count_ones() as usize
+    }
+
+    /// Position of the hash of a rank in the list.
+    pub(crate) fn hash_at(rank: usize) -> usize {
+        rank * BUCKET_BYTES + 1
+    }
+
+    /// Hash of a rank in the list.
+    pub(crate) fn hash(&self, rank: usize) -> Hash {
+        hash_in(&self.list, Self::hash_at(rank))
+    }
+
+    /// Extent of a rank; [`NOWHERE`] if the inode is not stored.
+    pub(crate) fn extent(&self, rank: usize) -> Extent {
+        self.extents[rank]
+    }
+
+    /// Returns the link of a rank, if the inode is stored.
+    pub(crate) fn link(&self, rank: usize) -> Option<Link> {
+        let extent = self.extents[rank];
+        (extent != NOWHERE).then(|| Link { extent, hash: self.hash(rank) })
+    }
+
+    /// Adds a bucket that was empty, of a child that is in memory or blinded; returns its rank.
+    pub(crate) fn insert(&mut self, bucket: usize, hash: Option<&Hash>) -> usize {
+        let rank = self.rank_of(bucket);
+        debug_assert_eq!(self.mask >> bucket & 1, 0, "the bucket was empty");
+        let mut entry = [0; BUCKET_BYTES];
+        entry[0] = bucket as u8;
+        entry[1..].copy_from_slice(&hash.unwrap_or(&Hash([0; HASH_BYTES])).0);
+        let at = rank * BUCKET_BYTES;
+        self.list.splice(at..at, entry);
+        self.extents.insert(rank, NOWHERE);
+        self.mask |= 1 << bucket;
+        self.changed |= 1 << bucket;
+        if hash.is_none() {
+            self.stale |= 1 << bucket;
+        }
+        self.check();
+        rank
+    }
+
+    /// Notes that the inode of a bucket changed.
+    pub(crate) fn change(&mut self, bucket: usize) {
+        let rank = self.rank_of(bucket);
+        self.extents[rank] = NOWHERE;
+        self.stale |= 1 << bucket;
+        self.changed |= 1 << bucket;
+        self.check();
+    }
+
+    /// Stores the link of a bucket.
+    pub(crate) fn settle(&mut self, bucket: usize, link: &Link) {
+        let rank = self.rank_of(bucket);
+        self.extents[rank] = link.extent;
+        let at = Self::hash_at(rank);
+        self.list[at..at + HASH_BYTES].copy_from_slice(&link.hash.0);
+        self.stale &= !(1 << bucket);
+        self.check();
+    }
+
+    /// Empties a bucket; returns the rank that it had.
+    pub(crate) fn remove(&mut self, bucket: usize) -> usize {
+        let rank = self.rank_of(bucket);
+        let at = rank * BUCKET_BYTES;
+        self.list.drain(at..at + BUCKET_BYTES);
+        self.extents.remove(rank);
+        let bit = 1 << bucket;
+        self.mask &= !bit;
+        self.changed &= !bit;
+        self.stale &= !bit;
+        self.check();
+        rank
+    }
+
+    fn check(&self) {
+        debug_assert_eq!(self.extents.len(), self.mask.count_ones() as usize, "an extent each");
+        debug_assert_eq!(self.list.len(), self.extents.len() * BUCKET_BYTES, "a hash each");
+        debug_assert_eq!((self.stale | self.changed) & !self.mask, 0, "buckets that are there");
+    }
+
+    /// Bases later deltas on a full record of this content, or on none.
+    pub(crate) fn rebase(&mut self, full: Option<Extent>) {
+        self.full = full;
+        self.changed = if full.is_some() { 0 } else { self.mask };
     }
 }
 
+fn hash_in(list: &[u8], at: usize) -> Hash {
+    Hash(*list[at..].first_chunk().expect("a hash follows"))
+}
+
 impl Entries {
+    /// Creates a directory or a leaf without entries.
+    pub(crate) fn new(leaf: bool) -> Self {
+        Self {
+            leaf,
+            list: Vec::new(),
+            marks: Vec::new(),
+            items: Vec::new(),
+            values: Vec::new(),
+            full: None,
+            gone: Vec::new(),
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Returns the entries that have the bytes of an item, and the item there.
-    fn source(&self, ordinal: usize) -> (&Self, Item) {
-        let item = self.items[ordinal];
+    /// Entries as they are hashed.
+    pub(crate) fn list(&self) -> &[u8] {
+        &self.list
+    }
 
-        // Items of the base refer to bytes of the base, which stays in memory with the delta.
-        match self.base.as_deref() {
-            Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base() => {
-                debug_assert!(base.base.is_none(), "a delta is based on a full record");
-                (base, base.items[item.start as usize])
-            }
-            _ => {
-                debug_assert!(!item.is_base(), "items of a base have one");
-                (self, item)
-            }
+    pub(crate) fn step(&self, item: usize) -> &[u8] {
+        let Item { start, step_len, .. } = self.items[item];
+        &self.list[start as usize..start as usize + usize::from(step_len)]
+    }
+
+    pub(crate) fn is_value(&self, item: usize) -> bool {
+        self.items[item].tag != TAG_DIR
+    }
+
+    /// Returns whether the value of an item is stored here.
+    pub(crate) fn is_inline(&self, item: usize) -> bool {
+        self.items[item].tag == TAG_INLINE
+    }
+
+    /// Returns whether the hash of an item in the list is not that of its child.
+    pub(crate) fn is_stale(&self, item: usize) -> bool {
+        self.items[item].flags & STALE != 0
+    }
+
+    /// Items whose hash in the list is not that of their child.
+    pub(crate) fn stale(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.len()).filter(|item| self.is_stale(*item))
+    }
+
+    /// Position of the hash of an item in the list.
+    pub(crate) fn hash_at(&self, item: usize) -> usize {
+        let Item { start, step_len, .. } = self.items[item];
+        start as usize + usize::from(step_len) + EntryLayout::of(self.leaf).between
+    }
+
+    /// Hash of an item in the list.
+    pub(crate) fn hash(&self, item: usize) -> Hash {
+        hash_in(&self.list, self.hash_at(item))
+    }
+
+    /// Extent of the child of an item; [`NOWHERE`] if the child is not stored. The value must not be
+    /// stored here.
+    pub(crate) fn extent(&self, item: usize) -> Extent {
+        debug_assert!(!self.is_inline(item), "the value is elsewhere");
+        self.items[item].extent
+    }
+
+    pub(crate) fn stored(&self, item: usize) -> Stored<'_> {
+        let Item { tag, value_len, extent, .. } = self.items[item];
+        if tag == TAG_INLINE {
+            let start = extent.at.unit as usize;
+            return Stored::Inline(&self.values[start..start + usize::from(value_len)]);
         }
-    }
-
-    pub(crate) fn step(&self, ordinal: usize) -> &[u8] {
-        let (source, item) = self.source(ordinal);
-        let start = item.start as usize;
-        &source.bytes[start..start + usize::from(item.step_len)]
-    }
-
-    pub(crate) fn stored(&self, ordinal: usize) -> Stored<'_> {
-        let (source, item) = self.source(ordinal);
-        let mut payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
-        let broken = "checked when the record was decoded";
-        if item.tag() == TAG_INLINE {
-            let len = take_leb(&mut payload).expect(broken) as usize;
-            return Stored::Inline(&payload[..len]);
+        if extent == NOWHERE {
+            let hash = (!self.is_stale(item)).then(|| self.hash(item));
+            return Stored::Nowhere { is_value: tag != TAG_DIR, hash };
         }
-        let link = Link::take(source.extent.at, &mut payload).expect(broken);
-        if item.tag() == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
-    }
-
-    /// Returns the part of an entry that the hash of the node needs beside the step.
-    pub(crate) fn hashable(&self, ordinal: usize) -> Hashable<'_> {
-        let (source, item) = self.source(ordinal);
-        let payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
-        let (mut head, content) = payload.split_at(usize::from(item.head));
-        let broken = "checked when the record was decoded";
-        if item.tag() == TAG_INLINE {
-            let len = take_leb(&mut head).expect(broken) as usize;
-            return Hashable::Inline(&content[..len]);
-        }
-        Hashable::Hash(Hash(*content.first_chunk().expect(broken)))
-    }
-
-    pub(crate) fn is_value(&self, ordinal: usize) -> bool {
-        self.items[ordinal].tag() != TAG_DIR
-    }
-
-    /// Number of the entry in the full record.
-    pub(crate) fn ordinal_in_full(&self, ordinal: usize) -> Option<usize> {
-        let item = self.items[ordinal];
-        match &self.base {
-            Some(_) => item.is_base().then_some(item.start as usize),
-            None => Some(ordinal),
-        }
-    }
-
-    /// Returns the full record that the entries are based on; `own`, which has these entries, if it
-    /// is full.
-    pub(crate) fn full<'a>(&'a self, own: &'a Arc<Record>) -> &'a Arc<Record> {
-        self.base.as_ref().unwrap_or(own)
+        let link = Link { extent, hash: self.hash(item) };
+        if tag == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
     /// Returns the number of the entry of `step`.
     pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
-        // A scan of the marks touches few cache lines; beyond the limit, binary search wins.
-        if self.len() <= MARKED_MAX {
-            let len = step.len() as u8;
-            let mark = mark(step);
-            let mut numbered = self.items.iter().enumerate();
-            return numbered.find_map(|(ordinal, item)| {
-                let may_be = item.mark == mark && item.step_len == len;
-                (may_be && self.step(ordinal) == step).then_some(ordinal)
-            });
+        if self.len() > MARKED_MAX {
+            return self.position(step).ok();
         }
+        // A scan of the marks touches few cache lines.
+        let mark = mark(step);
+        let mut numbered = self.marks.iter().enumerate();
+        numbered
+            .find_map(|(item, found)| (*found == mark && self.step(item) == step).then_some(item))
+    }
 
+    /// Returns the number of the entry of `step`, or its insertion point.
+    pub(crate) fn position(&self, step: &[u8]) -> std::result::Result<usize, usize> {
         let mut low = 0;
         let mut high = self.len();
         while low < high {
             let middle = low.midpoint(high);
             match self.step(middle).cmp(step) {
                 Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Some(middle),
+                Ordering::Equal => return Ok(middle),
                 Ordering::Greater => high = middle,
             }
         }
 
-        None
+        debug_assert!(low == high && low <= self.len(), "one insertion point");
+        Err(low)
+    }
+
+    /// Appends an entry, whose step is the largest.
+    pub(crate) fn push(&mut self, step: &[u8], content: Stored<'_>) {
+        debug_assert!(self.is_empty_or_before(step), "steps ascend");
+        self.insert_at(self.len(), step, content);
+    }
+
+    fn is_empty_or_before(&self, step: &[u8]) -> bool {
+        self.len().checked_sub(1).is_none_or(|last| self.step(last) < step)
+    }
+
+    /// Inserts a new entry at its insertion point.
+    pub(crate) fn insert(&mut self, item: usize, step: &[u8], content: Stored<'_>) {
+        debug_assert_eq!(self.position(step), Err(item), "the step is new, and belongs here");
+        self.insert_at(item, step, content);
+        // The full record has the step, with another child.
+        if let Ok(gone) = self.gone.binary_search_by(|gone| (**gone).cmp(step)) {
+            self.gone.remove(gone);
+            self.items[item].flags &= !NEW;
+        }
+    }
+
+    fn insert_at(&mut self, item: usize, step: &[u8], content: Stored<'_>) {
+        let hash = content.hash();
+        debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
+        let layout = EntryLayout::of(self.leaf);
+        let at = match self.items.get(item) {
+            Some(next) => next.start as usize - layout.before(usize::from(next.step_len)),
+            None => self.list.len(),
+        };
+
+        // The list is kept as it is hashed, so the entries behind move.
+        let start = at + layout.before(step.len());
+        let is_value = content.is_value();
+        let blank = Hash([0; HASH_BYTES]);
+        let bytes = layout.before(step.len()) + step.len() + layout.between + HASH_BYTES;
+        if at == self.list.len() {
+            layout.put(&mut self.list, step, is_value, hash.as_ref().unwrap_or(&blank));
+        } else {
+            let mut entry = Vec::with_capacity(bytes);
+            layout.put(&mut entry, step, is_value, hash.as_ref().unwrap_or(&blank));
+            self.list.splice(at..at, entry);
+            for behind in &mut self.items[item..] {
+                behind.start += bytes as u32;
+            }
+        }
+        debug_assert!(u32::try_from(self.list.len()).is_ok(), "offsets have 32 bits");
+
+        let (tag, value_len, extent) = self.content(content);
+        let flags = CHANGED | NEW | if hash.is_none() { STALE } else { 0 };
+        let step_len = step.len() as u8;
+        self.items
+            .insert(item, Item { start: start as u32, step_len, tag, flags, value_len, extent });
+        self.marks.insert(item, mark(step));
+    }
+
+    /// Returns tag, length and extent of a content. Adds the bytes of a value.
+    fn content(&mut self, content: Stored<'_>) -> (u8, u8, Extent) {
+        match content {
+            Stored::Inline(value) => {
+                debug_assert!(value.len() <= INLINE_BYTES_MAX, "longer values are elsewhere");
+                let unit = self.values.len() as u32;
+                self.values.extend_from_slice(value);
+                let at = Address { chunk: 0, unit };
+                (TAG_INLINE, value.len() as u8, Extent { at, bytes: 0 })
+            }
+            Stored::Value(link) => (TAG_VALUE, 0, link.extent),
+            Stored::Dir(link) => (TAG_DIR, 0, link.extent),
+            Stored::Nowhere { is_value: true, .. } => (TAG_VALUE, 0, NOWHERE),
+            Stored::Nowhere { is_value: false, .. } => (TAG_DIR, 0, NOWHERE),
+        }
+    }
+
+    /// Replaces the content of an item.
+    pub(crate) fn set(&mut self, item: usize, content: Stored<'_>) {
+        let was_value = self.is_value(item);
+        if let Stored::Inline(value) = content
+            && self.is_inline(item)
+            && usize::from(self.items[item].value_len) == value.len()
+        {
+            let start = self.items[item].extent.at.unit as usize;
+            self.values[start..start + value.len()].copy_from_slice(value);
+        } else {
+            let (tag, value_len, extent) = self.content(content);
+            let item = &mut self.items[item];
+            (item.tag, item.value_len, item.extent) = (tag, value_len, extent);
+        }
+
+        if content.is_value() != was_value {
+            let Item { start, step_len, .. } = self.items[item];
+            let layout = EntryLayout::of(self.leaf);
+            let kind = layout.kind_at(start as usize, usize::from(step_len));
+            self.list[kind] = layout.kind(content.is_value());
+        }
+
+        self.items[item].flags |= CHANGED;
+        match content.hash() {
+            Some(hash) => self.put_hash(item, &hash),
+            None => self.items[item].flags |= STALE,
+        }
+        self.drop_replaced_values();
+    }
+
+    /// Drops the bytes of replaced values when they are most of the bytes.
+    fn drop_replaced_values(&mut self) {
+        const SLACK_BYTES: usize = 256;
+
+        if self.values.len() <= SLACK_BYTES {
+            return;
+        }
+        let inline = |item: &&mut Item| item.tag == TAG_INLINE;
+        let live: usize = self.items.iter().map(|item| usize::from(item.value_len)).sum();
+        if self.values.len() <= 2 * live + SLACK_BYTES {
+            return;
+        }
+        let mut values = Vec::with_capacity(live + SLACK_BYTES);
+        for item in self.items.iter_mut().filter(inline) {
+            let start = item.extent.at.unit as usize;
+            item.extent.at.unit = values.len() as u32;
+            values.extend_from_slice(&self.values[start..start + usize::from(item.value_len)]);
+        }
+        self.values = values;
+    }
+
+    /// Stores the hash of the child of an item.
+    pub(crate) fn put_hash(&mut self, item: usize, hash: &Hash) {
+        let at = self.hash_at(item);
+        self.list[at..at + HASH_BYTES].copy_from_slice(&hash.0);
+        self.items[item].flags &= !STALE;
+    }
+
+    /// Stores the link of the child of an item.
+    pub(crate) fn settle(&mut self, item: usize, link: &Link) {
+        debug_assert!(!self.is_inline(item), "the child is elsewhere");
+        self.items[item].extent = link.extent;
+        self.put_hash(item, &link.hash);
+    }
+
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, item: usize) {
+        let Item { start, step_len, flags, .. } = self.items[item];
+        let layout = EntryLayout::of(self.leaf);
+        let at = start as usize - layout.before(usize::from(step_len));
+        let end = self.hash_at(item) + HASH_BYTES;
+
+        // The next delta says that an entry of the full record is gone.
+        if self.full.is_some() && flags & NEW == 0 {
+            let step: Box<[u8]> = self.step(item).into();
+            if let Err(gone) = self.gone.binary_search(&step) {
+                self.gone.insert(gone, step);
+            }
+        }
+
+        self.list.drain(at..end);
+        self.items.remove(item);
+        self.marks.remove(item);
+        for behind in &mut self.items[item..] {
+            behind.start -= (end - at) as u32;
+        }
+    }
+}
+
+impl Entries {
+    /// Bases later deltas on a full record of this content, or on none.
+    pub(crate) fn rebase(&mut self, full: Option<Extent>) {
+        let len = self.len() as u32;
+        self.full = full.map(|extent| (extent, len));
+        self.gone.clear();
+        for item in &mut self.items {
+            if full.is_some() {
+                item.flags &= !(CHANGED | NEW);
+            } else {
+                item.flags |= CHANGED | NEW;
+            }
+        }
+    }
+
+    /// Full record on which a delta of the content is best based; `None` if the content is best
+    /// written in full.
+    fn delta_base(&self) -> Option<Extent> {
+        let (full, len) = self.full?;
+        let len = len as usize;
+        let kept = self.items.iter().filter(|item| item.flags & CHANGED == 0).count();
+
+        // Entries that are not kept, and entries of the full record that are gone or changed.
+        debug_assert!(kept <= self.len() && kept <= len, "kept entries are in both");
+        let changes = (self.len() - kept) + (len - kept);
+        (len > DELTA_ENTRIES_MIN && is_delta_worth(changes, len)).then_some(full)
+    }
+
+    /// Writes the body of a record at `at`, given the links of the children that are nowhere, in
+    /// the order of their entries. Returns whether the record is full.
+    pub(crate) fn put(
+        &self,
+        at: Address,
+        height: u16,
+        links: &mut dyn Iterator<Item = Link>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let kind = if self.leaf { LEAF } else { FLAT };
+        let base = self.delta_base();
+        match base {
+            Some(full) => {
+                out.extend_from_slice(&[ENTRIES_DELTA, kind]);
+                put_leb(out, u64::from(height));
+                full.put(at, out);
+                put_leb(out, self.gone.len() as u64);
+                for step in &self.gone {
+                    out.push(step.len() as u8);
+                    out.extend_from_slice(step);
+                }
+            }
+            None => {
+                out.push(kind);
+                put_leb(out, u64::from(height));
+            }
+        }
+
+        let is_own = |item: &usize| base.is_none() || self.items[*item].flags & CHANGED != 0;
+        put_leb(out, (0..self.len()).filter(is_own).count() as u64);
+        for item in 0..self.len() {
+            let stored = match self.stored(item) {
+                Stored::Nowhere { is_value, .. } => {
+                    let link = links.next().expect("one for each child that is nowhere");
+                    if is_value { Stored::Value(link) } else { Stored::Dir(link) }
+                }
+                stored => stored,
+            };
+            if is_own(&item) {
+                put_entry(at, self.step(item), stored, out);
+            }
+        }
+        debug_assert!(links.next().is_none(), "each link belongs to a child");
+
+        base.is_none()
+    }
+}
+
+/// Writes the body of a full record of ascending entries.
+pub(crate) fn put_entries<'a>(
+    at: Address,
+    (leaf, height): (bool, u16),
+    entries: impl ExactSizeIterator<Item = (&'a [u8], Stored<'a>)>,
+    out: &mut Vec<u8>,
+) {
+    out.push(if leaf { LEAF } else { FLAT });
+    put_leb(out, u64::from(height));
+    put_leb(out, entries.len() as u64);
+    entries.for_each(|(step, stored)| put_entry(at, step, stored, out));
+}
+
+/// Writes an entry of a record at `at`.
+fn put_entry(at: Address, step: &[u8], stored: Stored<'_>, out: &mut Vec<u8>) {
+    let tag = match stored {
+        Stored::Inline(_) => TAG_INLINE,
+        Stored::Value(_) => TAG_VALUE,
+        Stored::Dir(_) => TAG_DIR,
+        Stored::Nowhere { .. } => unreachable!("children are written before their directory"),
+    };
+    debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
+    out.extend_from_slice(&[tag, step.len() as u8]);
+    out.extend_from_slice(step);
+    match stored {
+        Stored::Inline(value) => {
+            put_leb(out, value.len() as u64);
+            out.extend_from_slice(value);
+        }
+        Stored::Value(link) | Stored::Dir(link) => link.put(at, out),
+        Stored::Nowhere { .. } => {}
+    }
+}
+
+impl Stored<'_> {
+    pub(crate) fn is_value(&self) -> bool {
+        match self {
+            Self::Inline(_) | Self::Value(_) => true,
+            Self::Dir(_) => false,
+            Self::Nowhere { is_value, .. } => *is_value,
+        }
+    }
+
+    /// Hash of the child, if it is known without hashing.
+    fn hash(&self) -> Option<Hash> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Value(link) | Self::Dir(link) => Some(link.hash),
+            Self::Nowhere { hash, .. } => *hash,
+        }
+    }
+}
+
+impl Inner {
+    /// Full record on which a delta of the content is best based; `None` if the content is best
+    /// written in full.
+    fn delta_base(&self) -> Option<Extent> {
+        let changes = self.changed.count_ones() as usize;
+        self.full.filter(|_| is_delta_worth(changes, self.len()))
+    }
+
+    /// Writes the body of a record at `at`, given the links of the buckets that are nowhere, in
+    /// ascending order. Returns whether the record is full.
+    pub(crate) fn put(
+        &self,
+        at: Address,
+        height: u16,
+        links: &mut dyn Iterator<Item = Link>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let base = self.delta_base();
+        out.push(if base.is_some() { INNER_DELTA } else { INNER });
+        put_leb(out, u64::from(height));
+        out.push(self.depth);
+        put_leb(out, self.count);
+        if let Some(full) = base {
+            full.put(at, out);
+        }
+        out.extend_from_slice(&self.mask.to_le_bytes());
+        if base.is_some() {
+            out.extend_from_slice(&self.changed.to_le_bytes());
+        }
+
+        // A delta stores the links of changed buckets only.
+        let own = if base.is_some() { self.changed } else { self.mask };
+        for (rank, bucket) in self.buckets().enumerate() {
+            let link = self.link(rank).or_else(|| links.next());
+            if own >> bucket & 1 == 1 {
+                link.expect("one for each bucket that is nowhere").put(at, out);
+            }
+        }
+        debug_assert!(links.next().is_none(), "each link belongs to a bucket");
+
+        base.is_none()
     }
 }
 
@@ -283,7 +738,7 @@ pub(crate) struct Delta {
 #[derive(Debug)]
 enum Changes {
     /// Links of the changed buckets.
-    Inner(Inner),
+    Inner { depth: u8, count: u64, mask: u32, changed: u32, links: Vec<Link> },
     /// New and changed entries, and the removed steps.
     Entries(Entries, Vec<Box<[u8]>>),
 }
@@ -294,13 +749,13 @@ impl Delta {
     }
 
     /// Returns the node, given the record that the delta is based on.
-    pub(crate) fn apply(self, full: &Arc<Record>) -> Result<Record, Corrupt> {
+    pub(crate) fn apply(self, full: &Record) -> Result<Record, Corrupt> {
         let body = match (self.changes, &full.body) {
-            (Changes::Inner(inner), RecordBody::Inner(base)) if base.changed == 0 => {
-                RecordBody::Inner(apply_links(inner, base)?)
+            (changes @ Changes::Inner { .. }, RecordBody::Inner(base)) if base.is_full() => {
+                RecordBody::Inner(apply_links(changes, base)?)
             }
-            (Changes::Entries(own, gone), RecordBody::Entries(base)) if base.base.is_none() => {
-                RecordBody::Entries(apply_entries(own, &gone, full, base)?)
+            (Changes::Entries(own, gone), RecordBody::Entries(base)) if base.is_full() => {
+                RecordBody::Entries(apply_entries(&own, &gone, base)?)
             }
             _ => return Err(Corrupt::rule("a delta is based on a full record of its kind", 1, 0)),
         };
@@ -308,85 +763,96 @@ impl Delta {
     }
 }
 
-fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
-    if base.depth != inner.depth {
-        let expected = u64::from(inner.depth);
+impl Inner {
+    fn is_full(&self) -> bool {
+        self.full.is_some() && self.changed == 0
+    }
+
+    /// Appends a bucket of a record, the highest so far.
+    fn push(&mut self, bucket: usize, link: &Link) {
+        debug_assert_eq!(u64::from(self.mask) >> bucket, 0, "buckets ascend");
+        self.list.push(bucket as u8);
+        self.list.extend_from_slice(&link.hash.0);
+        self.extents.push(link.extent);
+        self.mask |= 1 << bucket;
+        self.check();
+    }
+}
+
+impl Entries {
+    fn is_full(&self) -> bool {
+        self.full.is_some_and(|(_, len)| len as usize == self.len())
+            && self.gone.is_empty()
+            && self.items.iter().all(|item| item.flags & CHANGED == 0)
+    }
+}
+
+fn apply_links(changes: Changes, base: &Inner) -> Result<Inner, Corrupt> {
+    let Changes::Inner { depth, count, mask, changed, links } = changes else {
+        return Err(Corrupt::rule("a delta is based on a full record of its kind", 1, 0));
+    };
+    if base.depth != depth {
+        let expected = u64::from(depth);
         let found = u64::from(base.depth);
         return Err(Corrupt::rule("a delta is based on a record of its depth", expected, found));
     }
 
     // Changed buckets come from the delta, the others from the base.
-    let mut own = inner.links.iter();
-    let mut links = Vec::with_capacity(inner.mask.count_ones() as usize);
-    for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
-        let changed = inner.changed >> bucket & 1 == 1;
-        let link = if changed { own.next() } else { base.link(bucket) };
-        links.push(*link.ok_or(Corrupt::rule(
-            "a bucket that is kept is in the full record",
-            1,
-            0,
-        ))?);
+    let mut own = links.iter();
+    let mut inner = Inner::new(depth, count);
+    for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
+        let link = if changed >> bucket & 1 == 1 {
+            own.next().copied()
+        } else {
+            base.rank(bucket).and_then(|rank| base.link(rank))
+        };
+        let link =
+            link.ok_or(Corrupt::rule("a bucket that is kept is in the full record", 1, 0))?;
+        inner.push(bucket, &link);
     }
 
     debug_assert!(own.next().is_none(), "changed buckets are not empty");
-    debug_assert_eq!(
-        links.len(),
-        inner.mask.count_ones() as usize,
-        "each bucket that is not empty has a link"
-    );
-    inner.links = links.into();
+    (inner.full, inner.changed) = (base.full, changed);
+    inner.check();
     Ok(inner)
 }
 
-fn apply_entries(
-    own: Entries,
-    gone: &[Box<[u8]>],
-    full: &Arc<Record>,
-    base: &Entries,
-) -> Result<Entries, Corrupt> {
+fn apply_entries(own: &Entries, gone: &[Box<[u8]>], base: &Entries) -> Result<Entries, Corrupt> {
     if base.leaf != own.leaf {
         return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
     }
 
-    // Both lists ascend by step, so one merge replaces, removes and keeps entries.
-    let mut items = Vec::with_capacity(base.len() + own.len());
-    let mut next = 0;
-    let mut gone = gone.iter().peekable();
-
-    for ordinal in 0..base.len() {
-        let step = base.step(ordinal);
-        while next < own.len() && own.step(next) < step {
-            items.push(own.items[next]);
-            next += 1;
+    let mut entries = base.clone();
+    for step in gone {
+        // A removed step that the base lacks would make the delta ambiguous.
+        let lacks = Corrupt::rule("a step that is gone is in the full record", 1, 0);
+        entries.remove(entries.position(step).map_err(|_| lacks)?);
+    }
+    for item in 0..own.len() {
+        let step = own.step(item);
+        if gone.binary_search_by(|gone| (**gone).cmp(step)).is_ok() {
+            return Err(Corrupt::rule("a step that is gone is not there", 0, 1));
         }
-
-        if next < own.len() && own.step(next) == step {
-            items.push(own.items[next]);
-            next += 1;
-        } else if gone.peek().is_some_and(|gone| ***gone == *step) {
-            gone.next();
-        } else {
-            items.push(base.items[ordinal].of_base(ordinal));
+        match entries.position(step) {
+            Ok(found) => entries.set(found, own.stored(item)),
+            Err(position) => entries.insert(position, step, own.stored(item)),
         }
     }
-
-    items.extend_from_slice(&own.items[next..]);
-
-    // A removed step that the base lacks would make the delta ambiguous.
-    if gone.next().is_some() {
-        return Err(Corrupt::rule("a step that is gone is in the full record", 1, 0));
-    }
-    debug_assert!(items.len() >= own.len(), "each entry of the delta is there");
-    debug_assert!(items.len() <= base.len() + own.len(), "each entry is there once");
-    Ok(Entries { base: Some(Arc::clone(full)), items: items.into(), ..own })
+    Ok(entries)
 }
 
 impl Record {
     /// Approximate size in memory, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let body = match &self.body {
-            RecordBody::Entries(entries) => entries.bytes.len() + size_of_val(&*entries.items),
-            RecordBody::Inner(inner) => size_of_val(&*inner.links),
+            RecordBody::Entries(entries) => {
+                entries.list.capacity()
+                    + entries.values.capacity()
+                    + entries.items.capacity() * (size_of::<Item>() + 1)
+            }
+            RecordBody::Inner(inner) => {
+                inner.list.capacity() + inner.extents.capacity() * size_of::<Extent>()
+            }
         };
         body + size_of::<Self>() + 64
     }
@@ -422,7 +888,8 @@ impl Record {
 
         let decoded = match kind {
             FLAT | LEAF => {
-                let entries = decode_entries(extent, leaf, &mut bytes)?;
+                let mut entries = decode_entries(extent, leaf, &mut bytes)?;
+                entries.rebase(Some(extent));
                 Decoded::Record(Self { height, body: RecordBody::Entries(entries) })
             }
             INNER => {
@@ -430,9 +897,8 @@ impl Record {
                 Decoded::Record(Self { height, body: RecordBody::Inner(inner) })
             }
             INNER_DELTA => {
-                let inner = decode_delta(extent, &mut bytes)?;
-                let full = inner.full;
-                Decoded::Delta(Delta { full, height, changes: Changes::Inner(inner) })
+                let (full, changes) = decode_inner_delta(extent, &mut bytes)?;
+                Decoded::Delta(Delta { full, height, changes })
             }
             _ => {
                 let full = Extent::take(extent.at, &mut bytes)?;
@@ -468,41 +934,39 @@ fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
 
 fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
-    let whole = *bytes;
+    let mut entries = Entries::new(leaf);
 
-    // The count comes from the disk: the capacity is bounded by the bytes that are there.
-    let mut items = Vec::with_capacity(count.min(whole.len() / 3));
-    let mut last: Option<&[u8]> = None;
+    // The count comes from the disk: capacities are bounded by the bytes that are there.
+    entries.items.reserve_exact(count.min(bytes.len() / 3));
+    entries.marks.reserve_exact(count.min(bytes.len() / 3));
+    entries.list.reserve_exact(bytes.len() + 16 * count.min(bytes.len() / 3));
 
-    for _ in 0..count {
+    for item in 0..count {
         let tag = take_u8(bytes)?;
         let step_len = take_u8(bytes)?;
-        let start = whole.len() - bytes.len();
-
         let step = take_bytes(bytes, usize::from(step_len))?;
-        if step.is_empty() || last.is_some_and(|last| last >= step) {
-            return Err(Corrupt::rule("steps ascend", items.len() as u64, u64::from(step_len)));
+        if step.is_empty() || !entries.is_empty_or_before(step) {
+            return Err(Corrupt::rule("steps ascend", item as u64, u64::from(step_len)));
         }
 
-        // Checks the payload here, so that later reads of the entry cannot fail.
-        let payload = bytes.len();
-        let content = match tag {
+        let stored = match tag {
             TAG_INLINE => {
                 let len = take_leb(bytes)? as usize;
-                take_bytes(bytes, len)?.len()
+                if len > INLINE_BYTES_MAX {
+                    let most = INLINE_BYTES_MAX as u64;
+                    return Err(Corrupt::rule("bytes of a value in place", most, len as u64));
+                }
+                Stored::Inline(take_bytes(bytes, len)?)
             }
-            TAG_VALUE | TAG_DIR => Link::take(extent.at, bytes).map(|_| HASH_BYTES)?,
+            TAG_VALUE => Stored::Value(Link::take(extent.at, bytes)?),
+            TAG_DIR => Stored::Dir(Link::take(extent.at, bytes)?),
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
         };
-
-        last = Some(step);
-
-        items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
+        entries.push(step, stored);
     }
 
-    debug_assert_eq!(items.len(), count, "an item for each entry");
-    let used = whole.len() - bytes.len();
-    Ok(Entries { leaf, extent, base: None, bytes: whole[..used].into(), items: items.into() })
+    debug_assert_eq!(entries.len(), count, "an item for each entry");
+    Ok(entries)
 }
 
 fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
@@ -520,20 +984,20 @@ fn check_count(count: u64, mask: u32) -> Result<(), Corrupt> {
     Ok(())
 }
 
-fn take_links(from: Address, count: u32, bytes: &mut &[u8]) -> Result<Box<[Link]>, Corrupt> {
-    (0..count).map(|_| Link::take(from, bytes)).collect()
-}
-
 fn decode_inner(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
     check_count(count, mask)?;
-    let links = take_links(extent.at, mask.count_ones(), bytes)?;
-    Ok(Inner { depth, count, mask, links, full: extent, changed: 0 })
+    let mut inner = Inner::new(depth, count);
+    for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
+        inner.push(bucket, &Link::take(extent.at, bytes)?);
+    }
+    inner.rebase(Some(extent));
+    Ok(inner)
 }
 
-fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+fn decode_inner_delta(extent: Extent, bytes: &mut &[u8]) -> Result<(Extent, Changes), Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
     let full = Extent::take(extent.at, bytes)?;
@@ -550,213 +1014,9 @@ fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
         ));
     }
 
-    let links = take_links(extent.at, changed.count_ones(), bytes)?;
-    Ok(Inner { depth, count, mask, links, full, changed })
-}
-
-/// Encoder of the entries of a directory or a leaf, in full or as a delta.
-#[derive(Debug)]
-pub(crate) struct EntriesWriter {
-    leaf: bool,
-    at: Address,
-    /// Full record of a delta, and the number of its entries that were passed.
-    base: Option<(Arc<Record>, usize)>,
-    /// Count and bytes of the steps of the full record that are removed.
-    gone: (u64, Vec<u8>),
-    own: u64,
-    bytes: Vec<u8>,
-    items: Vec<Item>,
-}
-
-/// Buffers of an [`EntriesWriter`], to be used again.
-#[derive(Debug, Default)]
-pub(crate) struct EntriesBuffers {
-    bytes: Vec<u8>,
-    items: Vec<Item>,
-}
-
-impl EntriesWriter {
-    pub(crate) fn new(
-        leaf: bool,
-        at: Address,
-        base: Option<&Arc<Record>>,
-        EntriesBuffers { mut bytes, mut items }: EntriesBuffers,
-    ) -> Self {
-        debug_assert!(
-            base.is_none_or(
-                |base| matches!(&base.body, RecordBody::Entries(full) if full.base.is_none())
-            ),
-            "a delta is based on a full record of its kind"
-        );
-        bytes.clear();
-        items.clear();
-        let base = base.map(|base| (Arc::clone(base), 0));
-        Self { leaf, at, base, gone: (0, Vec::new()), own: 0, bytes, items }
-    }
-
-    /// Keeps entry `ordinal` of the full record as the next entry.
-    pub(crate) fn keep(&mut self, ordinal: usize) {
-        let (base, passed) = self.base.take().expect("entries are kept in deltas only");
-        debug_assert!(passed <= ordinal, "entries are kept in ascending order");
-        if let RecordBody::Entries(entries) = &base.body {
-            self.pass(entries, passed, ordinal);
-            let item = entries.items[ordinal];
-            self.items.push(item.of_base(ordinal));
-        }
-        self.base = Some((base, ordinal + 1));
-    }
-
-    /// Notes entries of the full record that are not kept: they are changed or removed.
-    fn pass(&mut self, entries: &Entries, from: usize, to: usize) {
-        for ordinal in from..to {
-            let step = entries.step(ordinal);
-            // Own entries since the last kept entry ascend, so only these can be changes of a
-            // passed entry.
-
-            let own = self.items.iter().rev().take_while(|item| !item.is_base());
-            let mut steps = own.map(|item| {
-                let start = item.start as usize;
-                &self.bytes[start..start + usize::from(item.step_len)]
-            });
-
-            if !steps.any(|own| own == step) {
-                self.gone.0 += 1;
-                self.gone.1.push(step.len() as u8);
-                self.gone.1.extend_from_slice(step);
-            }
-        }
-    }
-
-    pub(crate) fn put(&mut self, step: &[u8], stored: Stored<'_>) {
-        let tag = match stored {
-            Stored::Inline(_) => TAG_INLINE,
-            Stored::Value(_) => TAG_VALUE,
-            Stored::Dir(_) => TAG_DIR,
-        };
-
-        debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
-        self.own += 1;
-        self.bytes.extend_from_slice(&[tag, step.len() as u8]);
-        let start = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(step);
-        let payload = self.bytes.len();
-
-        let content = match stored {
-            Stored::Inline(value) => {
-                put_leb(&mut self.bytes, value.len() as u64);
-                self.bytes.extend_from_slice(value);
-                value.len()
-            }
-            Stored::Value(link) | Stored::Dir(link) => {
-                link.put(self.at, &mut self.bytes);
-                HASH_BYTES
-            }
-        };
-
-        let head = self.bytes.len() - payload - content;
-
-        self.items.push(Item::new(start, step, tag, head));
-    }
-
-    /// Ends the entries. [`body`](Self::body) and [`record`](Self::record) follow.
-    pub(crate) fn end(&mut self) {
-        if let Some((base, passed)) = self.base.take() {
-            if let RecordBody::Entries(entries) = &base.body {
-                debug_assert!(passed <= entries.len(), "the entries end once");
-                self.pass(entries, passed, entries.len());
-            }
-            self.base = Some((base, usize::MAX));
-        }
-    }
-
-    /// Writes the body of the record.
-    pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
-        debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
-        debug_assert!(self.own <= self.items.len() as u64, "own entries are entries");
-        let kind = if self.leaf { LEAF } else { FLAT };
-        match &self.base {
-            Some((base, _)) => {
-                out.extend_from_slice(&[ENTRIES_DELTA, kind]);
-                put_leb(out, u64::from(height));
-                if let RecordBody::Entries(entries) = &base.body {
-                    entries.extent.put(self.at, out);
-                }
-                put_leb(out, self.gone.0);
-                out.extend_from_slice(&self.gone.1);
-            }
-            None => {
-                out.push(kind);
-                put_leb(out, u64::from(height));
-            }
-        }
-
-        put_leb(out, self.own);
-        out.extend_from_slice(&self.bytes);
-    }
-
-    /// Returns the record, which the sink put at `extent`, and the buffers.
-    pub(crate) fn record(self, height: u16, extent: Extent) -> (Record, EntriesBuffers) {
-        debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
-        debug_assert!(
-            self.base.is_some() || self.own == self.items.len() as u64,
-            "a full record has all of its entries"
-        );
-        let entries = Entries {
-            leaf: self.leaf,
-            extent,
-            base: self.base.map(|(base, _)| base),
-            bytes: self.bytes.as_slice().into(),
-            items: self.items.as_slice().into(),
-        };
-        let record = Record { height, body: RecordBody::Entries(entries) };
-        (record, EntriesBuffers { bytes: self.bytes, items: self.items })
-    }
-}
-
-/// Returns the full record if the entries of a node, `kept` of which are entries of it, are best
-/// written as a delta.
-pub(crate) fn delta_base(
-    record: Option<&Arc<Record>>,
-    kept: usize,
-    count: usize,
-) -> Option<&Arc<Record>> {
-    let record = record?;
-    let RecordBody::Entries(entries) = &record.body else { return None };
-    let full = entries.full(record);
-    let RecordBody::Entries(base) = &full.body else { return None };
-
-    // Entries of the node that are not kept, and entries of the base that are gone or changed.
-    debug_assert!(kept <= count && kept <= base.len(), "kept entries are in both");
-    let changes = (count - kept) + (base.len() - kept);
-    (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
-}
-
-/// Writes the body of an inode with buckets, as a delta if `changed` is not zero.
-pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<u8>) {
-    debug_assert_eq!(inner.links.len(), inner.mask.count_ones() as usize);
-    debug_assert!(inner.changed & !inner.mask == 0, "changed buckets are not empty");
-    let delta = inner.changed != 0;
-    out.push(if delta { INNER_DELTA } else { INNER });
-    put_leb(out, u64::from(height));
-    out.push(inner.depth);
-    put_leb(out, inner.count);
-
-    if delta {
-        inner.full.put(at, out);
-    }
-    out.extend_from_slice(&inner.mask.to_le_bytes());
-
-    if delta {
-        out.extend_from_slice(&inner.changed.to_le_bytes());
-    }
-
-    // A delta stores the links of changed buckets only.
-    let stored = if delta { inner.changed } else { inner.mask };
-    for bucket in (0..32).filter(|bucket| stored >> bucket & 1 == 1) {
-        if let Some(link) = inner.link(bucket) {
-            link.put(at, out);
-        }
-    }
+    let links = (0..changed.count_ones()).map(|_| Link::take(extent.at, bytes));
+    let links: Vec<Link> = links.collect::<Result<_, Corrupt>>()?;
+    Ok((full, Changes::Inner { depth, count, mask, changed, links }))
 }
 
 #[cfg(test)]
@@ -776,29 +1036,26 @@ mod tests {
     fn bodies() -> Vec<Vec<u8>> {
         let mut bodies = Vec::new();
         for leaf in [false, true] {
-            let mut out = EntriesWriter::new(leaf, PLACE.at, None, EntriesBuffers::default());
-            out.put(b"a", Stored::Inline(b"value"));
-            out.put(b"bb", Stored::Value(link(100)));
-            out.put(b"c", Stored::Dir(link(200)));
+            let entries: [(&[u8], _); 3] = [
+                (b"a", Stored::Inline(b"value")),
+                (b"bb", Stored::Value(link(100))),
+                (b"c", Stored::Dir(link(200))),
+            ];
             let mut body = Vec::new();
-            out.body(2, &mut body);
+            put_entries(PLACE.at, (leaf, 2), entries.into_iter(), &mut body);
             bodies.push(body);
         }
 
-        let links: Vec<Link> = (0..4).map(|unit| link(300 + unit)).collect();
-        let mut inner = Inner {
-            depth: 1,
-            count: 99,
-            mask: 0b1_0110_1000,
-            links: links.into(),
-            full: PLACE,
-            changed: 0,
-        };
+        let mut inner = Inner::new(1, 99);
+        for (unit, bucket) in (300..).zip([3, 5, 6, 8]) {
+            inner.push(bucket, &link(unit));
+        }
 
         for changed in [0, 0b0010_1000] {
-            (inner.full, inner.changed) = (link(250).extent, changed);
+            (inner.full, inner.changed) = (Some(link(250).extent), changed);
             let mut body = Vec::new();
-            inner_body(PLACE.at, 7, &inner, &mut body);
+            let is_full = inner.put(PLACE.at, 7, &mut std::iter::empty(), &mut body);
+            assert_eq!(is_full, changed == 0);
             bodies.push(body);
         }
 
@@ -850,7 +1107,7 @@ mod tests {
     fn a_delta_needs_a_full_record_of_its_kind() {
         let decode = |body: &[u8]| Record::decode(PLACE, body).unwrap();
         let full = |body: &[u8]| match decode(body) {
-            Decoded::Record(record) => Arc::new(record),
+            Decoded::Record(record) => record,
             Decoded::Delta(_) => panic!("a full record"),
         };
 
@@ -863,14 +1120,14 @@ mod tests {
         let flat = full(&bodies[0]);
         let leaf = full(&bodies[1]);
         let inner = full(&bodies[2]);
-        let applied = Arc::new(delta(&bodies[3]).apply(&inner).unwrap());
+        let applied = delta(&bodies[3]).apply(&inner).unwrap();
         let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
-        assert_eq!(links.links.len(), 4);
+        assert_eq!(links.len(), 4);
 
         for other in [&applied, &flat, &leaf] {
             assert!(delta(&bodies[3]).apply(other).is_err());
         }
-        let applied = Arc::new(delta(&bodies[4]).apply(&flat).unwrap());
+        let applied = delta(&bodies[4]).apply(&flat).unwrap();
         let RecordBody::Entries(entries) = &applied.body else { panic!("entries") };
         let steps: Vec<&[u8]> = (0..entries.len()).map(|ordinal| entries.step(ordinal)).collect();
         assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);

@@ -269,11 +269,15 @@ impl Marks {
         };
 
         match &record.body {
-            RecordBody::Inner(inner) => inner.links.iter().for_each(|link| point(self, link)),
+            RecordBody::Inner(inner) => {
+                (0..inner.len()).filter_map(|rank| inner.link(rank)).for_each(|link| {
+                    point(self, &link);
+                });
+            }
             RecordBody::Entries(entries) => {
                 for ordinal in 0..entries.len() {
                     match entries.stored(ordinal) {
-                        Stored::Inline(_) => {}
+                        Stored::Inline(_) | Stored::Nowhere { .. } => {}
                         Stored::Value(link) | Stored::Dir(link) => point(self, &link),
                     }
                 }

@@ -371,11 +371,6 @@ impl Pack {
         self.cache.insert(at, Cached::Record(record));
     }
 
-    /// Evicts a record that has a successor: few calls will ask for the old one.
-    pub(crate) fn uncache(&self, at: Address) {
-        self.cache.remove(at);
-    }
-
     fn cache_value(&self, at: Address, value: &Arc<[u8]>) {
         if value.len() <= CACHED_VALUE_BYTES {
             self.cache.insert(at, Cached::Value(Arc::clone(value)));

@@ -15,7 +15,7 @@ use crate::base::address::{Address, Extent, Link};
 use crate::base::error::Result;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
-use crate::object::record::{EntriesBuffers, EntriesWriter, Inner, Record, RecordBody, Stored};
+use crate::object::record::{Entries, Inner, Record, RecordBody, Stored};
 use crate::proof::proof::{
     ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
     kinded,
@@ -161,11 +161,11 @@ impl Source for Recorder {
             Shape::Entries(entries) => {
                 spots.extend((0..entries.len()).map(item));
                 debug_assert_eq!(spots.len(), first + entries.len(), "a number for each entry");
-                self.entries_record(entries, node.height, number, first)
+                self.entries_record(entries, node.height(), first)
             }
             Shape::Inner(inner) => {
                 spots.extend(filled(inner).map(|(bucket, _)| item(bucket)));
-                inner_record(inner, node.height, first)
+                inner_record(inner, node.height(), first)
             }
         };
 
@@ -197,26 +197,17 @@ enum Inodes {
 
 /// Returns the buckets that are not empty, and their hashes.
 fn filled(inner: InnerRef<'_>) -> impl Iterator<Item = (usize, Hash)> + '_ {
-    let hash = move |bucket| inner.bucket_hash(bucket).map(|hash| (bucket, *hash));
+    let hash = move |bucket| inner.bucket_hash(bucket).map(|hash| (bucket, hash));
     (0..BRANCHING_MAX as usize).filter_map(hash)
 }
 
 fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
-    let link = |(number, (_, hash))| Link { extent: Recorder::extent(number), hash };
-    let inner = Inner {
-        depth: inner.depth(),
-        count: inner.count(),
-        mask: filled(inner).fold(0, |mask, (bucket, _)| mask | 1 << bucket),
-        links: (first..).zip(filled(inner)).map(link).collect(),
-        full: Recorder::extent(first),
-        changed: 0,
-    };
-    debug_assert_eq!(
-        inner.links.len(),
-        inner.mask.count_ones() as usize,
-        "each bucket that is not empty has a link"
-    );
-    Record { height, body: RecordBody::Inner(inner) }
+    let mut record = Inner::new(inner.depth(), inner.count());
+    for (number, (bucket, hash)) in (first..).zip(filled(inner)) {
+        record.insert(bucket, None);
+        record.settle(bucket, &Link { extent: Recorder::extent(number), hash });
+    }
+    Record { height, body: RecordBody::Inner(record) }
 }
 
 impl Recorder {
@@ -252,28 +243,16 @@ impl Recorder {
         Ok(node.expect("the link is of a node"))
     }
 
-    fn entries_record(
-        &self,
-        entries: EntriesRef<'_>,
-        height: u16,
-        number: usize,
-        first: usize,
-    ) -> Record {
-        let count = entries.len();
-        let extent = Self::extent(number);
-
-        let mut out =
-            EntriesWriter::new(entries.is_leaf(), extent.at, None, EntriesBuffers::default());
-        for item in 0..count {
+    fn entries_record(&self, entries: EntriesRef<'_>, height: u16, first: usize) -> Record {
+        let mut record = Entries::new(entries.is_leaf());
+        for item in 0..entries.len() {
             let spot = entries.spot(item);
             let link =
                 Link { extent: Self::extent(first + item), hash: spot_hash(&self.env, spot) };
             let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
-            out.put(entries.step(item), stored);
+            record.push(entries.step(item), stored);
         }
-
-        out.end();
-        out.record(height, extent).0
+        Record { height, body: RecordBody::Entries(record) }
     }
 
     fn state(&self) -> std::result::Result<ProofTree, ProofError> {

@@ -16,7 +16,7 @@ use crate::proof::proof::{
     ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
     ProofTree, Verified, kinded,
 };
-use crate::tree::node::{Body, Child, Env, InnerNode, Node, Slot, Value};
+use crate::tree::node::{Child, Env, Node, Slot, Value};
 use crate::tree::tree::Tree;
 
 impl Proof {
@@ -188,7 +188,7 @@ impl<'a> Builder<'a> {
             let child = self.tree(tree, nesting + 1)?;
 
             if let Child::Dir(node) = &child {
-                height = height.max(node.height + 1);
+                height = height.max(node.height() + 1);
             }
             bindings.push((step.clone(), child));
             last = step;
@@ -246,7 +246,7 @@ impl<'a> Builder<'a> {
             match &slot {
                 Slot::Node(node) => {
                     below = below.saturating_add(node.count());
-                    height = height.max(node.height);
+                    height = height.max(node.height());
                 }
                 Slot::Blinded(_) => blinded += 1,
             }
@@ -258,8 +258,7 @@ impl<'a> Builder<'a> {
         let whole =
             if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
         self.check(whole, "the length is that of what is below")?;
-        let inner = InnerNode::new(depth, length, slots.into_iter());
-        Ok(Node::new(Body::Inner(inner), height))
+        Ok(Node::of_slots((depth, length), slots.into_iter(), height))
     }
 
     /// Builds the inodes of an extender; returns the first.
@@ -284,11 +283,11 @@ impl<'a> Builder<'a> {
         self.check(whole, "the length is that of what is below")?;
 
         while self.buckets.len() > outer {
-            let height = if let Slot::Node(node) = &slot { node.height } else { 1 };
+            let height = if let Slot::Node(node) = &slot { node.height() } else { 1 };
             let bucket = self.buckets.pop().unwrap_or_default();
             let depth = self.buckets.len() as u8;
-            let inner = InnerNode::new(depth, length, [(bucket, slot)].into_iter());
-            slot = Slot::Node(Arc::new(Node::new(Body::Inner(inner), height)));
+            let node = Node::of_slots((depth, length), [(bucket, slot)].into_iter(), height);
+            slot = Slot::Node(Arc::new(node));
         }
 
         debug_assert_eq!(self.buckets.len(), outer, "the extender was left");

@@ -13,7 +13,6 @@ use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
-use crate::object::record::Stored;
 use crate::pack::commit::Commit;
 use crate::snapshot::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
@@ -23,7 +22,7 @@ use crate::store::context::Context;
 use crate::store::inner::StoreInner;
 use crate::store::reader::StoreReader;
 use crate::store::store::Store;
-use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Spot};
+use crate::tree::node::{Child, Content, EntriesRef, Env, InnerRef, Node, Shape, Spot};
 
 /// Commit to export, checked out so that no collection removes it.
 pub(crate) struct ExportSource {
@@ -122,17 +121,17 @@ impl BaseSpot {
     }
 
     /// Returns whether the base has the same object at a step.
-    fn keeps(&self, env: &Env, step: &[u8], stored: Stored<'_>) -> Result<bool> {
-        let found = self.node.locate(env, step)?.and_then(|spot| spot.stored().ok());
+    fn keeps(&self, env: &Env, step: &[u8], stored: Content<'_>) -> Result<bool> {
+        let found = self.node.locate(env, step)?.map(Spot::content);
         Ok(match (found, stored) {
-            (Some(Stored::Value(ours)), Stored::Value(link))
-            | (Some(Stored::Dir(ours)), Stored::Dir(link)) => ours.hash == link.hash,
+            (Some(Content::ValueAt(ours)), Content::ValueAt(link))
+            | (Some(Content::DirAt(ours)), Content::DirAt(link)) => ours.hash == link.hash,
             _ => false,
         })
     }
 
     /// Returns the hash of the inode of a bucket.
-    fn bucket_hash(&self, depth: u8, bucket: usize) -> Option<&Hash> {
+    fn bucket_hash(&self, depth: u8, bucket: usize) -> Option<Hash> {
         match self.node.shape() {
             Shape::Inner(inner) if inner.depth() == depth => inner.bucket_hash(bucket),
             _ => None,
@@ -239,16 +238,19 @@ impl Exporter<'_> {
         while open.next < entries.len() {
             let step = entries.step(open.next);
             let spot = entries.spot(open.next);
-            let Ok(stored) = spot.stored() else { unreachable!("a commit is stored") };
+            let stored = spot.content();
 
             let bound = match stored {
-                Stored::Inline(bytes) => Bound::Inline(bytes.to_vec()),
+                Content::Inline(bytes) => Bound::Inline(bytes.to_vec()),
                 _ if self.is_kept(open, step, stored)? => Bound::Kept,
-                Stored::Value(link) => Bound::Value(self.value(spot, link.hash)?),
-                Stored::Dir(link) => match self.written.get(&(false, link.hash)) {
+                Content::ValueAt(link) => Bound::Value(self.value(spot, link.hash)?),
+                Content::DirAt(link) => match self.written.get(&(false, link.hash)) {
                     Some(number) => Bound::Dir(*number),
                     None => return self.below(open, step, spot),
                 },
+                Content::Value(_) | Content::Dir(_) | Content::Blinded { .. } => {
+                    unreachable!("a commit is stored")
+                }
             };
 
             open.entries.push((step.into(), bound));
@@ -259,7 +261,7 @@ impl Exporter<'_> {
         Ok(None)
     }
 
-    fn is_kept(&self, open: &OpenNode, step: &[u8], stored: Stored<'_>) -> Result<bool> {
+    fn is_kept(&self, open: &OpenNode, step: &[u8], stored: Content<'_>) -> Result<bool> {
         open.dir.as_ref().map_or(Ok(false), |dir| dir.keeps(self.env, step, stored))
     }
 
@@ -293,7 +295,7 @@ impl Exporter<'_> {
                 if base.and_then(|base| base.bucket_hash(inner.depth(), bucket)) == Some(hash) {
                     open.mask |= 1 << bucket;
                     open.kept |= 1 << bucket;
-                } else if let Some(number) = self.written.get(&(false, *hash)) {
+                } else if let Some(number) = self.written.get(&(false, hash)) {
                     open.mask |= 1 << bucket;
                     open.below.push(*number);
                 } else if let Some(node) = inner.fetch(self.env, bucket)? {

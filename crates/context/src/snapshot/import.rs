@@ -21,9 +21,7 @@ use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
 use crate::base::path::HEIGHT_MAX;
-use crate::object::record::{
-    EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Stored, VALUE, inner_body,
-};
+use crate::object::record::{INLINE_BYTES_MAX, Inner, Stored, VALUE, put_entries};
 use crate::pack::archive::NEW_SUFFIX;
 use crate::pack::chunk::chunk_number;
 use crate::pack::commit::Commit;
@@ -39,7 +37,7 @@ use crate::store::options::Options;
 use crate::store::reader::StoreReader;
 use crate::store::store::{IMPORTING, Store, check_branch_name, enter, lock, take_lock};
 use crate::tree::encode::Sink;
-use crate::tree::node::{Child, Env, Node, Shape, Spot};
+use crate::tree::node::{Child, Content, Env, Node, Shape, Spot};
 
 /// Bytes of elements that one frame collects.
 const BATCH_BYTES: usize = 1 << 20;
@@ -334,7 +332,7 @@ impl<'a> Importer<'a> {
         let base = self.base_node(base)?;
 
         // Kept children are no higher than the node of the base.
-        let mut height = base.as_ref().map_or(1, |base| base.height);
+        let mut height = base.as_ref().map_or(1, |base| base.height());
 
         // The hash is computed from the references, whose hashes were checked before.
         let mut preimage = Preimages::new(env.rules);
@@ -349,7 +347,7 @@ impl<'a> Importer<'a> {
         for (step, bound) in entries {
             let (target, hash, below) = self.target(base.as_deref(), &step, bound)?;
             let is_value = target.is_value();
-            preimage.entry(leaf, &step, is_value, Some(&hash));
+            preimage.entry(leaf, &step, is_value, &hash);
             height = height.max(below + 1);
             bytes += step.len() + 80;
             targets.push((step, target));
@@ -428,7 +426,7 @@ impl<'a> Importer<'a> {
                 let node = kept_bucket(env, base.as_deref(), depth, bucket)?;
                 let kind = ElementKind::of_node(env, &node)?;
                 buckets.add(bucket, &kind)?;
-                height = height.max(node.height);
+                height = height.max(node.height());
                 let link = node.link().ok_or(Corrupt::rule("a base is stored", 1, 0))?;
                 preimage.bucket(bucket, &link.hash);
                 Reference::Stored { is_value: false, link }
@@ -470,8 +468,8 @@ impl<'a> Importer<'a> {
             BasePosition::Step(parent, step) => {
                 let is_dir = self.imported[parent].kind.is_dir(&env.rules);
                 match self.base_node(Some(parent).filter(|_| is_dir))? {
-                    Some(node) => match node.locate(env, &step)?.map(Spot::stored) {
-                        Some(Ok(Stored::Dir(link))) => Some(link),
+                    Some(node) => match node.locate(env, &step)?.map(Spot::content) {
+                        Some(Content::DirAt(link)) => Some(link),
                         _ => None,
                     },
                     None => None,
@@ -497,7 +495,7 @@ impl<'a> Importer<'a> {
         let object = ImportedElement {
             extent: Some(link.extent),
             is_base: true,
-            ..ImportedElement::new(*hash, ElementKind::of_node(env, &node)?, node.height)
+            ..ImportedElement::new(*hash, ElementKind::of_node(env, &node)?, node.height())
         };
 
         self.imported.push(object);
@@ -596,13 +594,12 @@ impl<'a> Importer<'a> {
                 body.extend_from_slice(bytes);
             }),
             Ready::Entries { leaf, entries } => {
-                let mut out =
-                    EntriesWriter::new(*leaf, sink.next(), None, EntriesBuffers::default());
-                for (step, target) in entries {
-                    out.put(step, self.stored(target));
-                }
-                out.end();
-                sink.put(&mut |body| out.body(height, body))
+                let at = sink.next();
+                sink.put(&mut |body| {
+                    let entries = entries.iter();
+                    let entries = entries.map(|(step, target)| (&**step, self.stored(target)));
+                    put_entries(at, (*leaf, height), entries, body);
+                })
             }
             Ready::Inner { depth, count, mask, targets } => {
                 let at = sink.next();
@@ -611,15 +608,15 @@ impl<'a> Importer<'a> {
                     Reference::Stored { link, .. } => *link,
                     Reference::Inline(_) => unreachable!("inodes refer to inodes"),
                 });
-                let inner = Inner {
-                    depth: *depth,
-                    count: *count,
-                    mask: *mask,
-                    links: links.collect(),
-                    full: Extent { at, bytes: 0 },
-                    changed: 0,
-                };
-                sink.put(&mut |body| inner_body(at, height, &inner, body))
+                let mut inner = Inner::new(*depth, *count);
+                let buckets = (0..32).filter(|bucket| mask >> bucket & 1 == 1);
+                for (bucket, link) in buckets.zip(links) {
+                    inner.insert(bucket, None);
+                    inner.settle(bucket, &link);
+                }
+                sink.put(&mut |body| {
+                    inner.put(at, height, &mut std::iter::empty(), body);
+                })
             }
         }
     }
@@ -697,13 +694,13 @@ impl Reference {
 /// of the base is known.
 fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Reference, Hash, u16)> {
     let found = match base {
-        Some(base) => base.locate(env, step)?.map(Spot::stored),
+        Some(base) => base.locate(env, step)?.map(Spot::content),
         None => None,
     };
 
     let (is_value, link) = match found {
-        Some(Ok(Stored::Value(link))) => (true, link),
-        Some(Ok(Stored::Dir(link))) => (false, link),
+        Some(Content::ValueAt(link)) => (true, link),
+        Some(Content::DirAt(link)) => (false, link),
         _ => return refuse("what is kept is in the base", 1, 0),
     };
     Ok((Reference::Stored { is_value, link }, link.hash, 0))

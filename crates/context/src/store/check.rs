@@ -21,7 +21,7 @@ use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::step_text;
-use crate::object::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
+use crate::object::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, VALUE};
 use crate::pack::archive::check_marker;
 use crate::pack::chunk::{Chunk, FIRST_UNIT, Run, chunk_number, chunk_path};
 use crate::pack::control::Control;
@@ -33,7 +33,7 @@ use crate::store::inner::{StoreInner, View, recover};
 use crate::store::reindex::is_current;
 use crate::store::store::{enter, read_control};
 use crate::tree::digest;
-use crate::tree::node::{Node, Shape, Source};
+use crate::tree::node::{Content, Node, Shape, Source};
 
 /// Upper bound of listed problems; further ones are only counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -586,14 +586,14 @@ impl Checker<'_> {
                 for item in 0..entries.len() {
                     let path =
                         || Arc::from(format!("{}/{}", task.path, step_text(entries.step(item))));
-                    match entries.spot(item).stored() {
-                        Ok(Stored::Value(link)) => {
+                    match entries.spot(item).content() {
+                        Content::ValueAt(link) => {
                             tasks.push(Task { link, is_value: true, depth: None, path: path() });
                         }
-                        Ok(Stored::Dir(link)) => {
+                        Content::DirAt(link) => {
                             tasks.push(Task { link, is_value: false, depth: None, path: path() });
                         }
-                        Ok(Stored::Inline(_)) | Err(_) => {}
+                        _ => {}
                     }
                 }
             }
@@ -602,7 +602,7 @@ impl Checker<'_> {
                 for bucket in 0..BRANCHING_MAX as usize {
                     if let Some(link) = inner.stored_link(bucket) {
                         let path = Arc::clone(&task.path);
-                        tasks.push(Task { link: *link, is_value: false, depth, path });
+                        tasks.push(Task { link, is_value: false, depth, path });
                     }
                 }
             }

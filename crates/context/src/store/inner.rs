@@ -14,7 +14,6 @@ use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::object::pins::{Pinned, Pins};
-use crate::object::record::Stored;
 use crate::pack::archive::volume_dir;
 use crate::pack::chunk::FIRST_UNIT;
 use crate::pack::commit::{Branches, Commit, CommitRecord, CommitTable, STATE, apply_branches};
@@ -25,7 +24,7 @@ use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::watch::{HeadChange, Watches};
-use crate::tree::node::{Child, Env, Node, Shape, Source};
+use crate::tree::node::{Child, Content, Env, Node, Shape, Source};
 use crate::tree::tree::{Tree, empty_dir};
 
 /// View: the state of a store beside its pack.
@@ -488,13 +487,13 @@ impl StoreInner {
             match node.shape() {
                 Shape::Inner(inner) => {
                     let buckets = 0..BRANCHING_MAX as usize;
-                    stack.extend(buckets.filter_map(|bucket| inner.stored_link(bucket).copied()));
+                    stack.extend(buckets.filter_map(|bucket| inner.stored_link(bucket)));
                 }
                 Shape::Entries(entries) => {
                     for item in 0..entries.len() {
-                        match entries.spot(item).stored() {
-                            Ok(Stored::Dir(link)) => stack.push(link),
-                            Ok(Stored::Value(link)) if seen.mark(link.extent.at) => {
+                        match entries.spot(item).content() {
+                            Content::DirAt(link) => stack.push(link),
+                            Content::ValueAt(link) if seen.mark(link.extent.at) => {
                                 visit(Object::Value, &link)?;
                             }
                             _ => {}

@@ -972,7 +972,7 @@ impl Store {
 
         // Outside the writer's lock: other commits append while this one waits for the fsync.
         if self.options.durability <= Durability::Buffered {
-            self.keep(written);
+            written.keep();
         } else {
             self.sync_and_keep(end, written)?;
         }
@@ -990,7 +990,7 @@ impl Store {
         if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
             thread::scope(|scope| {
                 let sync = thread::Builder::new().spawn_scoped(scope, || self.sync_to(end));
-                self.keep(written);
+                written.keep();
                 match sync {
                     Ok(sync) => sync.join().unwrap_or_else(|panic| resume_unwind(panic)),
                     // The system refused the thread.
@@ -998,7 +998,7 @@ impl Store {
                 }
             })?;
         } else {
-            self.keep(written);
+            written.keep();
             self.sync_to(end)?;
         }
 
@@ -1011,17 +1011,6 @@ impl Store {
     pub(crate) fn hold(&self, hash: Hash) -> HeldCommit<'_> {
         *lock(&self.held).counts.entry(hash).or_default() += 1;
         HeldCommit { store: self, hash }
-    }
-
-    /// Stores the extents of records in the nodes of a tree, and the records in the cache.
-    fn keep(&self, written: Written<'_>) {
-        written.keep(|before, extent, record| {
-            // The cache holds one version of a node: few calls ask for the old one.
-            if let Some(before) = before {
-                self.inner.pack.uncache(before.at);
-            }
-            self.inner.pack.cache_record(extent.at, record);
-        });
     }
 
     /// Returns the tree if it belongs to this store; a copy of a tree without a store.
@@ -1083,12 +1072,12 @@ impl Store {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let written = self.write(&mut writer, tree, None)?;
-        self.keep(written);
+        written.keep();
         Ok(())
     }
 
     /// Appends a frame with the changes of a tree, with its commit if there is one, and with the
-    /// branch that is set to the commit. The caller must [keep](Self::keep) the result.
+    /// branch that is set to the commit. The caller must [keep](Written::keep) the result.
     fn write<'a>(
         &self,
         writer: &mut Writer,
@@ -1104,7 +1093,7 @@ impl Store {
         let mut written = Written::default();
         let (root, extent) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
-            other => match written.child(&self.inner.env, other, sink)? {
+            other => match written.root(&self.inner.env, other, sink)? {
                 Some((link, _)) => Ok(Some(link)),
                 None => Err(Error::NotADirectory),
             },

@@ -10,9 +10,7 @@ use crate::base::error::Result;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::tree::digest::spot_hash;
-use crate::tree::node::{
-    Binding, Body, Child, EntriesNode, Env, InnerNode, Known, Node, Shape, Slot, Spot, Value,
-};
+use crate::tree::node::{Binding, Child, Content, Env, Known, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
 /// Treatment of blinded parts, of which only the hash is known. Blinded parts are kept only in
@@ -105,7 +103,7 @@ impl Copier<'_> {
     }
 
     fn spot(&self, spot: Spot<'_>) -> Result<Copied> {
-        if let (Blinded::Keep, Spot::Own(Child::Blinded { .. })) = (self.blinded, spot) {
+        if let (Blinded::Keep, Content::Blinded { .. }) = (self.blinded, spot.content()) {
             return Ok(Copied::Whole(spot.to_child()));
         }
         if let Some(node) = dir(self.env, spot)? {
@@ -137,7 +135,7 @@ impl Copier<'_> {
                     if let (Blinded::Keep, Known::Blinded(hash)) =
                         (self.blinded, inner.known(bucket))
                     {
-                        slots.push((bucket, Slot::Blinded(Box::new(*hash))));
+                        slots.push((bucket, Slot::Blinded(Box::new(hash))));
                     } else if let Some(below) = inner.fetch(self.env, bucket)? {
                         return Ok(Some(below));
                     }
@@ -150,23 +148,23 @@ impl Copier<'_> {
 
     fn end(&mut self, copied: Copying) -> Arc<Node> {
         let Copying { node, bindings, slots, .. } = copied;
-        let body = match node.shape() {
+        let key = self.key(&node);
+        let mut copy = match node.shape() {
             Shape::Entries(entries) => {
                 debug_assert_eq!(bindings.len(), entries.len(), "each entry was copied once");
-                Body::Entries(EntriesNode::new(entries.is_leaf(), bindings))
+                Node::of_bindings(entries.is_leaf(), bindings, node.height())
             }
             Shape::Inner(inner) => {
                 debug_assert!(
                     slots.windows(2).all(|pair| pair[0].0 < pair[1].0),
                     "buckets were copied in their order"
                 );
-                Body::Inner(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
+                let slots = slots.into_iter();
+                Node::of_slots((inner.depth(), inner.count()), slots, node.height())
             }
         };
 
         // The copy keeps the hash, so that it is not hashed again.
-        let key = self.key(&node);
-        let mut copy = Node::new(body, node.height);
         copy.hash = OnceLock::from(key.0);
         let copy = Arc::new(copy);
         self.nodes.insert(key, Arc::clone(&copy));

@@ -10,10 +10,10 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
-use crate::base::hashing::{BRANCHING_MAX, Preimages};
+use crate::base::hashing::Preimages;
 use crate::base::stats::PreimageSizes;
-use crate::object::record::{Hashable, Stored};
-use crate::tree::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
+use crate::object::record::{Inner, RecordBody, Stored};
+use crate::tree::node::{Content, Env, Member, Node, Shape, Spot, Value};
 
 /// Bytes of preimages from which on a level is divided among threads: below, a thread costs more
 /// than it saves.
@@ -147,7 +147,7 @@ impl Hasher {
     fn share(&self, env: &Env, jobs: &[Job<'_>]) -> Hashed {
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffers = spare().pop().unwrap_or_else(|| Buffers::new(env));
-        let hashed = hash_jobs(env, jobs, &mut buffers);
+        let hashed = hash_jobs(jobs, &mut buffers);
 
         // A level of one huge directory leaves no huge buffer behind.
         if buffers.nodes.capacity() <= SPARE_BYTES_MAX {
@@ -177,7 +177,6 @@ impl<'a> HashLevels<'a> {
         let mut way = vec![Adding { node: root, is_shared: false, next: 0, level: 0 }];
         while let Some(adding) = way.last_mut() {
             match adding.next_below() {
-                Some(Below::Hashed) => {}
                 Some(Below::Value(value)) => {
                     adding.level = adding.level.max(1);
                     self.push(0, Job::Value(value));
@@ -219,38 +218,49 @@ struct Adding<'a> {
     node: &'a Node,
     /// Whether the node may be met again.
     is_shared: bool,
-    /// Number of the next child, among the children that differ from the record.
+    /// Number of the next entry, or the next bucket.
     next: usize,
     /// Lower bound of the distance from the leaves.
     level: usize,
 }
 
 enum Below<'a> {
-    Hashed,
     Value(&'a Value),
     Node(&'a Arc<Node>),
 }
 
 impl<'a> Adding<'a> {
+    /// Returns the next child without a hash.
     fn next_below(&mut self) -> Option<Below<'a>> {
-        let number = self.next;
-        self.next += 1;
-        let node = match &self.node.body {
-            Body::Stored(_) => unreachable!("what is stored has a hash"),
-            Body::Entries(entries) => match entries.own_child(number)? {
-                Child::Dir(node) => node,
-                Child::Value(value) if value.hash.get().is_none() => {
+        loop {
+            let node = self.node;
+            let number = match &node.record().body {
+                RecordBody::Entries(entries) => {
+                    let stale = |item: &usize| entries.is_stale(*item) && !entries.is_inline(*item);
+                    let item = (self.next..entries.len()).find(stale)?;
+                    self.next = item + 1;
+                    item
+                }
+                RecordBody::Inner(inner) => {
+                    let rest = inner.stale().checked_shr(self.next as u32).unwrap_or(0);
+                    if rest == 0 {
+                        return None;
+                    }
+                    let bucket = self.next + rest.trailing_zeros() as usize;
+                    self.next = bucket + 1;
+                    inner.rank(bucket)?
+                }
+            };
+            match node.member(number) {
+                Some(Member::Node(node)) if node.hash.get().is_none() => {
+                    return Some(Below::Node(node));
+                }
+                Some(Member::Value(value)) if value.hash.get().is_none() => {
                     return Some(Below::Value(value));
                 }
-                _ => return Some(Below::Hashed),
-            },
-            Body::Inner(inner) => match inner.own().get(number)? {
-                Slot::Node(node) => node,
-                Slot::Blinded(_) => return Some(Below::Hashed),
-            },
-        };
-
-        Some(if node.hash.get().is_some() { Below::Hashed } else { Below::Node(node) })
+                _ => {}
+            }
+        }
     }
 }
 
@@ -258,14 +268,14 @@ impl<'a> Adding<'a> {
 fn preimage_bytes(job: &Job<'_>) -> usize {
     match job {
         Job::Value(value) => value.bytes.len() + 8,
-        Job::Node(node) => match node.shape() {
-            Shape::Entries(entries) => entries.len() * 64,
-            Shape::Inner(_) => BRANCHING_MAX as usize * 34,
+        Job::Node(node) => match &node.record().body {
+            RecordBody::Entries(entries) => entries.list().len(),
+            RecordBody::Inner(inner) => inner.list().len(),
         },
     }
 }
 
-fn hash_jobs(env: &Env, jobs: &[Job<'_>], buffers: &mut Buffers) -> Hashed {
+fn hash_jobs(jobs: &[Job<'_>], buffers: &mut Buffers) -> Hashed {
     let mut hashed = Hashed::default();
 
     // Batches bound the memory of preimages, and still fill the lanes of the processor.
@@ -279,7 +289,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>], buffers: &mut Buffers) -> Hashed {
         });
         let (batch, after) = rest.split_at(batch.count());
         debug_assert!(!batch.is_empty(), "each batch goes on");
-        hash_batch(env, batch, buffers, &mut hashed);
+        hash_batch(batch, buffers, &mut hashed);
         rest = after;
     }
 
@@ -288,23 +298,31 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>], buffers: &mut Buffers) -> Hashed {
 
 /// Hashes a batch: first the values stored in its nodes, whose hashes go into the preimages of the
 /// nodes.
-fn hash_batch(
-    env: &Env,
-    batch: &[Job<'_>],
-    buffers: &mut Buffers,
-    hashed: &mut Hashed,
-) {
+fn hash_batch(batch: &[Job<'_>], buffers: &mut Buffers, hashed: &mut Hashed) {
     let Buffers { nodes: preimages, inline } = buffers;
     for job in batch {
         match job {
             Job::Value(value) => preimages.value(&value.bytes),
-            Job::Node(node) => preimage(env, node, inline, preimages),
+            Job::Node(node) => preimage(node, inline, preimages),
         }
     }
 
-    // Inline values have no hash of their own: their hashes go into the preimages only.
+    // The next change of the node keeps the hashes of its values.
     hashed.again += inline.lengths().count() as u64;
-    preimages.fill_in(&inline.finish());
+    let inline = inline.finish();
+    preimages.fill_in(&inline);
+    let mut rest = inline.as_slice();
+    for job in batch {
+        if let Job::Node(node) = job
+            && let Shape::Entries(entries) = node.shape()
+        {
+            let entries = entries.entries();
+            let own = entries.stale().filter(|item| entries.is_inline(*item)).count();
+            let (own, others) = rest.split_at(own);
+            node.keep_inline_hashes(own);
+            rest = others;
+        }
+    }
     preimages.lengths().for_each(|length| hashed.add(length));
 
     // `get_or_init`: another thread may have hashed a shared node meanwhile, to the same hash.
@@ -324,42 +342,39 @@ pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     let mut unknown = node.clone();
     unknown.hash = OnceLock::new();
     let mut hashed = Hashed::default();
-    hash_batch(env, &[Job::Node(&unknown)], &mut Buffers::new(env), &mut hashed);
+    hash_batch(&[Job::Node(&unknown)], &mut Buffers::new(env), &mut hashed);
     *unknown.hash.get().expect("it was hashed")
 }
 
-/// Appends the preimage of a node whose children have hashes. Values stored in the node are
-/// appended to `inline`, and their hashes are filled in later.
-fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages) {
-    match node.shape() {
-        Shape::Inner(inner) => {
-            let filled = (0..BRANCHING_MAX as usize)
-                .filter_map(|bucket| inner.bucket_hash(bucket).map(|hash| (bucket, hash)));
-            out.inner(inner.depth(), node.count(), filled.clone().count() as u32);
-            filled.for_each(|(bucket, hash)| out.bucket(bucket, hash));
-        }
-        Shape::Entries(entries) => {
-            let count = entries.len();
-            if entries.is_leaf() {
-                out.leaf(count as u64);
-            } else {
-                out.flat(count as u64);
+/// Appends the preimage of a node whose children have hashes. Values stored in the node that have no
+/// hash are appended to `inline`, and their hashes are filled in later.
+fn preimage(node: &Node, inline: &mut Preimages, out: &mut Preimages) {
+    let near = |number: usize| node.member(number).and_then(Member::hash).expect(HASHED);
+    match &node.record().body {
+        RecordBody::Inner(inner) => {
+            out.inner(inner.depth, inner.count, inner.len() as u32);
+            let start = out.list(inner.list());
+            for bucket in inner.buckets().filter(|bucket| inner.stale() >> bucket & 1 == 1) {
+                let rank = inner.rank(bucket).expect("the bucket is there");
+                out.replace(start + Inner::hash_at(rank), near(rank));
             }
-            for item in 0..count {
-                let spot = entries.spot(item);
-                let hash = match spot {
-                    Spot::Stored { entries, ordinal, .. } => {
-                        match entries.hashable(ordinal as usize) {
-                            Hashable::Inline(bytes) => {
-                                inline.value(bytes);
-                                None
-                            }
-                            Hashable::Hash(hash) => Some(hash),
-                        }
+        }
+        RecordBody::Entries(entries) => {
+            if entries.leaf {
+                out.leaf(entries.len() as u64);
+            } else {
+                out.flat(entries.len() as u64);
+            }
+            let start = out.list(entries.list());
+            for item in entries.stale() {
+                let at = start + entries.hash_at(item);
+                match entries.stored(item) {
+                    Stored::Inline(bytes) => {
+                        inline.value(bytes);
+                        out.blank(at);
                     }
-                    Spot::Own(_) => Some(spot_hash(env, spot)),
-                };
-                out.entry(entries.is_leaf(), entries.step(item), spot.is_value(), hash.as_ref());
+                    _ => out.replace(at, near(item)),
+                }
             }
         }
     }
@@ -369,16 +384,12 @@ const HASHED: &str = "the levels below are hashed first";
 
 /// Hash of a child; a directory or value in memory must have its hash already.
 pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
-    match spot.stored() {
-        Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
-        Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
-        Err(Child::Value(value)) => {
-            // A value taken out of a record has no hash yet.
-            *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
-        }
-        Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),
-        Err(Child::ValueAt(link)) => link.hash,
-        Err(Child::DirAt(far)) => far.0.hash,
-        Err(Child::Blinded { hash, .. }) => **hash,
+    match spot.content() {
+        Content::Inline(bytes) => env.rules.value_hash(bytes),
+        Content::ValueAt(link) | Content::DirAt(link) => link.hash,
+        // A value taken out of a directory has no hash yet.
+        Content::Value(value) => *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes)),
+        Content::Dir(node) => *node.hash.get().expect(HASHED),
+        Content::Blinded { hash, .. } => hash,
     }
 }

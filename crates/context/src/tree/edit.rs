@@ -14,7 +14,8 @@
 use std::sync::{Arc, LazyLock};
 
 use crate::base::error::{Error, Result};
-use crate::tree::node::{Binding, Body, Child, Env, InnerNode, Node, Shape, Slot, Spot};
+use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot};
+use crate::tree::walk::dir;
 
 /// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all nodes
 /// on the way are loaded.
@@ -44,8 +45,6 @@ static TAKEN: LazyLock<Arc<Node>> = LazyLock::new(|| Arc::new(Node::empty(false)
 /// change went to.
 struct Open<'p> {
     node: Arc<Node>,
-    /// Invariant: no child was taken out of a node that was stored.
-    was_stored: bool,
     /// Whether the directory was flat; set in the first node of a directory.
     was_flat: Option<bool>,
     depth: u8,
@@ -58,15 +57,17 @@ enum Way<'p> {
     End,
     Bucket {
         bucket: usize,
+        /// Rank of the bucket, if it is not empty.
+        rank: Option<usize>,
         /// Entries of the bucket before the change.
         before: u64,
-        is_taken: bool,
     },
     Item {
         step: &'p [u8],
         /// Position of the step, or its insertion point.
         item: std::result::Result<usize, usize>,
-        is_taken: bool,
+        /// Whether a directory is bound there.
+        is_dir: bool,
     },
 }
 
@@ -145,7 +146,7 @@ fn descend<'p>(
 
         let mut open = Open::new(node, depth);
         match open.go_down(env, path[at], is_last, &mut new) {
-            Err(error) => return Err((open.closed(), error)),
+            Err(error) => return Err((open.node, error)),
             Ok(Next::Made(height)) => {
                 opened.push(open);
                 return Ok(height);
@@ -201,7 +202,7 @@ fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
     let mut below = node;
     while let Some(mut open) = opened.pop() {
         open.put_back(below);
-        below = open.closed();
+        below = open.node;
     }
     below
 }
@@ -209,11 +210,7 @@ fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
 impl<'p> Open<'p> {
     fn new(node: Arc<Node>, depth: u8) -> Self {
         let was_flat = (depth == 0).then(|| node.is_flat());
-        // A stored node never changes: a changed node takes its place.
-        let opened = node.opened();
-        let was_stored = opened.is_some();
-        let node = opened.map_or(node, Arc::new);
-        Self { node, was_stored, was_flat, depth, way: Way::End }
+        Self { node, was_flat, depth, way: Way::End }
     }
 
     /// Goes to the child of `step`, or makes the change if the step is the last one.
@@ -224,80 +221,85 @@ impl<'p> Open<'p> {
         is_last: bool,
         new: &mut Option<Child>,
     ) -> Result<Next> {
-        let entries = match &mut Arc::make_mut(&mut self.node).body {
-            Body::Stored(_) => unreachable!("it was opened"),
-            Body::Entries(entries) => entries,
-            Body::Inner(inner) => {
+        let entries = match self.node.shape() {
+            Shape::Entries(entries) => entries.entries(),
+            Shape::Inner(inner) => {
                 let bucket = env.rules.bucket(self.depth, step);
-                let (below, is_taken) = take_bucket(env, inner, bucket)?;
-                self.way = Way::Bucket { bucket, before: below.count(), is_taken };
+                let rank = inner.inner().rank(bucket);
+                let below = self.take(rank, |node| match node.shape() {
+                    Shape::Inner(inner) => inner.fetch(env, bucket),
+                    Shape::Entries(_) => Ok(None),
+                })?;
+                let below = below.unwrap_or_else(|| Arc::new(Node::empty(true)));
+                self.way = Way::Bucket { bucket, rank, before: below.count() };
                 return Ok(Next::Below(below));
             }
         };
 
-        let item = entries.position(step);
+        let item = entries.find(step).map_or_else(|| entries.position(step), Ok);
         let removes = new.is_none();
         match (item, new.take_if(|_| is_last)) {
             (Ok(item), Some(child)) => {
-                let height = child.height() + 1;
-                entries.set(item, child);
-                return Ok(Next::Made(height));
+                Arc::make_mut(&mut self.node).set_item(item, &child);
+                return Ok(Next::Made(child.height() + 1));
             }
             (Err(position), Some(child)) => {
-                let height = child.height() + 1;
-                entries.insert(position, step, child);
-                return Ok(Next::Made(height));
+                Arc::make_mut(&mut self.node).insert_item(position, step, &child);
+                return Ok(Next::Made(child.height() + 1));
             }
             (Ok(item), None) if is_last => {
-                entries.remove(item);
+                Arc::make_mut(&mut self.node).remove_item(item);
                 return Ok(Next::Made(1));
             }
             (Err(_), None) if removes => return Ok(Next::Made(1)),
             (_, None) => {}
         }
 
-        let (below, is_taken) = match item {
-            Err(_) => (Arc::new(Node::empty(false)), false),
-            Ok(item) => match entries.child_mut(item) {
-                Some(child) => take_dir(env, child)?,
-                None => {
-                    let dir = entries.spot(item).dir(env)?;
-                    (dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false)
-                }
-            },
-        };
+        let is_dir = item.is_ok_and(|item| !entries.is_value(item));
+        let below = self.take(item.ok().filter(|_| is_dir), |node| match (node.shape(), item) {
+            (Shape::Entries(entries), Ok(item)) => dir(env, entries.spot(item)),
+            _ => Ok(None),
+        })?;
+        self.way = Way::Item { step, item, is_dir };
+        Ok(Next::Below(below.unwrap_or_else(|| Arc::new(Node::empty(false)))))
+    }
 
-        self.way = Way::Item { step, item, is_taken };
-        Ok(Next::Below(below))
+    /// Takes the child of a number out of the node, or loads it. A child that is taken out has no
+    /// other holder, unless another tree has it.
+    fn take(
+        &mut self,
+        number: Option<usize>,
+        load: impl FnOnce(&Node) -> Result<Option<Arc<Node>>>,
+    ) -> Result<Option<Arc<Node>>> {
+        let Some(number) = number else { return Ok(None) };
+        if self.node.member(number).is_some() {
+            return Ok(Arc::make_mut(&mut self.node).take_node(number));
+        }
+        load(&self.node)
     }
 
     /// Puts the changed child back. `height` is the height that a change in this node requires.
     fn put_changed(&mut self, below: Arc<Node>, height: u16) {
         let owned = Arc::make_mut(&mut self.node);
-        let height = match (&mut owned.body, &self.way) {
-            (Body::Inner(inner), Way::Bucket { bucket, before, .. }) => {
-                let after = below.count();
-                let height = below.height;
-                inner.set(*bucket, Slot::Node(below));
-                inner.counted(*bucket, *before, after);
+        let height = match &self.way {
+            Way::Bucket { bucket, before, .. } => {
+                let height = below.height();
+                owned.set_bucket(*bucket, below, *before);
                 height
             }
-            (Body::Entries(entries), Way::Item { step, item, .. }) => {
-                let height = below.height + 1;
+            Way::Item { step, item, .. } => {
+                let height = below.height() + 1;
                 match *item {
-                    Ok(item) => entries.set(item, Child::Dir(below)),
-                    Err(position) => entries.insert(position, step, Child::Dir(below)),
+                    Ok(item) => owned.set_item(item, &Child::Dir(below)),
+                    Err(position) => owned.insert_item(position, step, &Child::Dir(below)),
                 }
                 height
             }
-            _ => height,
+            Way::End => height,
         };
 
-        // Hash and place were those of the unchanged node.
-        owned.hash.take();
-        owned.extent.take();
         // The height is a lower bound, so it only rises.
-        owned.height = owned.height.max(height);
+        owned.raise(height);
     }
 
     /// Gives the changed node the shape of its number of steps.
@@ -307,7 +309,7 @@ impl<'p> Open<'p> {
         // A leaf that outgrew the branching is split; an inode that fell to it becomes a leaf.
         if !node.is_flat() && is_inner == env.rules.is_leaf(self.depth, node.count()) {
             let bindings = gather(env, node)?;
-            *node = Arc::new(inode(env, self.depth, bindings, node.height));
+            *node = Arc::new(inode(env, self.depth, bindings, node.height()));
         }
         match self.was_flat {
             Some(was_flat) => reshape(env, node, was_flat),
@@ -317,35 +319,14 @@ impl<'p> Open<'p> {
 
     /// Puts an unchanged child back.
     fn put_back(&mut self, below: Arc<Node>) {
-        match (&mut Arc::make_mut(&mut self.node).body, &self.way) {
-            (Body::Inner(inner), Way::Bucket { bucket, is_taken: true, .. }) => {
-                inner.set(*bucket, Slot::Node(below));
+        match self.way {
+            Way::Bucket { rank: Some(number), .. }
+            | Way::Item { item: Ok(number), is_dir: true, .. } => {
+                Arc::make_mut(&mut self.node).put_node(number, below);
             }
-            (Body::Entries(entries), Way::Item { item: Ok(item), is_taken: true, .. }) => {
-                entries.set(*item, Child::Dir(below));
-            }
-            _ => {}
+            Way::Bucket { rank: None, .. } | Way::Item { .. } | Way::End => {}
         }
     }
-
-    /// Returns the node as it was before it was opened; no child is missing.
-    fn closed(self) -> Arc<Node> {
-        match self.node.base() {
-            Some(base) if self.was_stored => Arc::clone(base),
-            _ => self.node,
-        }
-    }
-}
-
-/// Returns the inode of a bucket, loaded if needed; an empty one for an empty bucket. Also returns
-/// whether the inode was taken out.
-fn take_bucket(env: &Env, inner: &mut InnerNode, bucket: usize) -> Result<(Arc<Node>, bool)> {
-    if let Some(Slot::Node(node)) = inner.slot_mut(bucket) {
-        debug_assert!(!Arc::ptr_eq(node, &TAKEN), "a child is taken out once");
-        return Ok((std::mem::replace(node, Arc::clone(&TAKEN)), true));
-    }
-    let node = inner.bucket(env, bucket)?;
-    Ok((node.map_or_else(|| Arc::new(Node::empty(true)), Arc::clone), false))
 }
 
 /// Makes a directory flat or an inode, by its number of steps.
@@ -356,9 +337,9 @@ fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
     }
     let bindings = gather(env, dir)?;
     *dir = Arc::new(if wants_flat {
-        Node::of_bindings(false, bindings, dir.height)
+        Node::of_bindings(false, bindings, dir.height())
     } else {
-        inode(env, 0, bindings, dir.height)
+        inode(env, 0, bindings, dir.height())
     });
     Ok(())
 }
@@ -391,5 +372,5 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
     let slots = filled.map(|(bucket, bindings)| {
         (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))
     });
-    Node::new(Body::Inner(InnerNode::new(depth, count, slots)), height)
+    Node::of_slots((depth, count), slots, height)
 }

@@ -8,13 +8,9 @@ use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
-use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::{HEIGHT_MAX, PathText};
-use crate::object::record::{
-    EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE,
-    delta_base, inner_body, is_delta_worth,
-};
-use crate::tree::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Value};
+use crate::object::record::{NOWHERE, RecordBody, VALUE};
+use crate::tree::node::{Child, Content, Env, Form, Member, Node, Place, Shape, Spot, Value};
 
 /// Target of records.
 pub(crate) trait Sink {
@@ -31,30 +27,28 @@ pub(crate) trait Sink {
 /// Written nodes and values, to be [kept](Written::keep) once their frame is in the pack.
 #[derive(Debug, Default)]
 pub(crate) struct Written<'a> {
-    nodes: Vec<(&'a Node, Extent, Option<Arc<Record>>)>,
+    /// Each node with its place, and the height of its record.
+    nodes: Vec<(&'a Node, Place, u16)>,
     values: Vec<(&'a Value, Extent)>,
     /// Written nodes that may occur again in the tree.
     shared: FastMap<*const Node, (Link, u16)>,
     /// Written values that may occur again in the tree.
     shared_values: FastMap<*const Value, Extent>,
-    buffers: EntriesBuffers,
+    /// Lists of links of nodes that were written, to be used again.
+    lists: Vec<Vec<Link>>,
 }
 
 // Pointers are compared, never dereferenced.
 impl<'a> Written<'a> {
-    /// Stores the extents in the nodes; calls `cache` with each new record, its extent, and the
-    /// extent of its predecessor.
+    /// Stores the places in the nodes and values.
     ///
-    /// A node above a blinded part may be lower than its record. Such a node gets no extent, so
+    /// A node above a blinded part may be lower than its record. Such a node gets no place, so
     /// that a later commit looks at it again.
-    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Extent>, Extent, Arc<Record>)) {
-        for (node, extent, record) in self.nodes {
-            // The extent would make later commits trust a height that is too low.
-            if record.as_ref().is_none_or(|record| record.height <= node.height) {
-                node.extent.get_or_init(|| extent);
-            }
-            if let Some(record) = record {
-                cache(node.base().and_then(|base| base.extent.get().copied()), extent, record);
+    pub(crate) fn keep(self) {
+        for (node, place, height) in self.nodes {
+            // The place would make later commits trust a height that is too low.
+            if height <= node.height() {
+                node.store_at(place);
             }
         }
         for (value, extent) in self.values {
@@ -69,7 +63,7 @@ impl<'a> Written<'a> {
         let nodes = self
             .nodes
             .iter()
-            .filter_map(|(node, extent, _)| Some((false, *node.hash.get()?, *extent)));
+            .filter_map(|(node, place, _)| Some((false, *node.hash.get()?, place.extent)));
         let values = self
             .values
             .iter()
@@ -97,13 +91,16 @@ impl<'a> Written<'a> {
 
         // Post-order: a record refers to the records of its children.
         let mut way = Vec::new();
-        let mut writing = Writing::new(node);
+        let mut writing = self.begin(node);
 
         loop {
             if let Some(below) = self.next_below(env, &mut writing, sink)? {
                 match self.known(env, below, sink)? {
                     Some(known) => writing.put(known),
-                    None => way.push(std::mem::replace(&mut writing, Writing::new(below))),
+                    None => {
+                        let below = self.begin(below);
+                        way.push(std::mem::replace(&mut writing, below));
+                    }
                 }
                 continue;
             }
@@ -118,6 +115,12 @@ impl<'a> Written<'a> {
         }
     }
 
+    /// Begins a node, with a list that was used before.
+    fn begin(&mut self, node: &'a Arc<Node>) -> Writing<'a> {
+        let links = self.lists.pop().unwrap_or_default();
+        Writing { node, next: 0, links, height: node.height() }
+    }
+
     /// Returns the link and height of a node that is stored, or was written before.
     fn known(
         &mut self,
@@ -126,7 +129,7 @@ impl<'a> Written<'a> {
         sink: &mut dyn Sink,
     ) -> Result<Option<(Link, u16)>> {
         if let Some(link) = node.link() {
-            return Ok(Some((link, node.height)));
+            return Ok(Some((link, node.height())));
         }
 
         // A node with one owner is met once, so only shared ones are looked up.
@@ -139,12 +142,9 @@ impl<'a> Written<'a> {
         let hash = *node.hash.get().expect(HASHED);
         let Some((extent, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
 
-        // A lower node would hide levels below a blinded part from the height limit.
-        if stored.height <= node.height {
-            self.nodes.push((node, extent, None));
-        }
-
-        let written = (Link { extent, hash }, stored.height);
+        let height = stored.height();
+        self.nodes.push((node, Place { extent, form: Form::Other }, height));
+        let written = (Link { extent, hash }, height);
         if let Some(node) = shared {
             self.shared.insert(node, written);
         }
@@ -160,34 +160,39 @@ impl<'a> Written<'a> {
         writing: &mut Writing<'a>,
         sink: &mut dyn Sink,
     ) -> Result<Option<&'a Arc<Node>>> {
-        match &writing.node.body {
-            Body::Stored(_) => unreachable!("what is stored has a place"),
-            Body::Entries(entries) => {
+        let node = &**writing.node;
+        match node.shape() {
+            Shape::Entries(shape) => {
+                let entries = shape.entries();
                 while writing.next < entries.len() {
-                    let spot = entries.spot(writing.next);
+                    let item = writing.next;
                     writing.next += 1;
-                    match spot {
-                        Spot::Own(Child::Dir(node)) => return Ok(Some(node)),
-                        Spot::Own(child) => {
-                            if let Some(written) = self.child(env, child, sink)? {
-                                writing.put(written);
-                            }
+                    if entries.is_inline(item) || entries.extent(item) != NOWHERE {
+                        continue;
+                    }
+                    match node.member(item) {
+                        Some(Member::Node(node)) => return Ok(Some(node)),
+                        Some(Member::Value(value)) => {
+                            writing.put((self.value(value, sink)?, 0));
                         }
-                        Spot::Stored { .. } => {}
+                        None => writing.put(blinded(env, shape.spot(item), sink)?),
                     }
                 }
             }
-            Body::Inner(inner) => {
-                while writing.next < BRANCHING_MAX as usize {
-                    let bucket = writing.next;
+            Shape::Inner(shape) => {
+                let inner = shape.inner();
+                while writing.next < inner.len() {
+                    let rank = writing.next;
                     writing.next += 1;
-                    match inner.slot(bucket) {
-                        Some(Slot::Node(node)) => return Ok(Some(node)),
-                        Some(Slot::Blinded(hash)) => {
+                    if inner.extent(rank) != NOWHERE {
+                        continue;
+                    }
+                    match node.member(rank) {
+                        Some(Member::Node(node)) => return Ok(Some(node)),
+                        Some(Member::Value(_)) | None => {
                             let path = PathText::default();
-                            return Err(Error::DanglingHash { hash: **hash, path });
+                            return Err(Error::DanglingHash { hash: inner.hash(rank), path });
                         }
-                        None => writing.links.extend(inner.kept_link(bucket)),
                     }
                 }
             }
@@ -198,115 +203,51 @@ impl<'a> Written<'a> {
 
     /// Writes a node whose children are written.
     fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
-        let Writing { node, links, height, .. } = writing;
-        debug_assert!(writing.height >= writing.node.height, "children only add to the height");
+        let Writing { node, mut links, height, .. } = writing;
+        debug_assert!(height >= node.height(), "children only add to the height");
         let hash = *node.hash.get().expect(HASHED);
+        let body = &node.record().body;
+        if matches!(body, RecordBody::Entries(_)) && height > HEIGHT_MAX {
+            return Err(Error::TooDeep { levels: height.into() });
+        }
 
-        let (extent, record) = match &node.body {
-            Body::Stored(_) => unreachable!("what is stored has a place"),
-            Body::Entries(entries) => self.entries(entries, links, height, sink)?,
-            Body::Inner(inner) => inner_written(inner, links, height, sink)?,
-        };
+        let at = sink.next();
+        let mut is_full = false;
+        let extent = sink.put(&mut |out| {
+            let mut links = links.iter().copied();
+            is_full = match body {
+                RecordBody::Entries(entries) => entries.put(at, height, &mut links, out),
+                RecordBody::Inner(inner) => inner.put(at, height, &mut links, out),
+            };
+        })?;
 
-        debug_assert!(extent.at < sink.next(), "a record is appended");
+        debug_assert_eq!(extent.at, at, "references are relative to where the record is");
         debug_assert!(extent.bytes > 0, "a record has a length");
-        self.nodes.push((node, extent, Some(Arc::new(record))));
+        let form = if is_full { Form::Full } else { Form::Delta };
+        self.nodes.push((node, Place { extent, form }, height));
         let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {
             self.shared.insert(Arc::as_ptr(node), written);
         }
 
+        links.clear();
+        self.lists.push(links);
         Ok(written)
     }
 
-    /// `links` are the links of the children that are neither in the record nor stored in the node.
-    fn entries(
-        &mut self,
-        entries: &'a EntriesNode,
-        links: Vec<Link>,
-        height: u16,
-        sink: &mut dyn Sink,
-    ) -> Result<(Extent, Record)> {
-        let count = entries.len();
-        if height > HEIGHT_MAX {
-            return Err(Error::TooDeep { levels: height.into() });
-        }
-        let mut links = links.into_iter();
-
-        // A delta refers to the full record, through the record that the node comes from.
-        let based_on = entries.record();
-
-        let in_full = |item: usize| match &based_on?.body {
-            RecordBody::Entries(base) => base.ordinal_in_full(entries.kept(item)?),
-            RecordBody::Inner(_) => None,
-        };
-
-        let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
-        let base = delta_base(based_on, kept, count);
-
-        // Buffers are reused: a commit encodes thousands of nodes.
-        let buffers = std::mem::take(&mut self.buffers);
-        let at = sink.next();
-        let mut out = EntriesWriter::new(entries.leaf, at, base, buffers);
-
-        for item in 0..count {
-            if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
-                out.keep(ordinal);
-                continue;
-            }
-
-            let stored = match entries.spot(item).stored() {
-                Ok(stored) => stored,
-                Err(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
-                    Stored::Inline(&value.bytes)
-                }
-                Err(child) => {
-                    let link = links.next().expect("one for each child that is elsewhere");
-                    if child.is_value() { Stored::Value(link) } else { Stored::Dir(link) }
-                }
-            };
-
-            out.put(entries.step(item), stored);
-        }
-
-        debug_assert!(links.next().is_none(), "each link belongs to a child");
-
-        out.end();
-        let extent = sink.put(&mut |body| out.body(height, body))?;
-        debug_assert_eq!(extent.at, at, "references are relative to where the record is");
-        let (record, buffers) = out.record(height, extent);
-        self.buffers = buffers;
-
-        Ok((extent, record))
-    }
-
-    /// Returns the link of a child that is not stored in its directory, and its height; 0 if the
-    /// height of the directory accounts for it.
-    pub(crate) fn child(
+    /// Writes the root of a tree; returns its link and its height, 0 for a value.
+    pub(crate) fn root(
         &mut self,
         env: &Env,
-        child: &'a Child,
+        root: &'a Child,
         sink: &mut dyn Sink,
     ) -> Result<Option<(Link, u16)>> {
-        Ok(Some(match child {
-            Child::Value(value) if value.bytes.len() <= INLINE_BYTES_MAX => return Ok(None),
-            Child::Value(value) => (self.value(value, sink)?, 0),
-            Child::ValueAt(link) => (**link, 0),
-            Child::Dir(node) => self.node(env, node, sink)?,
-            Child::DirAt(far) => (far.0, 0),
-            Child::Blinded { hash, is_value } => {
-                let known = if *is_value {
-                    sink.known(true, hash)?.map(|extent| (extent, 0))
-                } else {
-                    let known = known_dir(env, hash, sink)?;
-                    let whole = known.filter(|known| known.1.check_shape(&env.rules, 0).is_ok());
-                    whole.map(|(extent, node)| (extent, node.height))
-                };
-                let dangling = || Error::DanglingHash { hash: **hash, path: PathText::default() };
-                let (extent, height) = known.ok_or_else(dangling)?;
-                (Link { extent, hash: **hash }, height)
-            }
-        }))
+        Ok(match root {
+            Child::Value(_) | Child::ValueAt(_) => None,
+            Child::Dir(node) => Some(self.node(env, node, sink)?),
+            Child::DirAt(far) => Some((far.0, 0)),
+            Child::Blinded { .. } => Some(blinded(env, Spot::Own(root), sink)?),
+        })
     }
 
     fn value(&mut self, value: &'a Arc<Value>, sink: &mut dyn Sink) -> Result<Link> {
@@ -338,75 +279,43 @@ impl<'a> Written<'a> {
 
 const HASHED: &str = "hashed before it is written";
 
+/// Returns the link and the height of a blinded child that the sink knows.
+fn blinded(env: &Env, spot: Spot<'_>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
+    let Content::Blinded { is_value, hash } = spot.content() else {
+        unreachable!("what is in memory is written")
+    };
+    let known = if is_value {
+        sink.known(true, &hash)?.map(|extent| (extent, 0))
+    } else {
+        let known = known_dir(env, &hash, sink)?;
+        let whole = known.filter(|known| known.1.check_shape(&env.rules, 0).is_ok());
+        whole.map(|(extent, node)| (extent, node.height()))
+    };
+    let dangling = || Error::DanglingHash { hash, path: PathText::default() };
+    let (extent, height) = known.ok_or_else(dangling)?;
+    Ok((Link { extent, hash }, height))
+}
+
 /// Node that is being written, after the nodes below it.
 struct Writing<'a> {
     node: &'a Arc<Node>,
-    /// The next item, or bucket.
+    /// The next item, or the rank of the next bucket.
     next: usize,
-    /// Links of written children; of an inode, of all its buckets that are not empty.
+    /// Links of the children that were not stored.
     links: Vec<Link>,
     height: u16,
 }
 
-impl<'a> Writing<'a> {
-    fn new(node: &'a Arc<Node>) -> Self {
-        Self { node, next: 0, links: Vec::new(), height: node.height }
-    }
-
+impl Writing<'_> {
     /// Takes the link and the height of a written child.
     fn put(&mut self, (link, below): (Link, u16)) {
-        let below = match &self.node.body {
-            Body::Inner(_) => below,
-            Body::Stored(_) | Body::Entries(_) => below + 1,
+        let below = match self.node.shape() {
+            Shape::Inner(_) => below,
+            Shape::Entries(_) => below + 1,
         };
         self.links.push(link);
         self.height = self.height.max(below);
     }
-}
-
-/// Writes an inode with buckets, given the links of its buckets.
-fn inner_written(
-    inner: &InnerNode,
-    links: Vec<Link>,
-    height: u16,
-    sink: &mut dyn Sink,
-) -> Result<(Extent, Record)> {
-    let mask = inner.mask();
-    assert_eq!(links.len(), mask.count_ones() as usize, "each bucket that is not empty has a link");
-    let buckets = (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1);
-    let mut changed = 0;
-
-    for (bucket, link) in buckets.zip(&links) {
-        if inner.record().is_none_or(|base| base.link(bucket) != Some(link)) {
-            changed |= 1 << bucket;
-        }
-    }
-
-    let at = sink.next();
-    let mut written = Inner {
-        depth: inner.depth,
-        count: inner.count,
-        mask,
-        links: links.into(),
-        full: Extent { at, bytes: 0 },
-        changed: 0,
-    };
-
-    // The base may itself be a delta: changes count against its full record.
-    if let Some(base) = inner.record() {
-        let changed = (changed | base.changed) & mask;
-        if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {
-            (written.full, written.changed) = (base.full, changed);
-        }
-    }
-
-    let extent = sink.put(&mut |body| inner_body(at, height, &written, body))?;
-    debug_assert_eq!(extent.at, at, "references are relative to where the record is");
-    if written.changed == 0 {
-        written.full = extent;
-    }
-    debug_assert!(written.full.at <= extent.at, "a delta is based on an earlier record");
-    Ok((extent, Record { height, body: RecordBody::Inner(written) }))
 }
 
 /// Returns the extent and the node of a directory or inode that the sink knows. An unreadable one

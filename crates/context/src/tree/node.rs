@@ -1,21 +1,28 @@
-//! Nodes of a tree in memory: directories whose children are loaded on demand. A node that no other
-//! tree holds is changed in place.
+//! Nodes of a tree in memory: directories whose children are loaded on demand, and which are changed
+//! in place where no other tree holds them.
 //!
 //! A directory is one [`Node`] with entries (flat, or the only leaf of its inode), or a tree of
-//! inodes: inner nodes over leaves. A loaded node ([`StoredNode`]) is its [`Record`], shared with
-//! the cache, and the loaded children; it never changes. A changed node ([`EntriesNode`],
-//! [`InnerNode`]) is a stored node and the differences. So neither reading nor changing a node
-//! copies its steps or its links.
+//! inodes: inner nodes over leaves. A node is its [`Record`] and those of its children that are in
+//! memory. A commit leaves the nodes in place: it gives each a hash and a place, and the next change
+//! of a node [settles](Node::settle) what the commit found out about its children. So a tree that is
+//! committed block after block neither reads nor copies a node twice.
 //!
 //! Invariants:
 //! - The shape is a function of the set of steps alone (see [`hashing`](crate::base::hashing)).
-//! - A node with an extent has the hash and the children that are stored there.
+//! - A node with a place has the hash and the children that are stored there.
+//! - A child that is not in memory is stored, or blinded: only its hash is known.
 //! - A child that is a directory is never empty.
-//! - The base of a changed node is stored, and of its kind.
+//!
+//! Rejected: nodes of one arena by number (every call of every thread would take the lock of the
+//! arena); changed nodes as a stored node and differences (an allocation, and a search in two places,
+//! for each node that a block changes).
 
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use terrane_io::cache::Key;
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
@@ -23,7 +30,7 @@ use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::base::path::PathText;
-use crate::object::record::{Entries, Inner, Record, RecordBody, Stored};
+use crate::object::record::{Entries, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored};
 
 /// Source of records.
 pub(crate) trait Source: Send + Sync + Debug {
@@ -100,111 +107,67 @@ impl Env {
 /// Directory, or inode of a directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    pub(crate) body: Body,
-    /// Lower bound of the levels of directories from here down, this one included. Levels below a
-    /// blinded part count once the part is written.
-    pub(crate) height: u16,
-    pub(crate) hash: OnceLock<Hash>,
-    pub(crate) extent: OnceLock<Extent>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Body {
-    Stored(StoredNode),
-    Entries(EntriesNode),
-    Inner(InnerNode),
-}
-
-/// Stored node and its loaded children, by their ordinals: of an entry, or of a link. Most nodes
-/// are passed on the way to one child, which needs no list.
-#[derive(Debug, Clone)]
-pub(crate) struct StoredNode {
+    /// Shared with the cache until the node is changed.
     record: Arc<Record>,
-    first: OnceLock<(u32, Arc<Node>)>,
-    rest: OnceLock<Box<[OnceLock<Arc<Node>>]>>,
+    /// Children in memory, by the number of the entry, or by the rank of the bucket.
+    children: OnceLock<Vec<OnceLock<Member>>>,
+    pub(crate) hash: OnceLock<Hash>,
+    place: OnceLock<Place>,
+    /// Hashes of the stale values that are stored in the node, in their order.
+    inline_hashes: OnceLock<Box<[Hash]>>,
+    was_used: Used,
 }
 
-impl StoredNode {
-    /// Returns the child of an ordinal, loaded from `link` the first time.
-    fn child(&self, env: &Env, ordinal: usize, link: &Link) -> Result<&Arc<Node>> {
-        if let Some(node) = self.get(ordinal) {
-            return Ok(node);
-        }
-
-        let level = match &self.record.body {
-            RecordBody::Entries(_) => 0,
-            RecordBody::Inner(inner) => inner.depth + 1,
-        };
-
-        let loaded = env.load_at(link, level)?;
-        // The first loaded child needs no list: most nodes are passed on the way to one child.
-        let (first, node) = self.first.get_or_init(|| (ordinal as u32, Arc::clone(&loaded)));
-        if *first == ordinal as u32 {
-            return Ok(node);
-        }
-
-        let count = || match &self.record.body {
-            RecordBody::Entries(entries) => entries.len(),
-            RecordBody::Inner(inner) => inner.links.len(),
-        };
-
-        let rest = self.rest.get_or_init(|| (0..count()).map(|_| OnceLock::new()).collect());
-        Ok(rest[ordinal].get_or_init(|| loaded))
-    }
-
-    /// Returns the child of an ordinal, if it is loaded.
-    fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
-        match self.first.get()? {
-            (first, node) if *first == ordinal as u32 => Some(node),
-            _ => self.rest.get()?[ordinal].get(),
-        }
-    }
+/// Where a node is stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) extent: Extent,
+    pub(crate) form: Form,
 }
 
-/// Changed flat directory, or changed leaf of an inode.
-#[derive(Debug, Clone)]
-pub(crate) struct EntriesNode {
-    pub(crate) leaf: bool,
-    base: Option<Arc<Node>>,
-    /// Ascending by step.
-    items: Vec<Item>,
-    /// Items that the base lacks, or has otherwise.
-    own: Vec<OwnItem>,
-}
-
-/// Number of an entry of the base, or number of an own item with [`OWN`].
+/// Form of the record at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Item(u32);
+pub(crate) enum Form {
+    /// The node is as it was read.
+    Read,
+    /// A delta was written.
+    Delta,
+    /// A full record, which later deltas can be based on.
+    Full,
+    /// Another record of the same content, of which nothing else is known.
+    Other,
+}
 
-const OWN: u32 = 1 << 31;
+/// Child in memory, in its node.
+#[derive(Debug, Clone)]
+pub(crate) enum Member {
+    Node(Arc<Node>),
+    Value(Arc<Value>),
+}
 
-/// Largest number of own items that are searched linearly.
-const OWN_FEW: usize = 16;
+/// Whether a call passed a node since the mark was last taken.
+#[derive(Debug, Default)]
+struct Used(AtomicBool);
 
-impl Item {
-    /// Returns the number of the own item, if the item is one.
-    fn own(self) -> Option<usize> {
-        (self.0 & OWN != 0).then_some((self.0 & !OWN) as usize)
+impl Clone for Used {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
-#[derive(Debug, Clone)]
-struct OwnItem {
-    step: Step,
-    child: Child,
-}
-
-/// Step of an item: the step of an entry of the base, or its own.
-#[derive(Debug, Clone)]
-enum Step {
-    Base(u32),
-    Own(Box<[u8]>),
+impl Used {
+    fn mark(&self) {
+        // A write would take the line of memory from other threads.
+        if !self.0.load(Ordering::Relaxed) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Step and its child.
 pub(crate) type Binding = (Box<[u8]>, Child);
 
-/// Child of a step.
+/// Root of a tree, or child of a step apart from its node.
 #[derive(Debug, Clone)]
 pub(crate) enum Child {
     Value(Arc<Value>),
@@ -226,21 +189,7 @@ pub(crate) struct Value {
     pub(crate) extent: OnceLock<Extent>,
 }
 
-/// Changed inode with buckets.
-#[derive(Debug, Clone)]
-pub(crate) struct InnerNode {
-    pub(crate) depth: u8,
-    /// Entries below.
-    pub(crate) count: u64,
-    base: Option<Arc<Node>>,
-    /// Mask of the buckets that are not empty.
-    mask: u32,
-    /// Mask of the buckets that differ from the base, and their content, ascending.
-    changed: u32,
-    own: Vec<Slot>,
-}
-
-/// Content of a bucket.
+/// Content of a bucket of a new inode.
 #[derive(Debug, Clone)]
 pub(crate) enum Slot {
     Node(Arc<Node>),
@@ -251,6 +200,36 @@ pub(crate) enum Slot {
 impl Value {
     pub(crate) fn new(bytes: Box<[u8]>) -> Self {
         Self { bytes, hash: OnceLock::new(), extent: OnceLock::new() }
+    }
+
+    /// Returns the link of a stored value.
+    pub(crate) fn link(&self) -> Option<Link> {
+        Some(Link { extent: *self.extent.get()?, hash: *self.hash.get()? })
+    }
+}
+
+impl Member {
+    /// Hash of the child, if it was hashed.
+    pub(crate) fn hash(&self) -> Option<&Hash> {
+        match self {
+            Self::Node(node) => node.hash.get(),
+            Self::Value(value) => value.hash.get(),
+        }
+    }
+
+    /// Returns the link of a stored child.
+    pub(crate) fn link(&self) -> Option<Link> {
+        match self {
+            Self::Node(node) => node.link(),
+            Self::Value(value) => value.link(),
+        }
+    }
+
+    fn node(&self) -> Option<&Arc<Node>> {
+        match self {
+            Self::Node(node) => Some(node),
+            Self::Value(_) => None,
+        }
     }
 }
 
@@ -266,7 +245,7 @@ impl Child {
     /// Lower bound of the levels of directories; 0 for a child that is not in memory.
     pub(crate) fn height(&self) -> u16 {
         match self {
-            Self::Dir(node) => node.height,
+            Self::Dir(node) => node.height(),
             _ => 0,
         }
     }
@@ -285,186 +264,248 @@ impl Child {
             Self::Value(_) | Self::ValueAt(_) | Self::Blinded { .. } => Ok(None),
         }
     }
+
+    /// Returns what a directory stores of the child, and the child itself if it is in memory.
+    fn parts(&self) -> (Stored<'_>, Option<Member>) {
+        let nowhere = |is_value, hash| Stored::Nowhere { is_value, hash };
+        match self {
+            Self::Value(value) if value.bytes.len() <= INLINE_BYTES_MAX => {
+                (Stored::Inline(&value.bytes), None)
+            }
+            Self::Value(value) => match value.link() {
+                Some(link) => (Stored::Value(link), None),
+                None => (nowhere(true, None), Some(Member::Value(Arc::clone(value)))),
+            },
+            Self::ValueAt(link) => (Stored::Value(**link), None),
+            Self::Dir(node) => {
+                let member = Some(Member::Node(Arc::clone(node)));
+                (node.link().map_or(nowhere(false, None), Stored::Dir), member)
+            }
+            Self::DirAt(far) => {
+                (Stored::Dir(far.0), far.1.get().map(|node| Member::Node(Arc::clone(node))))
+            }
+            Self::Blinded { is_value, hash } => (nowhere(*is_value, Some(**hash)), None),
+        }
+    }
 }
 
-/// Reference to the child of an item, in a record or in a changed node.
+/// Reference to a child: of an item of a node, or by itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot<'a> {
-    Stored { node: &'a StoredNode, entries: &'a Entries, ordinal: u32 },
+    Item { node: &'a Node, entries: &'a Entries, item: usize },
     Own(&'a Child),
 }
 
+/// Content of a spot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Content<'a> {
+    /// Value in its directory.
+    Inline(&'a [u8]),
+    /// Stored value.
+    ValueAt(Link),
+    /// Stored directory.
+    DirAt(Link),
+    /// Value in memory that is not stored.
+    Value(&'a Arc<Value>),
+    /// Directory in memory that is not stored.
+    Dir(&'a Arc<Node>),
+    /// Only its hash is known.
+    Blinded { is_value: bool, hash: Hash },
+}
+
 impl<'a> Spot<'a> {
-    /// Returns the stored entry, or the own child if the item differs from the record.
-    pub(crate) fn stored(self) -> std::result::Result<Stored<'a>, &'a Child> {
+    pub(crate) fn content(self) -> Content<'a> {
         match self {
-            Self::Stored { entries, ordinal, .. } => Ok(entries.stored(ordinal as usize)),
-            Self::Own(child) => Err(child),
+            Self::Item { node, entries, item } => match entries.stored(item) {
+                Stored::Inline(bytes) => Content::Inline(bytes),
+                Stored::Value(link) => Content::ValueAt(link),
+                Stored::Dir(link) => Content::DirAt(link),
+                Stored::Nowhere { is_value, hash } => match (node.member(item), hash) {
+                    (Some(member), _) => Content::of_member(member),
+                    (None, hash) => Content::Blinded { is_value, hash: hash.expect(NEAR) },
+                },
+            },
+            Self::Own(child) => match child {
+                Child::Value(value) => match value.link() {
+                    Some(link) => Content::ValueAt(link),
+                    None => Content::Value(value),
+                },
+                Child::ValueAt(link) => Content::ValueAt(**link),
+                Child::Dir(node) => Content::of_node(node),
+                Child::DirAt(far) => Content::DirAt(far.0),
+                Child::Blinded { is_value, hash } => {
+                    Content::Blinded { is_value: *is_value, hash: **hash }
+                }
+            },
         }
     }
 
     pub(crate) fn is_value(self) -> bool {
         match self {
-            Self::Stored { entries, ordinal, .. } => entries.is_value(ordinal as usize),
+            Self::Item { entries, item, .. } => entries.is_value(item),
             Self::Own(child) => child.is_value(),
         }
     }
 
     /// The directory, if it is one.
     pub(crate) fn dir(self, env: &Env) -> Result<Option<&'a Arc<Node>>> {
-        let (node, entries, ordinal) = match self {
-            Self::Stored { node, entries, ordinal } => (node, entries, ordinal as usize),
+        let (node, entries, item) = match self {
+            Self::Item { node, entries, item } => (node, entries, item),
             Self::Own(child) => return child.dir(env),
         };
 
-        if entries.is_value(ordinal) {
+        if entries.is_value(item) {
             return Ok(None);
         }
-
-        if let Some(node) = node.get(ordinal) {
-            return Ok(Some(node));
+        if let Some(found) = node.node_at(item) {
+            return Ok(Some(found));
         }
-
-        match entries.stored(ordinal) {
-            Stored::Dir(link) => node.child(env, ordinal, &link).map(Some),
+        match entries.stored(item) {
+            Stored::Dir(link) => node.load_child(env, item, &link, 0).map(Some),
+            Stored::Nowhere { hash, .. } => Err(env.missing(hash.expect(NEAR))),
             Stored::Inline(_) | Stored::Value(_) => Ok(None),
         }
     }
 
     /// The value, if it is one.
     pub(crate) fn value(self, env: &Env) -> Result<Option<Vec<u8>>> {
-        match self.stored() {
-            Ok(Stored::Inline(bytes)) => Ok(Some(bytes.to_vec())),
-            Ok(Stored::Value(link)) => Ok(Some(env.load_value(&link)?.to_vec())),
-            Err(Child::Value(value)) => Ok(Some(value.bytes.to_vec())),
-            Err(Child::ValueAt(link)) => Ok(Some(env.load_value(link)?.to_vec())),
-            Err(Child::Blinded { is_value: true, hash }) => Err(env.missing(**hash)),
-            Ok(Stored::Dir(_)) | Err(Child::Dir(_) | Child::DirAt(_) | Child::Blinded { .. }) => {
-                Ok(None)
-            }
+        // The value of a tree that was committed is at hand still.
+        if let Self::Own(Child::Value(value)) = self {
+            return Ok(Some(value.bytes.to_vec()));
+        }
+        match self.content() {
+            Content::Inline(bytes) => Ok(Some(bytes.to_vec())),
+            Content::ValueAt(link) => Ok(Some(env.load_value(&link)?.to_vec())),
+            Content::Value(value) => Ok(Some(value.bytes.to_vec())),
+            Content::Blinded { is_value: true, hash } => Err(env.missing(hash)),
+            Content::Dir(_) | Content::DirAt(_) | Content::Blinded { .. } => Ok(None),
         }
     }
 
-    /// Returns the directory, if it is loaded.
+    /// Returns the directory, if it is in memory.
     pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
         match self {
-            Self::Stored { node, ordinal, .. } => node.get(ordinal as usize),
+            Self::Item { node, entries, item } if !entries.is_value(item) => node.node_at(item),
+            Self::Item { .. } => None,
+            Self::Own(Child::Dir(node)) => Some(node),
+            Self::Own(Child::DirAt(far)) => far.1.get(),
             Self::Own(_) => None,
         }
     }
 
     /// Returns the child, independent of its node.
     pub(crate) fn to_child(self) -> Child {
-        match self.stored() {
-            Err(child) => child.clone(),
-            Ok(Stored::Inline(bytes)) => Child::Value(Arc::new(Value::new(bytes.into()))),
-            Ok(Stored::Value(link)) => Child::ValueAt(Box::new(link)),
-            Ok(Stored::Dir(link)) => match self.looked_at() {
+        if let Self::Own(child) = self {
+            return child.clone();
+        }
+        match self.content() {
+            Content::Inline(bytes) => Child::Value(Arc::new(Value::new(bytes.into()))),
+            Content::ValueAt(link) => Child::ValueAt(Box::new(link)),
+            Content::DirAt(link) => match self.looked_at() {
                 Some(node) => Child::Dir(Arc::clone(node)),
                 None => Child::DirAt(Box::new((link, OnceLock::new()))),
             },
+            Content::Value(value) => Child::Value(Arc::clone(value)),
+            Content::Dir(node) => Child::Dir(Arc::clone(node)),
+            Content::Blinded { is_value, hash } => {
+                Child::Blinded { is_value, hash: Box::new(hash) }
+            }
         }
     }
 }
 
-/// Entries of a node, stored or changed.
+/// Invariant of a child that is neither stored nor blinded.
+const NEAR: &str = "what is neither stored nor in memory has its hash";
+
+impl<'a> Content<'a> {
+    fn of_node(node: &'a Arc<Node>) -> Self {
+        node.link().map_or(Self::Dir(node), Self::DirAt)
+    }
+
+    fn of_member(member: &'a Member) -> Self {
+        match member {
+            Member::Node(node) => Self::of_node(node),
+            Member::Value(value) => value.link().map_or(Self::Value(value), Self::ValueAt),
+        }
+    }
+}
+
+/// Entries of a node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum EntriesRef<'a> {
-    Stored(&'a StoredNode, &'a Entries),
-    Own(&'a EntriesNode),
+pub(crate) struct EntriesRef<'a> {
+    node: &'a Node,
+    entries: &'a Entries,
 }
 
 impl<'a> EntriesRef<'a> {
     pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Stored(_, entries) => entries.len(),
-            Self::Own(own) => own.len(),
-        }
+        self.entries.len()
     }
 
     /// Returns whether the entries are those of an inode.
     pub(crate) fn is_leaf(self) -> bool {
-        match self {
-            Self::Stored(_, entries) => entries.leaf,
-            Self::Own(own) => own.leaf,
-        }
+        self.entries.leaf
     }
 
     pub(crate) fn step(self, item: usize) -> &'a [u8] {
-        match self {
-            Self::Stored(_, entries) => entries.step(item),
-            Self::Own(own) => own.step(item),
-        }
+        self.entries.step(item)
     }
 
     pub(crate) fn spot(self, item: usize) -> Spot<'a> {
-        match self {
-            Self::Stored(node, entries) => Spot::Stored { node, entries, ordinal: item as u32 },
-            Self::Own(own) => own.spot(item),
-        }
+        Spot::Item { node: self.node, entries: self.entries, item }
     }
 
     pub(crate) fn find(self, step: &[u8]) -> Option<Spot<'a>> {
-        let item = match self {
-            Self::Stored(_, entries) => entries.find(step),
-            Self::Own(own) => own.position(step).ok(),
-        };
-        item.map(|item| self.spot(item))
+        self.entries.find(step).map(|item| self.spot(item))
+    }
+
+    /// The entries as they are stored and hashed.
+    pub(crate) fn entries(self) -> &'a Entries {
+        self.entries
     }
 }
 
-/// Inode with buckets, stored or changed.
+/// Inode with buckets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum InnerRef<'a> {
-    Stored(&'a StoredNode, &'a Inner),
-    Own(&'a InnerNode),
+pub(crate) struct InnerRef<'a> {
+    node: &'a Node,
+    inner: &'a Inner,
 }
 
 impl<'a> InnerRef<'a> {
     pub(crate) fn depth(self) -> u8 {
-        match self {
-            Self::Stored(_, inner) => inner.depth,
-            Self::Own(own) => own.depth,
-        }
+        self.inner.depth
     }
 
     /// Entries below.
     pub(crate) fn count(self) -> u64 {
-        match self {
-            Self::Stored(_, inner) => inner.count,
-            Self::Own(own) => own.count,
-        }
+        self.inner.count
+    }
+
+    /// The buckets as they are stored and hashed.
+    pub(crate) fn inner(self) -> &'a Inner {
+        self.inner
     }
 
     /// The inode of a bucket.
     pub(crate) fn bucket(self, env: &Env, bucket: usize) -> Result<Option<&'a Arc<Node>>> {
-        match self {
-            Self::Stored(node, inner) => match inner.rank(bucket) {
-                Some(rank) => node.child(env, rank, &inner.links[rank]).map(Some),
-                None => Ok(None),
-            },
-            Self::Own(own) => own.bucket(env, bucket),
+        let Some(rank) = self.inner.rank(bucket) else { return Ok(None) };
+        if let Some(node) = self.node.node_at(rank) {
+            return Ok(Some(node));
+        }
+        match self.inner.link(rank) {
+            Some(link) => self.node.load_child(env, rank, &link, self.inner.depth + 1).map(Some),
+            None => Err(env.missing(self.inner.hash(rank))),
         }
     }
 
     /// Returns what is known of a bucket without loading it.
     pub(crate) fn known(self, bucket: usize) -> Known<'a> {
-        let stored = match self {
-            Self::Stored(node, inner) => Some((node, inner)),
-            Self::Own(own) => match own.slot(bucket) {
-                Some(Slot::Node(node)) => return Known::Node(node),
-                Some(Slot::Blinded(hash)) => return Known::Blinded(hash),
-                None => own.kept(bucket),
-            },
-        };
-
-        let ranked = stored.and_then(|(node, inner)| Some((node, inner, inner.rank(bucket)?)));
-        match ranked {
-            None => Known::Empty,
-            Some((node, inner, rank)) => match node.get(rank) {
-                Some(node) => Known::Node(node),
-                None => Known::At(&inner.links[rank]),
-            },
+        let Some(rank) = self.inner.rank(bucket) else { return Known::Empty };
+        match (self.node.node_at(rank), self.inner.link(rank)) {
+            (Some(node), _) => Known::Node(node),
+            (None, Some(link)) => Known::At(link),
+            (None, None) => Known::Blinded(self.inner.hash(rank)),
         }
     }
 
@@ -473,29 +514,23 @@ impl<'a> InnerRef<'a> {
         match self.known(bucket) {
             Known::Empty => Ok(None),
             Known::Node(node) => Ok(Some(Arc::clone(node))),
-            Known::At(link) => env.load_at(link, self.depth() + 1).map(Some),
-            Known::Blinded(hash) => Err(env.missing(*hash)),
+            Known::At(link) => env.load_at(&link, self.depth() + 1).map(Some),
+            Known::Blinded(hash) => Err(env.missing(hash)),
         }
     }
 
-    /// Returns the link of a bucket of a stored node.
-    pub(crate) fn stored_link(self, bucket: usize) -> Option<&'a Link> {
-        match self {
-            Self::Stored(_, inner) => inner.link(bucket),
-            Self::Own(_) => None,
-        }
+    /// Returns the link of a stored bucket.
+    pub(crate) fn stored_link(self, bucket: usize) -> Option<Link> {
+        self.inner.link(self.inner.rank(bucket)?)
     }
 
     /// Returns the hash of the inode of a bucket, which has one.
-    pub(crate) fn bucket_hash(self, bucket: usize) -> Option<&'a Hash> {
-        match self {
-            Self::Stored(_, inner) => inner.link(bucket).map(|link| &link.hash),
-            Self::Own(own) => match own.slot(bucket) {
-                Some(Slot::Node(node)) => node.hash.get(),
-                Some(Slot::Blinded(hash)) => Some(hash),
-                None => own.kept_link(bucket).map(|link| &link.hash),
-            },
+    pub(crate) fn bucket_hash(self, bucket: usize) -> Option<Hash> {
+        let rank = self.inner.rank(bucket)?;
+        if self.inner.stale() >> bucket & 1 == 1 {
+            return self.node.member(rank).and_then(Member::hash).copied();
         }
+        Some(self.inner.hash(rank))
     }
 }
 
@@ -504,315 +539,52 @@ impl<'a> InnerRef<'a> {
 pub(crate) enum Known<'a> {
     Empty,
     Node(&'a Arc<Node>),
-    /// The inode is not loaded.
-    At(&'a Link),
-    Blinded(&'a Hash),
+    /// The inode is not in memory.
+    At(Link),
+    Blinded(Hash),
 }
 
-/// Form of a node, stored or changed.
+/// Form of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape<'a> {
     Entries(EntriesRef<'a>),
     Inner(InnerRef<'a>),
 }
 
-impl EntriesNode {
-    /// Creates entries without a base.
-    pub(crate) fn new(leaf: bool, bindings: Vec<Binding>) -> Self {
-        debug_assert!(bindings.windows(2).all(|pair| pair[0].0 < pair[1].0), "steps ascend");
-        debug_assert!(bindings.len() < OWN as usize, "numbers of items leave a bit for own ones");
-        let own = |(step, child)| OwnItem { step: Step::Own(step), child };
-        // Without a base all items are own.
-        let items = (0..bindings.len() as u32).map(|number| Item(number | OWN)).collect();
-        Self { leaf, base: None, items, own: bindings.into_iter().map(own).collect() }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.items.len()
-    }
-
-    /// Returns the base.
-    fn stored(&self) -> Option<(&StoredNode, &Entries)> {
-        match &self.base.as_deref()?.body {
-            Body::Stored(node) => match &node.record.body {
-                RecordBody::Entries(entries) => Some((node, entries)),
-                RecordBody::Inner(_) => None,
-            },
-            Body::Entries(_) | Body::Inner(_) => None,
-        }
-    }
-
-    fn base(&self) -> (&StoredNode, &Entries) {
-        self.stored().expect("items that are kept have a record")
-    }
-
-    /// The record that it is based on.
-    pub(crate) fn record(&self) -> Option<&Arc<Record>> {
-        self.stored().map(|(node, _)| &node.record)
-    }
-
-    /// Returns the number of the entry of the record that an item is.
-    pub(crate) fn kept(&self, item: usize) -> Option<usize> {
-        let item = self.items[item];
-        item.own().is_none().then_some(item.0 as usize)
-    }
-
-    /// Returns the child of an own item by its number, in no order.
-    pub(crate) fn own_child(&self, number: usize) -> Option<&Child> {
-        self.own.get(number).map(|own| &own.child)
-    }
-
-    pub(crate) fn step(&self, item: usize) -> &[u8] {
-        match self.items[item].own().map(|own| &self.own[own].step) {
-            Some(Step::Own(step)) => step,
-            Some(Step::Base(ordinal)) => self.base().1.step(*ordinal as usize),
-            None => self.base().1.step(self.items[item].0 as usize),
-        }
-    }
-
-    /// Returns the item of `step`, if few items are own.
-    fn find_near(&self, step: &[u8]) -> Option<usize> {
-        // With few own items, one search in the record and a look at each own item are enough.
-        let (_, entries) = self.stored().filter(|_| self.own.len() <= OWN_FEW)?;
-        let ordinal = entries.find(step);
-        let is_own = |own: &OwnItem| match &own.step {
-            Step::Own(own) => **own == *step,
-            Step::Base(own) => ordinal == Some(*own as usize),
-        };
-        let item = match (self.own.iter().position(is_own), ordinal) {
-            (Some(own), _) => Item(own as u32 | OWN),
-            (None, Some(ordinal)) => Item(ordinal as u32),
-            (None, None) => return None,
-        };
-        self.items.iter().position(|there| *there == item)
-    }
-
-    /// Returns the item of `step`, or its insertion point.
-    pub(crate) fn position(&self, step: &[u8]) -> std::result::Result<usize, usize> {
-        if let Some(item) = self.find_near(step) {
-            return Ok(item);
-        }
-
-        // Kept and own items ascend together by their steps.
-        let mut low = 0;
-        let mut high = self.items.len();
-        while low < high {
-            let middle = low.midpoint(high);
-            match self.step(middle).cmp(step) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Greater => high = middle,
-            }
-        }
-
-        debug_assert!(low == high && low <= self.items.len(), "one insertion point");
-        Err(low)
-    }
-
-    pub(crate) fn spot(&self, item: usize) -> Spot<'_> {
-        match self.items[item].own() {
-            Some(own) => Spot::Own(&self.own[own].child),
-            None => {
-                let (node, entries) = self.base();
-                Spot::Stored { node, entries, ordinal: self.items[item].0 }
-            }
-        }
-    }
-
-    /// Returns the own child of an item, for changes.
-    pub(crate) fn child_mut(&mut self, item: usize) -> Option<&mut Child> {
-        let own = self.items[item].own()?;
-        Some(&mut self.own[own].child)
-    }
-
-    /// Replaces the child of an item.
-    pub(crate) fn set(&mut self, item: usize, child: Child) {
-        match self.items[item].own() {
-            Some(own) => self.own[own].child = child,
-            None => {
-                // The step stays in the record: only the child is the node's own.
-                let step = Step::Base(self.items[item].0);
-                debug_assert!(self.own.len() < OWN as usize, "numbers of items leave a bit");
-                self.items[item] = Item(self.own.len() as u32 | OWN);
-                self.own.push(OwnItem { step, child });
-            }
-        }
-        debug_assert!(self.own.len() <= self.items.len(), "each own item is an item");
-    }
-
-    /// Inserts an item at a [`position`](Self::position).
-    pub(crate) fn insert(&mut self, position: usize, step: &[u8], child: Child) {
-        debug_assert!(position == 0 || self.step(position - 1) < step, "steps ascend");
-        debug_assert!(position == self.len() || step < self.step(position), "steps ascend");
-        self.items.insert(position, Item(self.own.len() as u32 | OWN));
-        self.own.push(OwnItem { step: Step::Own(step.into()), child });
-        debug_assert!(self.own.len() <= self.items.len(), "each own item is an item");
-    }
-
-    pub(crate) fn remove(&mut self, item: usize) {
-        let Some(own) = self.items.remove(item).own() else { return };
-        self.own.swap_remove(own);
-        // The last own item has taken the free place, so its number changes.
-        let moved = Item(self.own.len() as u32 | OWN);
-        if let Some(item) = self.items.iter_mut().find(|item| **item == moved) {
-            *item = Item(own as u32 | OWN);
-        }
-        debug_assert!(self.own.len() <= self.items.len(), "each own item is an item");
-    }
-}
-
-impl InnerNode {
-    /// Creates an inode of ascending buckets without a base.
-    pub(crate) fn new(depth: u8, count: u64, slots: impl Iterator<Item = (usize, Slot)>) -> Self {
-        let mut inner = Self { depth, count, base: None, mask: 0, changed: 0, own: Vec::new() };
-        slots.for_each(|(bucket, slot)| inner.set(bucket, slot));
-        inner
-    }
-
-    fn stored(&self) -> Option<(&StoredNode, &Inner)> {
-        match &self.base.as_deref()?.body {
-            Body::Stored(node) => match &node.record.body {
-                RecordBody::Inner(inner) => Some((node, inner)),
-                RecordBody::Entries(_) => None,
-            },
-            Body::Entries(_) | Body::Inner(_) => None,
-        }
-    }
-
-    /// The record that it is based on.
-    pub(crate) fn record(&self) -> Option<&Inner> {
-        self.stored().map(|(_, inner)| inner)
-    }
-
-    /// Mask of the buckets that are not empty.
-    pub(crate) fn mask(&self) -> u32 {
-        self.mask
-    }
-
-    /// Returns whether a bucket is own, and its position in the own slots.
-    fn rank(&self, bucket: usize) -> (bool, usize) {
-        debug_assert!(bucket < 32, "an inode has at most 32 buckets");
-        let bit = 1u32 << bucket;
-        (self.changed & bit != 0, (self.changed & (bit - 1)).count_ones() as usize)
-    }
-
-    /// Returns the own slot of a bucket.
-    pub(crate) fn slot(&self, bucket: usize) -> Option<&Slot> {
-        let (is_own, rank) = self.rank(bucket);
-        is_own.then(|| &self.own[rank])
-    }
-
-    pub(crate) fn slot_mut(&mut self, bucket: usize) -> Option<&mut Slot> {
-        let (is_own, rank) = self.rank(bucket);
-        is_own.then(|| &mut self.own[rank])
-    }
-
-    /// The own slots, ascending.
-    pub(crate) fn own(&self) -> &[Slot] {
-        &self.own
-    }
-
-    /// Returns the base, if a bucket is as in the base.
-    fn kept(&self, bucket: usize) -> Option<(&StoredNode, &Inner)> {
-        // A bucket is kept from the base if it is there and was not changed.
-        let is_kept = self.mask & !self.changed & 1 << bucket != 0;
-        self.stored().filter(|_| is_kept)
-    }
-
-    /// Returns the link of a bucket that is as in the record.
-    pub(crate) fn kept_link(&self, bucket: usize) -> Option<&Link> {
-        self.kept(bucket)?.1.link(bucket)
-    }
-
-    /// The inode of a bucket.
-    pub(crate) fn bucket(&self, env: &Env, bucket: usize) -> Result<Option<&Arc<Node>>> {
-        match self.slot(bucket) {
-            Some(Slot::Node(node)) => Ok(Some(node)),
-            Some(Slot::Blinded(hash)) => Err(env.missing(**hash)),
-            None => match self.kept(bucket) {
-                Some((node, inner)) => InnerRef::Stored(node, inner).bucket(env, bucket),
-                None => Ok(None),
-            },
-        }
-    }
-
-    /// Replaces the content of a bucket.
-    pub(crate) fn set(&mut self, bucket: usize, slot: Slot) {
-        let (is_own, rank) = self.rank(bucket);
-        if is_own {
-            self.own[rank] = slot;
-        } else {
-            self.own.insert(rank, slot);
-        }
-        self.changed |= 1 << bucket;
-        self.mask |= 1 << bucket;
-        debug_assert_eq!(self.changed & !self.mask, 0, "own buckets are not empty");
-        debug_assert_eq!(self.own.len(), self.changed.count_ones() as usize, "a slot each");
-    }
-
-    /// Updates the count of entries, and removes a bucket without entries.
-    pub(crate) fn counted(&mut self, bucket: usize, before: u64, after: u64) {
-        // The counts of a partial tree are not to be trusted, so the sum saturates.
-        self.count = self.count.saturating_add(after).saturating_sub(before);
-        if after == 0 {
-            self.clear(bucket);
-        }
-    }
-
-    fn clear(&mut self, bucket: usize) {
-        let (is_own, rank) = self.rank(bucket);
-        if is_own {
-            self.own.remove(rank);
-        }
-        self.changed &= !(1 << bucket);
-        self.mask &= !(1 << bucket);
-        debug_assert_eq!(self.changed & !self.mask, 0, "own buckets are not empty");
-        debug_assert_eq!(self.own.len(), self.changed.count_ones() as usize, "a slot each");
-    }
-}
-
 /// Frees the nodes below with a list: a path may have more nodes than a thread has stack for.
 impl Drop for Node {
     fn drop(&mut self) {
+        let Some(children) = self.children.take() else { return };
         let mut below = Vec::new();
-        self.body.take_nodes(&mut below);
+        let take = |children: Vec<OnceLock<Member>>, below: &mut Vec<Arc<Self>>| {
+            below.extend(children.into_iter().filter_map(|child| match child.into_inner() {
+                Some(Member::Node(node)) => Some(node),
+                Some(Member::Value(_)) | None => None,
+            }));
+        };
+        take(children, &mut below);
         while let Some(node) = below.pop() {
-            if let Some(mut node) = Arc::into_inner(node) {
-                node.body.take_nodes(&mut below);
-            }
-        }
-    }
-}
-
-impl Body {
-    /// Moves all nodes below into `out`.
-    fn take_nodes(&mut self, out: &mut Vec<Arc<Node>>) {
-        match self {
-            Self::Stored(StoredNode { first, rest, .. }) => {
-                out.extend(first.take().map(|(_, node)| node));
-                let rest = rest.take().into_iter().flatten();
-                out.extend(rest.filter_map(OnceLock::into_inner));
-            }
-            Self::Entries(EntriesNode { base, own, .. }) => {
-                out.extend(base.take());
-                out.extend(own.drain(..).filter_map(|own| match own.child {
-                    Child::Dir(node) => Some(node),
-                    Child::DirAt(far) => far.1.into_inner(),
-                    Child::Value(_) | Child::ValueAt(_) | Child::Blinded { .. } => None,
-                }));
-            }
-            Self::Inner(InnerNode { base, own, .. }) => {
-                out.extend(base.take());
-                out.extend(own.drain(..).filter_map(|slot| match slot {
-                    Slot::Node(node) => Some(node),
-                    Slot::Blinded(_) => None,
-                }));
+            if let Some(mut node) = Arc::into_inner(node)
+                && let Some(children) = node.children.take()
+            {
+                take(children, &mut below);
             }
         }
     }
 }
 
 impl Node {
+    fn new(height: u16, body: RecordBody) -> Self {
+        Self {
+            record: Arc::new(Record { height, body }),
+            children: OnceLock::new(),
+            hash: OnceLock::new(),
+            place: OnceLock::new(),
+            inline_hashes: OnceLock::new(),
+            was_used: Used::default(),
+        }
+    }
+
     /// Creates an empty directory, or an empty leaf.
     pub(crate) fn empty(leaf: bool) -> Self {
         Self::of_bindings(leaf, Vec::new(), 1)
@@ -820,19 +592,98 @@ impl Node {
 
     /// Creates a directory or a leaf of ascending steps.
     pub(crate) fn of_bindings(leaf: bool, bindings: Vec<Binding>, height: u16) -> Self {
-        Self::new(Body::Entries(EntriesNode::new(leaf, bindings)), height)
+        debug_assert!(bindings.windows(2).all(|pair| pair[0].0 < pair[1].0), "steps ascend");
+        let mut entries = Entries::new(leaf);
+        let mut members = Vec::with_capacity(bindings.len());
+        for (step, child) in &bindings {
+            let (stored, member) = child.parts();
+            entries.push(step, stored);
+            members.push(member.map_or_else(OnceLock::new, OnceLock::from));
+        }
+        let mut node = Self::new(height, RecordBody::Entries(entries));
+        if members.iter().any(|member| member.get().is_some()) {
+            node.children = members.into();
+        }
+        node
     }
 
-    pub(crate) fn new(body: Body, height: u16) -> Self {
-        Self { body, height, hash: OnceLock::new(), extent: OnceLock::new() }
+    /// Creates an inode of ascending buckets.
+    pub(crate) fn of_slots(
+        (depth, count): (u8, u64),
+        slots: impl Iterator<Item = (usize, Slot)>,
+        height: u16,
+    ) -> Self {
+        let mut inner = Inner::new(depth, count);
+        let mut members = Vec::new();
+        for (bucket, slot) in slots {
+            match slot {
+                Slot::Node(node) => {
+                    inner.insert(bucket, None);
+                    if let Some(link) = node.link() {
+                        inner.settle(bucket, &link);
+                    }
+                    members.push(Member::Node(node).into());
+                }
+                Slot::Blinded(hash) => {
+                    inner.insert(bucket, Some(&hash));
+                    members.push(OnceLock::new());
+                }
+            }
+        }
+        let mut node = Self::new(height, RecordBody::Inner(inner));
+        node.children = members.into();
+        node
     }
 
     /// Creates the node of a record at `link`.
     pub(crate) fn of_record(record: Arc<Record>, link: &Link) -> Self {
-        let height = record.height;
-        let body =
-            Body::Stored(StoredNode { record, first: OnceLock::new(), rest: OnceLock::new() });
-        Self { body, height, hash: link.hash.into(), extent: link.extent.into() }
+        Self {
+            record,
+            children: OnceLock::new(),
+            hash: link.hash.into(),
+            place: Place { extent: link.extent, form: Form::Read }.into(),
+            inline_hashes: OnceLock::new(),
+            was_used: Used::default(),
+        }
+    }
+
+    /// Lower bound of the levels of directories from here down, this one included. Levels below a
+    /// blinded part count once the part is written.
+    pub(crate) fn height(&self) -> u16 {
+        self.record.height
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Returns the child of a number, if it is in memory.
+    pub(crate) fn member(&self, number: usize) -> Option<&Member> {
+        self.children.get()?.get(number)?.get()
+    }
+
+    /// Returns the node of a number, if it is in memory.
+    fn node_at(&self, number: usize) -> Option<&Arc<Self>> {
+        let node = self.member(number)?.node()?;
+        node.was_used.mark();
+        Some(node)
+    }
+
+    /// Number of entries or buckets.
+    fn len(&self) -> usize {
+        match &self.record.body {
+            RecordBody::Entries(entries) => entries.len(),
+            RecordBody::Inner(inner) => inner.len(),
+        }
+    }
+
+    /// Loads the child of a number, at a level of inodes, 0 for directories.
+    fn load_child(&self, env: &Env, number: usize, link: &Link, level: u8) -> Result<&Arc<Self>> {
+        let loaded = env.load_at(link, level)?;
+        let none = || (0..self.len()).map(|_| OnceLock::new()).collect();
+        // Another reader may have loaded the node meanwhile; the first one stays.
+        let member = self.children.get_or_init(none)[number].get_or_init(|| Member::Node(loaded));
+        Ok(member.node().expect("a directory is there"))
     }
 
     /// Refuses a node of a shape that cannot stand at a level of inodes, 0 for directories: changes
@@ -859,64 +710,41 @@ impl Node {
         if is_right { Ok(()) } else { Err(Corrupt::rule(rule, u64::from(level), count)) }
     }
 
-    /// Returns a changeable node with the content of this stored one; `None` if the node is not
-    /// stored.
-    pub(crate) fn opened(self: &Arc<Self>) -> Option<Self> {
-        let Body::Stored(StoredNode { record, .. }) = &self.body else { return None };
-        let base = Some(Arc::clone(self));
-        let body = match &record.body {
-            RecordBody::Entries(entries) => {
-                // All entries of the base are kept at first.
-                let items = (0..entries.len() as u32).map(Item).collect();
-                Body::Entries(EntriesNode { leaf: entries.leaf, base, items, own: Vec::new() })
-            }
-            RecordBody::Inner(inner) => {
-                let Inner { depth, count, mask, .. } = *inner;
-                Body::Inner(InnerNode { depth, count, base, mask, changed: 0, own: Vec::new() })
-            }
-        };
-
-        let opened = Self::new(body, self.height);
-        debug_assert_eq!(opened.count(), self.count(), "nothing was changed yet");
-        Some(opened)
-    }
-
-    /// Returns the stored node that a changed node is based on.
-    pub(crate) fn base(&self) -> Option<&Arc<Self>> {
-        match &self.body {
-            Body::Stored(_) => None,
-            Body::Entries(own) => own.base.as_ref(),
-            Body::Inner(own) => own.base.as_ref(),
-        }
-    }
-
     pub(crate) fn shape(&self) -> Shape<'_> {
-        match &self.body {
-            Body::Stored(node) => match &node.record.body {
-                RecordBody::Entries(entries) => Shape::Entries(EntriesRef::Stored(node, entries)),
-                RecordBody::Inner(inner) => Shape::Inner(InnerRef::Stored(node, inner)),
-            },
-            Body::Entries(own) => Shape::Entries(EntriesRef::Own(own)),
-            Body::Inner(own) => Shape::Inner(InnerRef::Own(own)),
+        match &self.record.body {
+            RecordBody::Entries(entries) => Shape::Entries(EntriesRef { node: self, entries }),
+            RecordBody::Inner(inner) => Shape::Inner(InnerRef { node: self, inner }),
         }
     }
 
     /// Number of steps of the directory from here down.
     pub(crate) fn count(&self) -> u64 {
-        match self.shape() {
-            Shape::Entries(entries) => entries.len() as u64,
-            Shape::Inner(inner) => inner.count(),
+        match &self.record.body {
+            RecordBody::Entries(entries) => entries.len() as u64,
+            RecordBody::Inner(inner) => inner.count,
         }
     }
 
     /// Returns whether the node is a flat directory.
     pub(crate) fn is_flat(&self) -> bool {
-        matches!(self.shape(), Shape::Entries(entries) if !entries.is_leaf())
+        matches!(&self.record.body, RecordBody::Entries(entries) if !entries.leaf)
     }
 
     /// Returns the link of a stored node.
     pub(crate) fn link(&self) -> Option<Link> {
-        Some(Link { extent: *self.extent.get()?, hash: *self.hash.get()? })
+        Some(Link { extent: self.place.get()?.extent, hash: *self.hash.get()? })
+    }
+
+    /// Notes where the node was stored, unless it is known.
+    pub(crate) fn store_at(&self, place: Place) {
+        self.place.get_or_init(|| place);
+    }
+
+    /// Notes the hashes of the stale values that are stored in the node.
+    pub(crate) fn keep_inline_hashes(&self, hashes: &[Hash]) {
+        if !hashes.is_empty() {
+            self.inline_hashes.get_or_init(|| hashes.into());
+        }
     }
 
     /// Returns the child of `step` in the directory.
@@ -994,6 +822,217 @@ impl Node {
         all.sort_unstable_by(|a, b| a.0.cmp(b.0));
         Ok(all)
     }
+
+    /// Prepares the node for a change: adopts what a commit found out about it, the links of its
+    /// children and its own place.
+    pub(crate) fn settle(&mut self) {
+        let Some(place) = self.place.get().copied().filter(|place| place.form != Form::Read) else {
+            return;
+        };
+        let inline_hashes = self.inline_hashes.take().unwrap_or_default();
+        let record = Arc::make_mut(&mut self.record);
+        let children = self.children.get();
+        let member = |number: usize| children?.get(number)?.get();
+        // A record that was there already may have children that were never written from here.
+        let link = |number: usize| member(number).and_then(Member::link);
+        match &mut record.body {
+            RecordBody::Entries(entries) => {
+                let mut inline = inline_hashes.iter();
+                for item in 0..entries.len() {
+                    if !entries.is_stale(item) {
+                        continue;
+                    }
+                    if entries.is_inline(item) {
+                        inline.next().into_iter().for_each(|hash| entries.put_hash(item, hash));
+                    } else if let Some(link) = link(item) {
+                        entries.settle(item, &link);
+                    }
+                }
+            }
+            RecordBody::Inner(inner) => {
+                let stale = inner.stale();
+                for bucket in (0..BRANCHING_MAX as usize).filter(|bucket| stale >> bucket & 1 == 1)
+                {
+                    let rank = inner.rank(bucket).expect("stale buckets are there");
+                    link(rank).iter().for_each(|link| inner.settle(bucket, link));
+                }
+            }
+        }
+        let full = (place.form == Form::Full).then_some(place.extent);
+        if place.form != Form::Delta {
+            match &mut record.body {
+                RecordBody::Entries(entries) => entries.rebase(full),
+                RecordBody::Inner(inner) => inner.rebase(full),
+            }
+        }
+
+        // Stored values need not stay in memory.
+        for child in self.children.get_mut().into_iter().flatten() {
+            if matches!(child.get(), Some(Member::Value(value)) if value.link().is_some()) {
+                child.take();
+            }
+        }
+        self.place = Place { form: Form::Read, ..place }.into();
+    }
+
+    /// Forgets hash and place, since the content changed.
+    fn touch(&mut self) {
+        self.hash.take();
+        self.place.take();
+        self.inline_hashes.take();
+    }
+
+    fn entries_mut(&mut self) -> Option<&mut Entries> {
+        match &mut Arc::make_mut(&mut self.record).body {
+            RecordBody::Entries(entries) => Some(entries),
+            RecordBody::Inner(_) => None,
+        }
+    }
+
+    fn inner_mut(&mut self) -> Option<&mut Inner> {
+        match &mut Arc::make_mut(&mut self.record).body {
+            RecordBody::Entries(_) => None,
+            RecordBody::Inner(inner) => Some(inner),
+        }
+    }
+
+    /// Raises the height, which is a lower bound.
+    pub(crate) fn raise(&mut self, height: u16) {
+        if self.record.height < height {
+            Arc::make_mut(&mut self.record).height = height;
+        }
+    }
+
+    /// Children in memory, for changes.
+    fn children_mut(&mut self) -> &mut Vec<OnceLock<Member>> {
+        let len = self.len();
+        if self.children.get().is_none() {
+            self.children = (0..len).map(|_| OnceLock::new()).collect::<Vec<_>>().into();
+        }
+        self.children.get_mut().expect("it is there now")
+    }
+
+    /// Takes a child out of the node, if it is a node in memory. Its place in the node stays.
+    pub(crate) fn take_node(&mut self, number: usize) -> Option<Arc<Self>> {
+        let child = self.children.get_mut()?.get_mut(number)?;
+        match child.take()? {
+            Member::Node(node) => Some(node),
+            value @ Member::Value(_) => {
+                *child = value.into();
+                None
+            }
+        }
+    }
+
+    /// Puts an unchanged child back, or keeps one that was loaded.
+    pub(crate) fn put_node(&mut self, number: usize, node: Arc<Self>) {
+        self.children_mut()[number] = Member::Node(node).into();
+    }
+
+    /// Binds the child of an item anew.
+    pub(crate) fn set_item(&mut self, item: usize, child: &Child) {
+        self.settle();
+        let (stored, member) = child.parts();
+        let Some(entries) = self.entries_mut() else { return };
+        entries.set(item, stored);
+        if member.is_some() || self.children.get().is_some() {
+            self.children_mut()[item] = member.map_or_else(OnceLock::new, OnceLock::from);
+        }
+        self.touch();
+    }
+
+    /// Binds a new step at its insertion point.
+    pub(crate) fn insert_item(&mut self, item: usize, step: &[u8], child: &Child) {
+        self.settle();
+        let (stored, member) = child.parts();
+        let has_children = self.children.get().is_some();
+        let Some(entries) = self.entries_mut() else { return };
+        entries.insert(item, step, stored);
+        if has_children {
+            let member = member.map_or_else(OnceLock::new, OnceLock::from);
+            self.children_mut().insert(item, member);
+        } else if let Some(member) = member {
+            self.children_mut()[item] = member.into();
+        }
+        self.touch();
+    }
+
+    /// Unbinds an item.
+    pub(crate) fn remove_item(&mut self, item: usize) {
+        self.settle();
+        let Some(entries) = self.entries_mut() else { return };
+        entries.remove(item);
+        if let Some(children) = self.children.get_mut() {
+            children.remove(item);
+        }
+        self.touch();
+    }
+
+    /// Replaces the inode of a bucket, which had `before` entries; one without entries empties the
+    /// bucket.
+    pub(crate) fn set_bucket(&mut self, bucket: usize, below: Arc<Self>, before: u64) {
+        self.settle();
+        let after = below.count();
+        let has_children = self.children.get().is_some();
+        let Some(inner) = self.inner_mut() else { return };
+        // The counts of a partial tree are not to be trusted, so the sum saturates.
+        inner.count = inner.count.saturating_add(after).saturating_sub(before);
+        let rank = inner.rank(bucket);
+        match (rank, after) {
+            (None, 0) => {}
+            (Some(_), 0) => {
+                let rank = inner.remove(bucket);
+                if let Some(children) = self.children.get_mut() {
+                    children.remove(rank);
+                }
+            }
+            (Some(rank), _) => {
+                inner.change(bucket);
+                self.put_node(rank, below);
+            }
+            (None, _) => {
+                let rank = inner.insert(bucket, None);
+                if has_children {
+                    self.children_mut().insert(rank, Member::Node(below).into());
+                } else {
+                    self.put_node(rank, below);
+                }
+            }
+        }
+        self.touch();
+    }
+
+    /// Returns whether a call passed the node since the last call of this function.
+    pub(crate) fn take_used(&mut self) -> bool {
+        std::mem::take(self.was_used.0.get_mut())
+    }
+
+    /// Calls `stays` with each node below that is stored and that no other tree has, and forgets
+    /// those for which it returns false.
+    pub(crate) fn retain(&mut self, stays: &mut dyn FnMut(&mut Self) -> bool) {
+        // The places of the children must be in the record, from which they are loaded again.
+        self.settle();
+        for child in self.children.get_mut().into_iter().flatten() {
+            if let Some(Member::Node(node)) = child.get_mut()
+                && let Some(node) = Arc::get_mut(node)
+                && node.place.get().is_some()
+                && !stays(node)
+            {
+                child.take();
+            }
+        }
+    }
+
+    /// Returns random bits that are the same at each call.
+    pub(crate) fn chance(&self) -> u64 {
+        self.place.get().map_or(0, |place| place.extent.at.hash())
+    }
+
+    /// Approximate size in memory, without the nodes below, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let children = self.children.get().map_or(0, Vec::capacity);
+        self.record.weight() + size_of::<Self>() + children * size_of::<OnceLock<Member>>()
+    }
 }
 
 #[cfg(test)]
@@ -1021,8 +1060,11 @@ mod tests {
         let link = Link { extent: Extent { at, bytes: 50 }, hash: Hash([1; 32]) };
         let inner = |depth, count| {
             let mask = u32::MAX;
-            let links = [link; 32].into();
-            let inner = Inner { depth, count, mask, links, full: link.extent, changed: 0 };
+            let mut inner = Inner::new(depth, count);
+            for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
+                inner.insert(bucket, None);
+                inner.settle(bucket, &link);
+            }
             Record { height: 1, body: RecordBody::Inner(inner) }
         };
 

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use crate::base::address::{Extent, Link};
-use crate::object::record::Stored;
-use crate::tree::node::{Child, Env, InnerRef, Known, Node, Shape, Spot};
+use crate::tree::node::{Content, Env, InnerRef, Known, Node, Shape, Spot};
 use crate::tree::tree::Tree;
 
 /// Extent of a [prefetch](Tree::prefetch).
@@ -127,25 +126,22 @@ fn follow<'a, S: AsRef<[u8]>>(
     (next, rest)
 }
 
-fn of_node(near: Option<&Arc<Node>>, link: &Link) -> PathPosition {
-    near.map_or(PathPosition::NodeAt(*link), |node| PathPosition::Node(Arc::clone(node)))
-}
-
 fn of_spot(spot: Spot<'_>) -> PathPosition {
-    match spot.stored() {
-        Ok(Stored::Dir(link)) => of_node(spot.looked_at(), &link),
-        Ok(Stored::Value(link)) => PathPosition::ValueAt(link),
-        Err(Child::Dir(node)) => PathPosition::Node(Arc::clone(node)),
-        Err(Child::DirAt(far)) => of_node(far.1.get(), &far.0),
-        Err(Child::ValueAt(link)) => PathPosition::ValueAt(**link),
-        Ok(Stored::Inline(_)) | Err(Child::Value(_) | Child::Blinded { .. }) => PathPosition::End,
+    match spot.content() {
+        Content::DirAt(link) => match spot.looked_at() {
+            Some(node) => PathPosition::Node(Arc::clone(node)),
+            None => PathPosition::NodeAt(link),
+        },
+        Content::Dir(node) => PathPosition::Node(Arc::clone(node)),
+        Content::ValueAt(link) => PathPosition::ValueAt(link),
+        Content::Inline(_) | Content::Value(_) | Content::Blinded { .. } => PathPosition::End,
     }
 }
 
 fn of_bucket(inner: InnerRef<'_>, bucket: usize) -> PathPosition {
     match inner.known(bucket) {
         Known::Node(node) => PathPosition::Node(Arc::clone(node)),
-        Known::At(link) => PathPosition::NodeAt(*link),
+        Known::At(link) => PathPosition::NodeAt(link),
         Known::Empty | Known::Blinded(_) => PathPosition::End,
     }
 }

@@ -7,16 +7,16 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::base::address::Link;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules, STEP_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::base::path::{HEIGHT_MAX, PathText, Steps};
 use crate::object::pins::Pins;
-use crate::object::record::Stored;
 use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest::{self, Hasher};
 use crate::tree::edit::{bind, unbind};
-use crate::tree::node::{Child, Env, Node, Shape, Spot, Value};
+use crate::tree::node::{Child, Content, Env, Node, Shape, Spot, Value};
 use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
 /// Kind of a tree.
@@ -387,7 +387,7 @@ impl Tree {
         let waits = match self.standing(path)? {
             Standing::Value(spot, _) if is_value(&self.env, spot, &bytes) => {
                 // The value was known by its hash only, and is now known.
-                if !matches!(spot, Spot::Own(Child::Blinded { .. })) {
+                if !matches!(spot.content(), Content::Blinded { .. }) {
                     return Ok(false);
                 }
                 changes = false;
@@ -704,20 +704,14 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
         return false;
     }
 
-    let old_hash = match old.stored() {
-        Ok(Stored::Inline(_)) => None,
-        Ok(Stored::Value(link) | Stored::Dir(link)) => Some(link.hash),
-        Err(child) => known_hash(child),
-    };
-
     // Hashing a large new directory only to compare it would cost more than binding it.
-    if let (Some(old), Some(new)) = (old_hash, known_hash(new)) {
+    if let (Some(old), Some(new)) = (known_hash(old), known_hash(Spot::Own(new))) {
         return old == new;
     }
 
-    match (new, old) {
+    match (new, old.looked_at()) {
         (Child::Value(value), _) => is_value(env, old, &value.bytes),
-        (Child::Dir(new), Spot::Own(Child::Dir(old))) => Arc::ptr_eq(old, new),
+        (Child::Dir(new), Some(old)) => Arc::ptr_eq(old, new),
         _ => false,
     }
 }
@@ -725,23 +719,23 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
 /// Returns whether a value of these bytes is bound. A value stored on its own is compared by its
 /// hash.
 fn is_value(env: &Env, old: Spot<'_>, bytes: &[u8]) -> bool {
-    match old.stored() {
-        Ok(Stored::Inline(old)) => old == bytes,
-        Ok(Stored::Value(link)) => env.rules.value_hash(bytes) == link.hash,
-        Err(Child::Value(old)) => *old.bytes == *bytes,
-        Err(Child::ValueAt(link)) => env.rules.value_hash(bytes) == link.hash,
-        Err(Child::Blinded { is_value: true, hash }) => env.rules.value_hash(bytes) == **hash,
-        Ok(Stored::Dir(_)) | Err(_) => false,
+    match old.content() {
+        Content::Inline(old) => old == bytes,
+        Content::Value(old) => *old.bytes == *bytes,
+        Content::ValueAt(Link { hash, .. }) | Content::Blinded { is_value: true, hash } => {
+            env.rules.value_hash(bytes) == hash
+        }
+        Content::Dir(_) | Content::DirAt(_) | Content::Blinded { .. } => false,
     }
 }
 
 /// Returns the hash of a child, if it needs no hashing.
-fn known_hash(child: &Child) -> Option<Hash> {
-    match child {
-        Child::Value(value) => value.hash.get().copied(),
-        Child::Dir(node) => node.hash.get().copied(),
-        Child::ValueAt(link) => Some(link.hash),
-        Child::DirAt(far) => Some(far.0.hash),
-        Child::Blinded { hash, .. } => Some(**hash),
+fn known_hash(spot: Spot<'_>) -> Option<Hash> {
+    match spot.content() {
+        Content::Inline(_) => None,
+        Content::ValueAt(link) | Content::DirAt(link) => Some(link.hash),
+        Content::Value(value) => value.hash.get().copied(),
+        Content::Dir(node) => node.hash.get().copied(),
+        Content::Blinded { hash, .. } => Some(hash),
     }
 }

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::hashing::BRANCHING_MAX;
-use crate::object::record::Stored;
 use crate::tree::digest::spot_hash;
-use crate::tree::node::{Child, EntriesRef, Env, Node, Shape, Spot};
+use crate::tree::node::{Content, EntriesRef, Env, Node, Shape, Spot};
 
 /// Returns the directory at a spot; `None` for a value.
 ///
@@ -18,11 +17,11 @@ pub(crate) fn dir(env: &Env, spot: Spot<'_>) -> Result<Option<Arc<Node>>> {
     if let Some(node) = spot.looked_at() {
         return Ok(Some(Arc::clone(node)));
     }
-    match spot.stored() {
-        Ok(Stored::Dir(link)) => env.load_at(&link, 0).map(Some),
-        Ok(Stored::Inline(_) | Stored::Value(_)) => Ok(None),
-        Err(Child::DirAt(far)) if far.1.get().is_none() => env.load_at(&far.0, 0).map(Some),
-        Err(child) => Ok(child.dir(env)?.map(Arc::clone)),
+    match spot.content() {
+        Content::DirAt(link) => env.load_at(&link, 0).map(Some),
+        Content::Dir(node) => Ok(Some(Arc::clone(node))),
+        Content::Blinded { is_value: false, hash } => Err(env.missing(hash)),
+        _ => Ok(None),
     }
 }
 
