@@ -26,6 +26,7 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod node;
+pub(crate) mod head;
 pub(crate) mod digest;
 pub(crate) mod walk;
 pub(crate) mod edit;

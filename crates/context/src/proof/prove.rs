@@ -71,7 +71,7 @@ pub fn produce_tree_proof<R>(
     };
 
     let source: Arc<dyn Source> = Arc::clone(&recorder) as Arc<dyn Source>;
-    let env = Env { rules: *tree.rules(), source: Some(source), proof: false };
+    let env = Env::new(*tree.rules(), Some(source), false);
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
 
     // Only what `f` loads is recorded.

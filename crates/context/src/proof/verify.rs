@@ -41,7 +41,7 @@ impl Proof {
             return Err(ProofError::RootMismatch { expected: root, found: self.before });
         }
 
-        let env = Env { rules: *rules, source: None, proof: true };
+        let env = Env::new(*rules, None, true);
         let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
 
         // A blinded root is a value by the word of the proof alone, and no path leads through a

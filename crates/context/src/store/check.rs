@@ -33,6 +33,7 @@ use crate::store::inner::{StoreInner, View, recover};
 use crate::store::reindex::is_current;
 use crate::store::store::{enter, read_control};
 use crate::tree::digest;
+use crate::tree::head::Head;
 use crate::tree::node::{Content, Node, Shape, Source};
 
 /// Upper bound of listed problems; further ones are only counted.
@@ -337,7 +338,7 @@ pub(crate) fn open_as(
     view.first_known = first;
     let tail = recover(&pack, &mut view, limit)?;
 
-    let inner = StoreInner::new(Arc::clone(disk), pack, control.rules, view);
+    let inner = StoreInner::new(Arc::clone(disk), pack, control.rules, view, Head::new(0));
     Ok(OpenedStore { inner, end: tail.end, fell_back: false })
 }
 

@@ -24,6 +24,7 @@ use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::watch::{HeadChange, Watches};
+use crate::tree::head::Head;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Source};
 use crate::tree::tree::{Tree, empty_dir};
 
@@ -93,6 +94,8 @@ pub(crate) struct StoreInner {
     pub(crate) dir: PathBuf,
     pub(crate) pack: Arc<Pack>,
     pub(crate) env: Arc<Env>,
+    /// Nodes of the newest commit of this process.
+    pub(crate) head: Arc<Head>,
     /// Index of the writer. A reader has none; it searches the tables of commits.
     pub(crate) index: Option<Box<dyn ObjectIndex>>,
     pub(crate) tables: Mutex<Tables>,
@@ -212,13 +215,20 @@ pub(crate) fn follow(
 
 impl StoreInner {
     /// State of a store that was just recovered, without an index.
-    pub(crate) fn new(disk: Arc<dyn Disk>, pack: Arc<Pack>, rules: Rules, view: View) -> Self {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        pack: Arc<Pack>,
+        rules: Rules,
+        view: View,
+        head: Head,
+    ) -> Self {
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
         Self {
             disk,
             dir: pack.dir().to_owned(),
             pack,
-            env: Arc::new(Env { rules, source: Some(source), proof: false }),
+            env: Arc::new(Env::new(rules, Some(source), false)),
+            head: Arc::new(head),
             index: None,
             tables: Mutex::default(),
             view: RwLock::new(view),
@@ -335,9 +345,12 @@ impl StoreInner {
         // The empty directory is never stored.
         let root = match &record.root {
             None => empty_dir(),
-            Some(link) => Child::Dir(self.env.load_at(link, 0)?),
+            Some(link) => Child::Dir(match self.head.root(link) {
+                Some(root) => root,
+                None => self.env.load_at(link, 0)?,
+            }),
         };
-        Ok(Tree::at(Arc::clone(&self.env), root, pins))
+        Ok(Tree::at(Arc::clone(&self.env), root, pins).with_head(&self.head))
     }
 
     /// Calls the watches for the changes before `end`.

@@ -21,6 +21,7 @@ use crate::store::context::Context;
 use crate::store::inner::{StoreInner, View, follow, recover};
 use crate::store::store::{Recovery, Store, check_whole, enter, read_control};
 use crate::store::watch::changes;
+use crate::tree::head::Head;
 
 /// Retries of reading a store that changes meanwhile.
 const RETRIES: usize = 10;
@@ -106,7 +107,7 @@ impl StoreReader {
         let pack = Arc::new(Pack::new(Arc::clone(&disk), locations, false, cache_bytes));
         let (view, tail, recovery) = read(&*disk, dir, &pack)?;
 
-        let inner = StoreInner::new(disk, pack, view.control.rules, view);
+        let inner = StoreInner::new(disk, pack, view.control.rules, view, Head::new(0));
         Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 

@@ -39,6 +39,7 @@ use crate::store::check::{OpenedStore, chunk_numbers, open, open_as};
 use crate::store::inner::{StoreInner, View, table_at, tables_from};
 use crate::store::reindex::{is_current, is_intact, make, walk};
 use crate::store::store::{enter, read_control, take_lock, write_control};
+use crate::tree::head::Head;
 
 /// Directory that receives the bytes behind the damage.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -367,7 +368,7 @@ fn open_as_begun(
         view.kept.extend(table_at(&pack, kept).ok()?.commits);
     }
 
-    let inner = StoreInner::new(Arc::clone(disk), pack, control.rules, view);
+    let inner = StoreInner::new(Arc::clone(disk), pack, control.rules, view, Head::new(0));
     Some(OpenedStore { inner, end: control.tail, fell_back: false })
 }
 

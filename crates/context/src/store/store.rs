@@ -8,11 +8,9 @@
 //! The lock order is in the header of [`store`](crate::store).
 
 use std::borrow::Cow;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::thread;
 use std::time::Duration;
 
 use terrane_io::Anchor;
@@ -46,6 +44,7 @@ use crate::store::reindex::open_current;
 use crate::store::watch::HeadChange;
 use crate::tree::digest::{self, Hasher};
 use crate::tree::encode::{Sink, Written};
+use crate::tree::head::Head;
 use crate::tree::node::Child;
 use crate::tree::tree::{Kind, Tree};
 
@@ -58,9 +57,6 @@ const BRANCH_BYTES_MAX: usize = 255;
 
 /// Largest buffer that is kept for the next frame, in bytes.
 const SPARE_BYTES_MAX: usize = 4 << 20;
-
-/// Above this many written nodes, updating the tree and the cache overlaps with the fsync.
-const KEPT_ALONE_MAX: u64 = 500;
 
 /// Lower bound of the reserve: the frames, the tables and the index entries of a collection.
 const RESERVE_BYTES_MIN: u64 = 256 << 10;
@@ -296,8 +292,19 @@ pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anc
     }
 }
 
+/// Part of the budget that the nodes of the newest commit take, in bytes: most reads are at that
+/// commit.
+fn head_bytes(options: &Options) -> usize {
+    match options.indexing {
+        Indexing::Minimal => options.cache_bytes / 4 * 3,
+        // A node may be stored as a record whose base no node knows.
+        Indexing::Always => 0,
+    }
+}
+
 fn new_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>, options: &Options) -> Arc<Pack> {
-    let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), true, options.cache_bytes);
+    let cache_bytes = options.cache_bytes - head_bytes(options);
+    let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), true, cache_bytes);
     Arc::new(pack.with_access(options.access))
 }
 
@@ -664,7 +671,8 @@ impl Store {
         // not come back.
         control_file.sync()?;
 
-        let mut inner = StoreInner::new(disk, pack, options.rules, view);
+        let mut inner =
+            StoreInner::new(disk, pack, options.rules, view, Head::new(head_bytes(options)));
         recovery.indexed = open_current(&mut inner, &options.index)?;
 
         // The index lacks the objects behind the control record.
@@ -971,39 +979,18 @@ impl Store {
         };
 
         // Outside the writer's lock: other commits append while this one waits for the fsync.
-        if self.options.durability <= Durability::Buffered {
-            written.keep();
-        } else {
-            self.sync_and_keep(end, written)?;
+        written.keep();
+        self.inner.head.set(tree.root(), tree.added());
+        if self.options.durability > Durability::Buffered {
+            let start = self.now();
+            self.sync_to(end)?;
+            lock(&self.counters).sync_time += self.now().saturating_sub(start);
         }
 
         if to.is_some() {
             self.inner.call_watches(end);
         }
         Ok(Some(hash))
-    }
-
-    /// Makes the pack durable up to `end`. Updates the tree and the cache before, or, for many
-    /// nodes, during the sync.
-    fn sync_and_keep(&self, end: Address, written: Written<'_>) -> Result<()> {
-        let start = self.now();
-        if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
-            thread::scope(|scope| {
-                let sync = thread::Builder::new().spawn_scoped(scope, || self.sync_to(end));
-                written.keep();
-                match sync {
-                    Ok(sync) => sync.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                    // The system refused the thread.
-                    Err(_) => self.sync_to(end),
-                }
-            })?;
-        } else {
-            written.keep();
-            self.sync_to(end)?;
-        }
-
-        lock(&self.counters).sync_time += self.now().saturating_sub(start);
-        Ok(())
     }
 
     /// Makes collections keep a commit until the guard is dropped, if the commit exists before they
@@ -1587,7 +1574,7 @@ impl Store {
         Stats {
             commits: view.commits,
             chunks: view.control.tail.chunk - view.control.first + 1,
-            cache_bytes: self.inner.pack.cache_bytes() as u64,
+            cache_bytes: (self.inner.pack.cache_bytes() + self.inner.head.weight()) as u64,
             cache_hits: get(&counters.cache_hits),
             reads: get(&counters.reads),
             read_bytes: get(&counters.read_bytes),

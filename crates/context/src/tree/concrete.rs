@@ -125,7 +125,7 @@ impl Tree {
         self.hash();
 
         // Hashed first, so that equal parts are copied once and stay shared.
-        let env = Env { rules: self.env.rules, source: None, proof: false };
+        let env = Env::new(self.env.rules, None, false);
         let root = copy(&self.env, Spot::Own(self.root()), Blinded::Refuse)?;
         Ok(Self::at(Arc::new(env), root, Pins::default()))
     }

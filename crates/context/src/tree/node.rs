@@ -19,7 +19,7 @@
 
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use terrane_io::cache::Key;
@@ -60,9 +60,20 @@ pub(crate) struct Env {
     pub(crate) source: Option<Arc<dyn Source>>,
     /// Whether a missing part is one that a proof lacks, and not one that a store lost.
     pub(crate) proof: bool,
+    /// Weight of the nodes that were loaded since it was last taken, in bytes.
+    loaded: AtomicUsize,
 }
 
 impl Env {
+    pub(crate) fn new(rules: Rules, source: Option<Arc<dyn Source>>, proof: bool) -> Self {
+        Self { rules, source, proof, loaded: AtomicUsize::new(0) }
+    }
+
+    /// Returns the weight of the nodes that were loaded since the last call, in bytes.
+    pub(crate) fn take_loaded(&self) -> usize {
+        self.loaded.swap(0, Ordering::Relaxed)
+    }
+
     fn source(&self) -> &dyn Source {
         self.source.as_deref().expect("a node with a place has a store")
     }
@@ -680,6 +691,7 @@ impl Node {
     /// Loads the child of a number, at a level of inodes, 0 for directories.
     fn load_child(&self, env: &Env, number: usize, link: &Link, level: u8) -> Result<&Arc<Self>> {
         let loaded = env.load_at(link, level)?;
+        env.loaded.fetch_add(loaded.weight(), Ordering::Relaxed);
         let none = || (0..self.len()).map(|_| OnceLock::new()).collect();
         // Another reader may have loaded the node meanwhile; the first one stays.
         let member = self.children.get_or_init(none)[number].get_or_init(|| Member::Node(loaded));
@@ -1071,7 +1083,7 @@ mod tests {
         // Too few steps for buckets, another level, and as many steps as cannot be counted on.
         for (depth, count) in [(0, 2), (0, 256), (1, 300), (64, 300), (0, u64::MAX)] {
             let source: Arc<dyn Source> = Arc::new(Forged(Arc::new(inner(depth, count))));
-            let env = Env { rules: Rules::TEZOS, source: Some(source), proof: false };
+            let env = Env::new(Rules::TEZOS, Some(source), false);
             let mut root = Child::DirAt(Box::new((link, OnceLock::new())));
             let new = Child::Value(Arc::new(Value::new([].into())));
             // Below a sound root the same record stands at level 1, where it cannot be.

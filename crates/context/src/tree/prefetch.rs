@@ -51,7 +51,7 @@ impl Tree {
     /// 4 KiB for most of its nodes, or one for several that are neighbours.
     pub fn prefetch<P: AsRef<[S]>, S: AsRef<[u8]>>(&self, paths: &[P], what: Prefetch) {
         let Some(source) = &self.env.source else { return };
-        let root = of_spot(Spot::Own(self.base()));
+        let root = self.with_base(|base| of_spot(Spot::Own(base)));
         let mut paths: Vec<&[S]> = paths.iter().map(AsRef::as_ref).collect();
 
         // A block may name one path many times. Users choose paths, so the hash has a key.

@@ -5,7 +5,7 @@
 //! [wait](crate::tree::write_buffer) in a buffer until a call needs the tree as a whole.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::base::address::Link;
 use crate::base::error::{Error, Result};
@@ -16,6 +16,7 @@ use crate::object::pins::Pins;
 use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest::{self, Hasher};
 use crate::tree::edit::{bind, unbind};
+use crate::tree::head::Head;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Spot, Value};
 use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
@@ -34,11 +35,15 @@ pub enum Kind {
 #[doc(alias = "view")]
 pub struct Tree {
     pub(crate) env: Arc<Env>,
-    /// The tree without what waits to be put into it.
-    base: Child,
+    /// The tree, unless values wait in the buffer for a call that needs the tree as a whole.
+    root: OnceLock<Child>,
+    /// The tree without the values that wait.
+    base: RwLock<Option<Child>>,
     buffer: WriteBuffer,
-    /// The tree with the buffered values, once a call needed it.
-    applied: OnceLock<Child>,
+    /// Approximate weight of what was added since the tree was checked out, in bytes.
+    added: usize,
+    /// Nodes of the newest commit of the store.
+    head: Option<Arc<Head>>,
     /// Pins of the objects that the tree may still read.
     pub(crate) pins: Pins,
 }
@@ -64,6 +69,22 @@ impl PartialEq for Tree {
 }
 
 impl Eq for Tree {}
+
+/// Decision on a value to be bound.
+enum Waits {
+    /// The value may wait in the buffer.
+    Yes,
+    No,
+    /// The value goes into the nodes, after a buffered value at this many first steps.
+    Below(usize),
+    /// The value goes into the nodes after all buffered ones.
+    Apply,
+}
+
+/// Bytes that a binding takes in memory beside its step and value.
+const BINDING_BYTES: usize = 100;
+
+const ROOT: &str = "the root is in one of two places";
 
 /// A new directory without steps.
 pub(crate) fn empty_dir() -> Child {
@@ -110,47 +131,114 @@ enum Standing<'a> {
 
 impl Tree {
     pub(crate) fn at(env: Arc<Env>, root: Child, pins: Pins) -> Self {
-        Self { env, base: root, buffer: WriteBuffer::default(), applied: OnceLock::new(), pins }
+        let base = RwLock::new(None);
+        let buffer = WriteBuffer::default();
+        Self { env, root: root.into(), base, buffer, added: 0, head: None, pins }
+    }
+
+    /// Returns the tree of a commit of a store that keeps these nodes in memory.
+    pub(crate) fn with_head(self, head: &Arc<Head>) -> Self {
+        Self { head: Some(Arc::clone(head)), ..self }
+    }
+
+    /// Approximate weight of what was added since the tree was checked out, in bytes.
+    pub(crate) fn added(&self) -> usize {
+        self.added
     }
 
     /// Returns the root with the buffered values.
     pub(crate) fn root(&self) -> &Child {
-        if self.buffer.is_empty() {
-            return &self.base;
-        }
-
         // Several threads may share the tree: the first one applies the buffer.
-        self.applied.get_or_init(|| {
-            let mut root = self.base.clone();
-            apply_all(&self.env, &mut root, &self.buffer).expect("all on the way was looked at");
+        self.root.get_or_init(|| {
+            let mut base = self.base.write().unwrap_or_else(PoisonError::into_inner);
+            let mut root = base.take().expect(ROOT);
+            self.apply_all(&mut root).expect("all on the way was looked at");
             root
         })
     }
 
-    /// The tree without what waits to be put into it.
-    pub(crate) fn base(&self) -> &Child {
-        &self.base
+    /// Calls `f` with the tree, with the buffered values or without them.
+    pub(crate) fn with_base<R>(&self, f: impl Fn(&Child) -> R) -> R {
+        if let Some(root) = self.root.get() {
+            return f(root);
+        }
+        if let Some(base) = &*self.base.read().unwrap_or_else(PoisonError::into_inner) {
+            return f(base);
+        }
+        // Another thread applies the buffer.
+        f(self.root())
     }
 
-    /// Adopts the root that a call needed since the last change.
+    /// The tree, without the buffered values if they were not applied yet.
+    fn base_mut(&mut self) -> &mut Child {
+        let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match self.root.get_mut() {
+            Some(root) => root,
+            None => base.as_mut().expect(ROOT),
+        }
+    }
+
+    /// Takes the nodes of the tree from the head, so that the change that follows is made in place.
+    fn let_go(&self, root: &mut Child) {
+        if let Some(head) = &self.head {
+            head.let_go(root, &self.env);
+        }
+    }
+
+    /// Applies the buffered values to a root.
+    fn apply_all(&self, root: &mut Child) -> Result<()> {
+        self.let_go(root);
+        for (path, value) in self.buffer.iter() {
+            bind(&self.env, root, &path, Child::Value(Arc::clone(value)))?;
+        }
+        Ok(())
+    }
+
+    /// Empties the buffer if a call applied it since the last change.
     fn adopt(&mut self) {
-        if let Some(root) = self.applied.take() {
-            self.base = root;
+        if self.root.get().is_some() {
             self.buffer.clear();
         }
     }
 
     /// Applies the buffered values to the nodes.
     fn apply_buffer(&mut self) -> Result<()> {
-        self.adopt();
-
-        if !self.buffer.is_empty() {
-            apply_all(&self.env, &mut self.base, &self.buffer)?;
-            self.buffer.clear();
+        if self.root.get().is_none() {
+            let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let mut root = base.take().expect(ROOT);
+            let applied = self.apply_all(&mut root);
+            if applied.is_err() {
+                // A change that failed has changed nothing, and values may be applied twice.
+                *self.base.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(root);
+                return applied;
+            }
+            self.root = root.into();
         }
+        self.adopt();
         debug_assert!(self.buffer.is_empty(), "all values are in the nodes");
-        debug_assert!(self.applied.get().is_none(), "nothing is left to adopt");
         Ok(())
+    }
+
+    /// Adds a value to the buffer.
+    fn buffer(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
+        if let Some(root) = self.root.take() {
+            *self.base.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(root);
+        }
+        self.buffer.insert(path, bytes);
+    }
+
+    /// Changes the tree at a path: binds `child`, or unbinds what is there if there is none.
+    fn change(&mut self, path: &[&[u8]], child: Option<Child>) -> Result<()> {
+        let env = Arc::clone(&self.env);
+        let head = self.head.clone();
+        let root = self.base_mut();
+        if let Some(head) = head {
+            head.let_go(root, &env);
+        }
+        match child {
+            Some(child) => bind(&env, root, path, child),
+            None => unbind(&env, root, path),
+        }
     }
 
     /// Returns an empty directory without a store.
@@ -159,12 +247,13 @@ impl Tree {
     /// [`InvalidConfig`](Error::InvalidConfig) for rules that no store has.
     pub fn new(rules: Rules) -> Result<Self> {
         rules.check()?;
-        let env = Arc::new(Env { rules, source: None, proof: false });
+        let env = Arc::new(Env::new(rules, None, false));
         Ok(Self::at(env, empty_dir(), Pins::default()))
     }
 
     pub(crate) fn with_root(&self, root: Child) -> Self {
-        Self::at(Arc::clone(&self.env), root, self.pins.clone())
+        let tree = Self::at(Arc::clone(&self.env), root, self.pins.clone());
+        Self { head: self.head.clone(), ..tree }
     }
 
     /// Returns an empty directory of the same store.
@@ -194,7 +283,7 @@ impl Tree {
 
     /// Returns whether only the hash is known.
     pub fn is_shallow(&self) -> bool {
-        matches!(self.base, Child::Blinded { .. })
+        self.with_base(|base| matches!(base, Child::Blinded { .. }))
     }
 
     /// Hashing rules of the tree.
@@ -204,12 +293,15 @@ impl Tree {
 
     /// Returns the kind.
     pub fn kind(&self) -> Kind {
-        if self.base.is_value() { Kind::Value } else { Kind::Directory }
+        if self.with_base(Child::is_value) { Kind::Value } else { Kind::Directory }
     }
 
     /// Returns whether the tree is the empty directory. No I/O.
     pub fn is_empty(&self) -> bool {
-        self.buffer.is_empty() && self.base.is_empty()
+        match self.root.get() {
+            Some(root) => root.is_empty(),
+            None => self.buffer.is_empty() && self.with_base(Child::is_empty),
+        }
     }
 
     /// Returns the value; `None` for a directory.
@@ -240,27 +332,6 @@ impl Tree {
         locate(&self.env, self.root(), path)
     }
 
-    /// Returns the state of a path in the nodes, without the buffered values.
-    fn standing(&self, path: &[&[u8]]) -> Result<Standing<'_>> {
-        let mut spot = Spot::Own(&self.base);
-
-        let mut count = 0;
-        for (depth, step) in path.iter().enumerate() {
-            let here = |error| at_path(error, &path[..depth]);
-            let Some(dir) = spot.dir(&self.env).map_err(here)? else {
-                return Ok(Standing::Taken);
-            };
-            count = dir.count();
-            match dir.locate(&self.env, step).map_err(|error| at_path(error, &path[..=depth]))? {
-                Some(found) => spot = found,
-                None if depth + 1 == path.len() => return Ok(Standing::Free),
-                None => return Ok(Standing::Missing(depth + 1)),
-            }
-        }
-
-        Ok(if spot.is_value() { Standing::Value(spot, count) } else { Standing::Taken })
-    }
-
     /// Returns whether a value is bound at `path`.
     ///
     /// Cost: one read for each directory and inode on the way that is not in memory.
@@ -272,8 +343,10 @@ impl Tree {
     pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        Ok(self.buffer.get(path).is_some()
-            || locate(&self.env, &self.base, path)?.is_some_and(Spot::is_value))
+        let is_value = |base: &Child| -> Result<bool> {
+            Ok(locate(&self.env, base, path)?.is_some_and(Spot::is_value))
+        };
+        Ok(self.buffer.get(path).is_some() || self.with_base(is_value)?)
     }
 
     /// Returns whether a value or a directory is bound at `path`.
@@ -283,7 +356,9 @@ impl Tree {
     pub fn mem_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        Ok(self.buffer.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
+        let is_bound =
+            |base: &Child| -> Result<bool> { Ok(locate(&self.env, base, path)?.is_some()) };
+        Ok(self.buffer.get(path).is_some() || self.with_base(is_bound)?)
     }
 
     /// Returns the value at `path`; `None` for a directory, an absent path, and a path through a
@@ -301,10 +376,10 @@ impl Tree {
         if let Some(value) = self.buffer.get(path) {
             return Ok(Some(value.bytes.to_vec()));
         }
-        match locate(&self.env, &self.base, path)? {
+        self.with_base(|base| match locate(&self.env, base, path)? {
             Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, path)),
             None => Ok(None),
-        }
+        })
     }
 
     /// Returns the tree at `path`, if one is bound.
@@ -384,25 +459,35 @@ impl Tree {
         // The state of the path in the nodes decides whether the value may wait in the buffer.
         check_height(path, 0)?;
         let mut changes = true;
-        let waits = match self.standing(path)? {
-            Standing::Value(spot, _) if is_value(&self.env, spot, &bytes) => {
+        let env = Arc::clone(&self.env);
+        let standing = match standing(&env, self.base_mut(), path)? {
+            Standing::Value(spot, _) if is_value(&env, spot, &bytes) => {
                 // The value was known by its hash only, and is now known.
                 if !matches!(spot.content(), Content::Blinded { .. }) {
                     return Ok(false);
                 }
                 changes = false;
-                false
+                Waits::No
             }
-            Standing::Value(_, count) => count > 0,
-            Standing::Free => true,
-            Standing::Missing(depth) => {
+            Standing::Value(_, count) if count > 0 => Waits::Yes,
+            Standing::Value(..) => Waits::No,
+            Standing::Free => Waits::Yes,
+            Standing::Missing(depth) => Waits::Below(depth),
+            Standing::Taken => Waits::Apply,
+        };
+        self.added += bytes.len() + path.last().map_or(0, |step| step.len()) + BINDING_BYTES;
+
+        let waits = match standing {
+            Waits::Yes => true,
+            Waits::No => false,
+            Waits::Below(depth) => {
                 // No buffered value is on the way, so the others may wait on.
                 if self.buffer.get(&path[..depth]).is_some() {
                     self.apply_buffer()?;
                 }
                 false
             }
-            Standing::Taken => {
+            Waits::Apply => {
                 self.apply_buffer()?;
                 false
             }
@@ -413,11 +498,11 @@ impl Tree {
             if self.buffer.len() == WRITE_BUFFER_MAX {
                 self.apply_buffer()?;
             }
-            self.buffer.insert(path, bytes);
+            self.buffer(path, bytes);
             debug_assert!(self.buffer.len() <= WRITE_BUFFER_MAX, "the buffer is bounded");
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));
-            bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
+            self.change(path, Some(child)).map_err(|error| at_path(error, path))?;
         }
 
         Ok(changes)
@@ -476,7 +561,7 @@ impl Tree {
             return Ok(false);
         }
 
-        bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
+        self.change(path, Some(child)).map_err(|error| at_path(error, path))?;
         Ok(true)
     }
 
@@ -492,27 +577,31 @@ impl Tree {
 
         if path.is_empty() {
             let changed = !self.is_empty();
-            self.base = empty_dir();
+            self.root = empty_dir().into();
             self.buffer.clear();
             return Ok(changed);
         }
 
         // Directories that would be left empty go too: the path is cut at the highest one.
-        let gone = match self.standing(path)? {
+        let env = Arc::clone(&self.env);
+        let stays = match standing(&env, self.base_mut(), path)? {
             Standing::Free | Standing::Missing(_) => return Ok(self.buffer.remove(path)),
-            // The directory stays, so buffered values may wait on.
-            Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => path.len(),
-            Standing::Value(..) | Standing::Taken => {
-                self.apply_buffer()?;
-                self.kept_above(path)?
-            }
+            Standing::Value(_, count) => count > 1,
+            Standing::Taken => false,
+        };
+        // The directory stays, so buffered values may wait on.
+        let gone = if stays && !self.is_at_limit(path)? {
+            path.len()
+        } else {
+            self.apply_buffer()?;
+            self.kept_above(path)?
         };
 
         debug_assert!(gone <= path.len(), "a path is cut at one of its steps");
         if gone == 0 {
             return Ok(false);
         }
-        unbind(&self.env, &mut self.base, &path[..gone]).map_err(|error| at_path(error, path))?;
+        self.change(&path[..gone], None).map_err(|error| at_path(error, path))?;
         self.buffer.remove(path);
 
         Ok(true)
@@ -521,7 +610,7 @@ impl Tree {
     /// Number of steps of `path`, which has some, that lead to the highest directory left without
     /// steps, or to the child itself; 0 if nothing is bound.
     fn kept_above(&self, path: &[&[u8]]) -> Result<usize> {
-        let mut spot = Spot::Own(&self.base);
+        let mut spot = Spot::Own(self.root());
         let mut gone = 1;
         for (depth, step) in path.iter().enumerate() {
             let here = |error| at_path(error, &path[..=depth]);
@@ -546,11 +635,13 @@ impl Tree {
         let Some((last, above)) = path.split_last().filter(|_| !self.buffer.is_empty()) else {
             return Ok(false);
         };
-        let dir = match locate(&self.env, &self.base, above)? {
-            Some(spot) => spot.dir(&self.env).map_err(|error| at_path(error, above))?,
-            None => None,
-        };
-        dir.map_or(Ok(false), |dir| dir.is_at_limit(&self.env, last))
+        self.with_base(|base| {
+            let dir = match locate(&self.env, base, above)? {
+                Some(spot) => spot.dir(&self.env).map_err(|error| at_path(error, above))?,
+                None => None,
+            };
+            dir.map_or(Ok(false), |dir| dir.is_at_limit(&self.env, last))
+        })
     }
 
     /// Changes one binding: `change` gets the value at `path` and returns the new one, or `None` to
@@ -607,7 +698,7 @@ impl Tree {
         self.clear();
 
         // Only a stored root has a pin that covers all that the tree may read.
-        if let Child::DirAt(far) = &self.base
+        if let Some(Child::DirAt(far)) = self.root.get()
             && let Some(pins) = self.pins.only(far.0.extent)
         {
             self.pins = pins;
@@ -620,11 +711,10 @@ impl Tree {
     pub fn clear(&mut self) {
         self.adopt();
 
-        if self.buffer.is_empty()
-            && let Child::Dir(node) = &self.base
+        if let Some(Child::Dir(node)) = self.root.get()
             && let Some(link) = node.link()
         {
-            self.base = Child::DirAt(Box::new((link, OnceLock::new())));
+            self.root = Child::DirAt(Box::new((link, OnceLock::new()))).into();
         }
     }
 }
@@ -643,12 +733,25 @@ fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<
     Ok(Some(spot))
 }
 
-/// Applies buffered values to a tree.
-fn apply_all(env: &Env, root: &mut Child, buffer: &WriteBuffer) -> Result<()> {
-    for (path, value) in buffer.iter() {
-        bind(env, root, &path, Child::Value(Arc::clone(value)))?;
+/// Returns the state of a path in the nodes below a root.
+fn standing<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Standing<'a>> {
+    let mut spot = Spot::Own(root);
+
+    let mut count = 0;
+    for (depth, step) in path.iter().enumerate() {
+        let here = |error| at_path(error, &path[..depth]);
+        let Some(dir) = spot.dir(env).map_err(here)? else {
+            return Ok(Standing::Taken);
+        };
+        count = dir.count();
+        match dir.locate(env, step).map_err(|error| at_path(error, &path[..=depth]))? {
+            Some(found) => spot = found,
+            None if depth + 1 == path.len() => return Ok(Standing::Free),
+            None => return Ok(Standing::Missing(depth + 1)),
+        }
     }
-    Ok(())
+
+    Ok(if spot.is_value() { Standing::Value(spot, count) } else { Standing::Taken })
 }
 
 fn check_height(path: &[&[u8]], below: u16) -> Result<()> {

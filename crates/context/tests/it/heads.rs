@@ -423,11 +423,13 @@ fn writes_to_branches_never_fail_beside_collections() {
     let collections = std::thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let mut collections = 0;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            loop {
                 store.collect(&Retain::newest(1), &mut |_| GcPace::Go).unwrap();
                 collections += 1;
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return collections;
+                }
             }
-            collections
         });
         let writers: Vec<_> = (0..2u8)
             .map(|writer| {

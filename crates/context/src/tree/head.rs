@@ -1,0 +1,132 @@
+//! Head: the tree of the newest commit, whose nodes stay in memory. The next block begins with them,
+//! and neither reads nor decodes what the blocks before it read or wrote.
+//!
+//! A checkout of the newest commit shares the nodes with the head. The first change of that tree takes
+//! them from the head, so that the tree is their only holder and changes them in place; its commit
+//! gives them back. A tree that is changed and dropped without a commit drops them too: the next
+//! checkout reads what it needs.
+//!
+//! Invariant: the head has the nodes of one commit, as they are stored. So it changes the cost of a
+//! checkout, never a tree.
+//!
+//! **Memory.** The weight of the nodes is estimated: what is loaded and added counts. When the
+//! estimate is above the budget, the tree that takes the nodes trims them first, which counts them.
+//! A trim goes over the nodes like the hand of a clock: it forgets those that no call passed since
+//! the last trim, and then others by chance, until a quarter of the budget is free.
+//!
+//! Rejected: a cache of nodes by address (a lookup and a lock for each node on a path).
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::base::address::Link;
+use crate::tree::node::{Child, Env, Node};
+
+/// Nodes of the newest commit. See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    root: Mutex<Option<Arc<Node>>>,
+    /// Whether `root` is set, for calls that ask often.
+    is_held: AtomicBool,
+    /// Weight up to which nodes stay, in bytes; 0 keeps none.
+    budget: usize,
+    /// Estimated weight, in bytes.
+    weight: AtomicUsize,
+}
+
+/// Rounds of a trim: behind them all nodes go.
+const ROUNDS: u32 = 8;
+
+/// Nodes on a path that a trim goes down; what is further down goes with the last of them. Bounds
+/// the stack.
+const TRIM_DEPTH_MAX: usize = 128;
+
+impl Head {
+    pub(crate) fn new(budget: usize) -> Self {
+        Self { budget, ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
+        self.root.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the root at a link, if the head has it.
+    pub(crate) fn root(&self, link: &Link) -> Option<Arc<Node>> {
+        self.lock().as_ref().filter(|root| root.link().as_ref() == Some(link)).map(Arc::clone)
+    }
+
+    /// Estimated weight, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        if self.is_held.load(Ordering::Acquire) { self.weight.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// Replaces the head by the tree of a new commit, with `added` more bytes of nodes.
+    pub(crate) fn set(&self, root: &Child, added: usize) {
+        let Child::Dir(root) = root else { return };
+        if self.budget == 0 {
+            return;
+        }
+        self.weight.fetch_add(added, Ordering::Relaxed);
+        let before = self.lock().replace(Arc::clone(root));
+        self.is_held.store(true, Ordering::Release);
+        // The former head is freed without the lock.
+        drop(before);
+    }
+
+    /// Lets go of the nodes of a tree that is about to be changed, and trims them if they are above
+    /// the budget.
+    pub(crate) fn let_go(&self, root: &mut Child, env: &Env) {
+        if !self.is_held.load(Ordering::Acquire) {
+            return;
+        }
+        let Child::Dir(root) = root else { return };
+        {
+            let mut held = self.lock();
+            if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, root)) {
+                return;
+            }
+            *held = None;
+            self.is_held.store(false, Ordering::Release);
+        }
+        let loaded = env.take_loaded();
+        let weight = self.weight.fetch_add(loaded, Ordering::Relaxed) + loaded;
+        if weight > self.budget
+            && let Some(root) = Arc::get_mut(root)
+        {
+            self.weight.store(trim(root, self.budget / 4 * 3), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Forgets nodes below a root, so that the others weigh at most `target`; returns their weight.
+fn trim(root: &mut Node, target: usize) -> usize {
+    let mut weight = trim_once(root, &mut Node::take_used);
+    for round in 0..ROUNDS {
+        if weight <= target {
+            return weight;
+        }
+        // By chance, and by other bits in each round: half of the nodes stay.
+        weight = trim_once(root, &mut |node| node.chance() >> round & 1 == 0);
+    }
+    root.retain(&mut |_| false);
+    root.weight()
+}
+
+/// Goes over the nodes below a root once, and forgets those for which `stays` returns false and that
+/// have no others below; returns the weight of the others.
+fn trim_once(root: &mut Node, stays: &mut dyn FnMut(&mut Node) -> bool) -> usize {
+    fn go(node: &mut Node, depth: usize, stays: &mut dyn FnMut(&mut Node) -> bool) -> usize {
+        let mut below = 0;
+        node.retain(&mut |child| {
+            if depth == TRIM_DEPTH_MAX {
+                return false;
+            }
+            let weight = go(child, depth + 1, stays);
+            let is_kept = stays(child) || weight > child.weight();
+            below += if is_kept { weight } else { 0 };
+            is_kept
+        });
+        below + node.weight()
+    }
+    go(root, 0, stays)
+}
