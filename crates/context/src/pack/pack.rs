@@ -61,6 +61,9 @@ pub(crate) struct Pack {
     writable: bool,
     /// Access to chunks other than the last.
     access: Access,
+    /// Whether the cache takes nodes that are read one by one. Otherwise it takes their bases only,
+    /// since the head keeps the nodes.
+    caches_nodes: bool,
     files: ChunkHandles,
     /// First chunk that is read through the page cache: the chunk that is appended to. `u32::MAX`
     /// if no chunk is.
@@ -122,6 +125,7 @@ impl Pack {
             store: OnceLock::new(),
             writable,
             access: Access::Buffered,
+            caches_nodes: true,
             files: ChunkHandles::new(OPEN_FILES_MAX),
             appended: AtomicU32::new(u32::MAX),
             catalog: RwLock::default(),
@@ -135,6 +139,11 @@ impl Pack {
     /// Sets the access to chunks other than the last.
     pub(crate) fn with_access(self, access: Access) -> Self {
         Self { access, ..self }
+    }
+
+    /// Leaves nodes that are read one by one to a head.
+    pub(crate) fn without_nodes(self) -> Self {
+        Self { caches_nodes: false, ..self }
     }
 
     /// Requires every chunk and part from here on to belong to `store`.
@@ -461,7 +470,7 @@ impl Pack {
             }
         };
 
-        Ok(self.keep(extent, record))
+        Ok(if self.caches_nodes { self.keep(extent, record) } else { Arc::new(record) })
     }
 
     /// Reads the base of a delta for a sweep: `aside` takes the record instead of the cache of the

@@ -305,7 +305,8 @@ fn head_bytes(options: &Options) -> usize {
 fn new_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>, options: &Options) -> Arc<Pack> {
     let cache_bytes = options.cache_bytes - head_bytes(options);
     let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), true, cache_bytes);
-    Arc::new(pack.with_access(options.access))
+    let pack = pack.with_access(options.access);
+    Arc::new(if head_bytes(options) > 0 { pack.without_nodes() } else { pack })
 }
 
 /// Makes the name of the store's directory durable.
