@@ -57,14 +57,14 @@ pub struct Options {
 const IMPORT_ELEMENTS_MAX: u64 = 1 << 25;
 
 impl Options {
-    /// Options of a Tezos node: durable commits, a cache of 128 MiB, chunks of 16 MiB, two hashing
+    /// Options of a Tezos node: durable commits, a cache of 256 MiB, chunks of 16 MiB, two hashing
     /// threads, reads through the page cache, imports of 33,554,432 elements.
     pub fn new(index: Arc<dyn IndexEngine>) -> Self {
         Self {
             rules: Rules::TEZOS,
             indexing: Indexing::Minimal,
             durability: Durability::Each,
-            cache_bytes: 128 << 20,
+            cache_bytes: 256 << 20,
             chunk_bytes: 16 << 20,
             hash_threads: 2,
             access: Access::Buffered,

@@ -9,10 +9,11 @@
 //! Invariant: the head has the nodes of one commit, as they are stored. So it changes the cost of a
 //! checkout, never a tree.
 //!
-//! **Memory.** The weight of the nodes is estimated: what is loaded and added counts. When the
-//! estimate is above the budget, the tree that takes the nodes trims them first, which counts them.
-//! A trim goes over the nodes like the hand of a clock: it forgets those that no call passed since
-//! the last trim, and then others by chance, until a quarter of the budget is free.
+//! **Memory.** The weight of the nodes is estimated: what is loaded and added counts, what is
+//! forgotten counts off. When the estimate is above the budget, the tree that takes the nodes trims
+//! them first, a sixteenth of the nodes in a step. A step works like the hand of a clock: it forgets
+//! the nodes that no call passed since the hand was there last. If a whole round is not enough, half
+//! of the nodes go by chance.
 //!
 //! Rejected: a cache of nodes by address (a lookup and a lock for each node on a path).
 
@@ -32,10 +33,15 @@ pub(crate) struct Head {
     budget: usize,
     /// Estimated weight, in bytes.
     weight: AtomicUsize,
+    /// Number of the next step of a trim.
+    hand: AtomicUsize,
 }
 
-/// Rounds of a trim: behind them all nodes go.
-const ROUNDS: u32 = 8;
+/// Steps of a round over all nodes.
+const STEPS: usize = 16;
+
+/// Rounds by chance of a trim: behind them all nodes go.
+const CHANCES: u32 = 8;
 
 /// Nodes on a path that a trim goes down; what is further down goes with the last of them. Bounds
 /// the stack.
@@ -93,40 +99,61 @@ impl Head {
         if weight > self.budget
             && let Some(root) = Arc::get_mut(root)
         {
-            self.weight.store(trim(root, self.budget / 4 * 3), Ordering::Relaxed);
+            self.weight.store(self.trim(root, weight), Ordering::Relaxed);
         }
     }
-}
 
-/// Forgets nodes below a root, so that the others weigh at most `target`; returns their weight.
-fn trim(root: &mut Node, target: usize) -> usize {
-    let mut weight = trim_once(root, &mut Node::take_used);
-    for round in 0..ROUNDS {
-        if weight <= target {
-            return weight;
-        }
-        // By chance, and by other bits in each round: half of the nodes stay.
-        weight = trim_once(root, &mut |node| node.chance() >> round & 1 == 0);
-    }
-    root.retain(&mut |_| false);
-    root.weight()
-}
-
-/// Goes over the nodes below a root once, and forgets those for which `stays` returns false and that
-/// have no others below; returns the weight of the others.
-fn trim_once(root: &mut Node, stays: &mut dyn FnMut(&mut Node) -> bool) -> usize {
-    fn go(node: &mut Node, depth: usize, stays: &mut dyn FnMut(&mut Node) -> bool) -> usize {
-        let mut below = 0;
-        node.retain(&mut |child| {
-            if depth == TRIM_DEPTH_MAX {
-                return false;
+    /// Forgets nodes below a root until their weight is in the budget; returns the weight.
+    fn trim(&self, root: &mut Node, mut weight: usize) -> usize {
+        for _ in 0..STEPS {
+            let step = self.hand.fetch_add(1, Ordering::Relaxed) % STEPS;
+            let mut freed = 0;
+            trim_below(root, 0, Some(step), &mut Node::take_used, &mut freed);
+            weight = weight.saturating_sub(freed);
+            if weight <= self.budget {
+                return weight;
             }
-            let weight = go(child, depth + 1, stays);
-            let is_kept = stays(child) || weight > child.weight();
-            below += if is_kept { weight } else { 0 };
-            is_kept
-        });
-        below + node.weight()
+        }
+        for round in 0..CHANCES {
+            // By other bits in each round.
+            let mut stays = |node: &mut Node| node.chance() >> round & 1 == 0;
+            let mut freed = 0;
+            trim_below(root, 0, None, &mut stays, &mut freed);
+            weight = weight.saturating_sub(freed);
+            if weight <= self.budget {
+                return weight;
+            }
+        }
+        root.retain(&mut |_, _| false);
+        root.weight()
     }
-    go(root, 0, stays)
+}
+
+/// Goes over the nodes below `node`, or over those of one step, and forgets those for which `stays`
+/// returns false and that have no others below. Adds their weight to `freed`; returns whether a node
+/// below stays.
+///
+/// A step divides the children of the first node on each path that has enough of them.
+fn trim_below(
+    node: &mut Node,
+    depth: usize,
+    step: Option<usize>,
+    stays: &mut dyn FnMut(&mut Node) -> bool,
+    freed: &mut usize,
+) -> bool {
+    let divides = step.filter(|_| node.len() >= STEPS);
+    let below = if divides.is_some() { None } else { step };
+    let mut any_stays = false;
+    node.retain(&mut |number, child| {
+        if divides.is_some_and(|step| number % STEPS != step) {
+            any_stays = true;
+            return true;
+        }
+        let is_kept = depth < TRIM_DEPTH_MAX
+            && (trim_below(child, depth + 1, below, stays, freed) | stays(child));
+        any_stays |= is_kept;
+        *freed += if is_kept { 0 } else { child.weight() };
+        is_kept
+    });
+    any_stays
 }

@@ -681,7 +681,7 @@ impl Node {
     }
 
     /// Number of entries or buckets.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match &self.record.body {
             RecordBody::Entries(entries) => entries.len(),
             RecordBody::Inner(inner) => inner.len(),
@@ -1019,16 +1019,16 @@ impl Node {
         std::mem::take(self.was_used.0.get_mut())
     }
 
-    /// Calls `stays` with each node below that is stored and that no other tree has, and forgets
-    /// those for which it returns false.
-    pub(crate) fn retain(&mut self, stays: &mut dyn FnMut(&mut Self) -> bool) {
+    /// Calls `stays` with the number of each child that is a stored node and that no other tree
+    /// has, and with the node; forgets those for which it returns false.
+    pub(crate) fn retain(&mut self, stays: &mut dyn FnMut(usize, &mut Self) -> bool) {
         // The places of the children must be in the record, from which they are loaded again.
         self.settle();
-        for child in self.children.get_mut().into_iter().flatten() {
+        for (number, child) in self.children.get_mut().into_iter().flatten().enumerate() {
             if let Some(Member::Node(node)) = child.get_mut()
                 && let Some(node) = Arc::get_mut(node)
                 && node.place.get().is_some()
-                && !stays(node)
+                && !stays(number, node)
             {
                 child.take();
             }
