@@ -53,7 +53,7 @@ use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::relocate::MoveArgs;
 use self::transfer::{ExportArgs, ImportArgs};
 use self::volume::VolumeCommand;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output::{self, bytes};
@@ -224,9 +224,6 @@ pub(crate) struct GcArgs {
     /// Keeps this commit too; may be given several times
     #[arg(long, value_name = "COMMIT")]
     keep: Vec<String>,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -266,9 +263,8 @@ struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
-    /// Prints one JSON object to standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -482,7 +478,7 @@ impl LogArgs {
             commits.push(Logged::new(&commit?, &branches));
         }
 
-        if common.json {
+        if common.output.json {
             return output::report(command, true, &Log { commits }, &[]);
         }
 
@@ -542,7 +538,7 @@ impl LsArgs {
         let entries: Result<Vec<Listed>, Failure> =
             children.iter().map(|(step, tree)| Listed::new(step, tree, self.long)).collect();
         let entries = entries?;
-        if common.json {
+        if common.output.json {
             let commit = commit.to_base58();
             let path = self.path.clone();
             return output::report(command, true, &Listing { commit, path, entries }, &[]);
@@ -610,7 +606,7 @@ impl ShowArgs {
             return Err(Failure::usage(message));
         };
 
-        if !common.json {
+        if !common.output.json {
             return output::print(&literal::shown(&value));
         }
 
@@ -653,7 +649,7 @@ impl GcArgs {
         // The monitor handles Ctrl-C; the bar counts bytes.
         let interrupts = Progress::new(true);
 
-        let mut bar = ByteBar::new("collecting", self.quiet);
+        let mut bar = ByteBar::new("collecting", self.common.output.quiet);
         let store = open_to_write(RealDisk::auto(), dir, &options)?;
         let outcome = store.collect(&retain, &mut |progress: &GcProgress| {
             bar.set(progress.bytes.min(progress.total_bytes), progress.total_bytes);
@@ -708,7 +704,7 @@ impl GcArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
 
-        output::report(command, common.json, &report, &lines)
+        output::report(command, common.output.json, &report, &lines)
     }
 }
 
@@ -723,6 +719,6 @@ impl SplitArgs {
         done?;
         let report = Split { chunks: store.stats().chunks };
         let lines = [("chunks", report.chunks.to_string())];
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

@@ -22,7 +22,7 @@ use terrane_replay::{bitcoin, changes};
 
 use crate::commands::context;
 use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -123,16 +123,6 @@ struct RadixArgs {
 }
 
 /// Arguments about the output.
-#[derive(Debug, Args)]
-struct OutputArgs {
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct BitcoinArgs {
     /// Block files (`blk*.dat`), or directories of them; may be left out with `--rollback-to`

@@ -33,7 +33,7 @@ use crate::stores::open::{
     open_tables, open_to_read,
 };
 use crate::stores::version_ref::snapshot_name;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -133,9 +133,8 @@ struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -202,9 +201,6 @@ pub(crate) struct ExportArgs {
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -231,9 +227,6 @@ pub(crate) struct ImportArgs {
     /// Label of the new snapshot
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "from")]
     label: String,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -364,7 +357,7 @@ impl Listed {
 
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
-        let CommonArgs { store, json } = &self.common;
+        let CommonArgs { store, output } = &self.common;
         if !store.is_dir() {
             let what = if store.exists() { "is not a directory" } else { "does not exist" };
             return Err(Failure::usage(format!("{} {what}", store.display())));
@@ -378,7 +371,7 @@ impl ListArgs {
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
-        output::checked("snapshot list", *json, &listed, &listed.text(), failure.as_ref())
+        output::checked("snapshot list", output.json, &listed, &listed.text(), failure.as_ref())
     }
 }
 
@@ -399,7 +392,7 @@ impl SaveArgs {
         let saved =
             Saved { name: self.name.as_str(), table: self.table.as_str(), label: &self.label };
         let lines = [("saved", format!("{} of table {}", self.name, self.table))];
-        output::report("snapshot save", self.common.json, &saved, &lines)
+        output::report("snapshot save", self.common.output.json, &saved, &lines)
     }
 }
 
@@ -418,7 +411,7 @@ impl RenameArgs {
         session.close()?;
         let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
         let lines = [("renamed", format!("{} to {}", self.from, self.to))];
-        output::report("snapshot rename", self.common.json, &renamed, &lines)
+        output::report("snapshot rename", self.common.output.json, &renamed, &lines)
     }
 }
 
@@ -447,7 +440,7 @@ impl DeleteArgs {
         let done = if deleted { "deleted" } else { "nothing to delete" };
         let lines = [(done, self.name.to_string())];
 
-        output::report("snapshot delete", self.common.json, &report, &lines)
+        output::report("snapshot delete", self.common.output.json, &report, &lines)
     }
 }
 
@@ -487,7 +480,7 @@ impl ExportArgs {
 
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);
         let place = SnapshotPlace::new(dir, name_there.clone()).on_disk(self.mode.disk()?);
-        let mut bar = ByteBar::new("exporting", self.quiet);
+        let mut bar = ByteBar::new("exporting", self.common.output.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = session.export_snapshot_to(&self.name, &place, &mut progress)?;
         drop(bar);
@@ -510,17 +503,17 @@ impl ExportArgs {
             ("there already", copied(report.files_shared, report.bytes_shared)),
         ];
 
-        output::report("snapshot export", self.common.json, &exported, &lines)
+        output::report("snapshot export", self.common.output.json, &exported, &lines)
     }
 
     fn write_file(&self, path: &Path) -> Result<(), Failure> {
-        let output = Output::new(path, self.force, self.common.json)?.with_mode(self.mode);
+        let output = Output::new(path, self.force, self.common.output.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open_to_read(&self.common.store)?;
         let session = reader.session();
         let info = session.snapshot_info(&self.name)?;
-        let bar = ByteBar::new("exporting", self.quiet);
+        let bar = ByteBar::new("exporting", self.common.output.quiet);
         let export = |out: &mut dyn Write| session.export_canonical(&self.name, out);
         let to_failure = |error| Failure::with_file(error, path);
         let summary = output.export((bar, Some(info.data_bytes)), signals, export, to_failure)?;
@@ -611,7 +604,7 @@ impl ImportArgs {
         }
 
         let place = SnapshotPlace::new(dir, name.clone());
-        let mut bar = ByteBar::new("importing", self.quiet);
+        let mut bar = ByteBar::new("importing", self.common.output.quiet);
 
         let mut progress = |done, total| bar.set(done, total);
         let report = open_or_make(&self.common.store, |session| {
@@ -634,14 +627,14 @@ impl ImportArgs {
             ("copied", copied(report.files_copied, report.bytes_copied)),
         ];
 
-        output::report("snapshot import", self.common.json, &imported, &lines)
+        output::report("snapshot import", self.common.output.json, &imported, &lines)
     }
 
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         let started = Instant::now();
 
         // A missing input is refused before a store is created for it.
-        let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;
+        let mut input = Input::open(path, ByteBar::new("importing", self.common.output.quiet))?;
         check_snapshot_is_new(&self.common.store, name)?;
         let summary = open_or_make(&self.common.store, |session| {
             if session.snapshot_exists(name)? {
@@ -664,6 +657,6 @@ impl ImportArgs {
 
         let lines = summary_lines("imported", format!("{} as {name}", path.display()), &summary);
 
-        output::report("snapshot import", self.common.json, &imported, &lines)
+        output::report("snapshot import", self.common.output.json, &imported, &lines)
     }
 }

@@ -23,9 +23,10 @@ use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
 use crate::stores::listed::ListedTable;
 use crate::stores::open::{check_table, check_table_is_new, open_tables, open_tables_with};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
+use crate::ui::progress::Progress;
 use crate::ui::text::count_of;
 
 /// Sub-commands of `terrane table`.
@@ -107,9 +108,8 @@ struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -250,7 +250,7 @@ fn no_tables(store: &Path, snapshots: &[String]) -> String {
 
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
-        let CommonArgs { store, json } = &self.common;
+        let CommonArgs { store, output } = &self.common;
         if !store.is_dir() {
             let what = if store.exists() { "is not a directory" } else { "does not exist" };
             return Err(Failure::usage(format!("{} {what}", store.display())));
@@ -270,7 +270,7 @@ impl ListArgs {
 
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
-        output::checked("table list", *json, &listed, &text, failure.as_ref())
+        output::checked("table list", output.json, &listed, &text, failure.as_ref())
     }
 }
 
@@ -300,7 +300,7 @@ impl CreateArgs {
         store.close()?;
         let created = Created { table: self.name.as_str() };
         let lines = [("created", self.name.to_string())];
-        output::report("table create", self.common.json, &created, &lines)
+        output::report("table create", self.common.output.json, &created, &lines)
     }
 }
 
@@ -313,10 +313,16 @@ struct Built<'a> {
 
 impl BuildArgs {
     fn run(&self) -> Result<(), Failure> {
-        let CommonArgs { store, json } = &self.common;
-        let copied = copy::to_table(&self.from, store, &self.name, self.create)?;
+        let CommonArgs { store, output } = &self.common;
+        let copied = copy::to_table(
+            &self.from,
+            Progress::new(output.quiet),
+            store,
+            &self.name,
+            self.create,
+        )?;
         let built = Built { table: self.name.as_str(), copied: &copied };
-        copy::report("table build", *json, &built, &copied, format!("table {}", self.name))
+        copy::report("table build", output.json, &built, &copied, format!("table {}", self.name))
     }
 }
 
@@ -335,7 +341,7 @@ impl RenameArgs {
         store.close()?;
         let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
         let lines = [("renamed", format!("{} to {}", self.from, self.to))];
-        output::report("table rename", self.common.json, &renamed, &lines)
+        output::report("table rename", self.common.output.json, &renamed, &lines)
     }
 }
 
@@ -365,6 +371,6 @@ impl DeleteArgs {
         let done = if dropped { "deleted" } else { "nothing to delete" };
         let lines = [(done, self.name.to_string())];
 
-        output::report("table delete", self.common.json, &report, &lines)
+        output::report("table delete", self.common.output.json, &report, &lines)
     }
 }

@@ -18,6 +18,7 @@ use terrane::lsm::SnapshotName;
 use crate::stores::listed::ListedVersion;
 use crate::stores::open::{open_tables, open_to_read};
 use crate::stores::version_ref::{VersionRef, name, which};
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
@@ -77,9 +78,8 @@ pub(crate) struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -133,7 +133,7 @@ struct Listed {
 fn list(args: &CommonArgs) -> Result<(), Failure> {
     let versions = open_to_read(&args.store)?.versions()?;
     let listed = Listed { versions: versions.iter().map(ListedVersion::new).collect() };
-    if args.json {
+    if args.output.json {
         return output::report("version list", true, &listed, &[]);
     }
     if listed.versions.is_empty() {
@@ -173,7 +173,12 @@ impl RetainArgs {
         let name = self.name.as_ref().map(SnapshotName::as_str);
         let shown = name.map_or_else(|| number.to_string(), |name| format!("{number}, {name}"));
         let lines = [("retained", shown)];
-        output::report("version retain", self.common.json, &Retained { number, name }, &lines)
+        output::report(
+            "version retain",
+            self.common.output.json,
+            &Retained { number, name },
+            &lines,
+        )
     }
 }
 
@@ -195,7 +200,7 @@ impl WhichArgs {
         store.release(number)?;
         store.close()?;
         let lines = [("deleted", number.to_string())];
-        output::report("version delete", self.common.json, &Deleted { number }, &lines)
+        output::report("version delete", self.common.output.json, &Deleted { number }, &lines)
     }
 
     fn roll_back(&self) -> Result<(), Failure> {
@@ -205,6 +210,6 @@ impl WhichArgs {
         store.close()?;
         let lines = [("back to", number.to_string()), ("commit", commit.to_string())];
         let done = RolledBack { number, commit };
-        output::report("version rollback", self.common.json, &done, &lines)
+        output::report("version rollback", self.common.output.json, &done, &lines)
     }
 }

@@ -1,8 +1,20 @@
-//! Parsers of numbers and names on the command line.
+//! Options that commands share, and parsers of numbers and names on the command line.
 
 use std::time::Duration;
 
+use clap::Args;
 use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
+
+/// Options of every command that prints a report.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct OutputArgs {
+    /// Prints one JSON object to standard output at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Hides the progress bar
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
 
 /// Parses a count: `100_000`, `10k`, `10M`, `2G`. The letters are powers of a thousand.
 ///

@@ -37,6 +37,7 @@ use terrane::state_dir;
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
 use crate::stores::open::is_within;
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
@@ -83,12 +84,8 @@ pub(crate) struct Salvage {
     new: PathBuf,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -170,7 +167,8 @@ impl Salvage {
 
     fn salvage(&self, disk: &Arc<dyn Disk>) -> Result<u8, Failure> {
         let (damaged, new) = (&self.damaged, &self.new);
-        let reporting = Reporting { command: "salvage", json: self.json, quiet: self.quiet };
+        let reporting =
+            Reporting { command: "salvage", json: self.output.json, quiet: self.output.quiet };
 
         if IndexPath::of(disk, damaged)? == Some(IndexPath::Dir) {
             self.copy(disk.as_ref())?;
@@ -191,14 +189,14 @@ impl Salvage {
         }
 
         let started = Instant::now();
-        let mut bar = ByteBar::new("salvaging", self.quiet);
+        let mut bar = ByteBar::new("salvaging", self.output.quiet);
         let salvaged =
             salvage::salvage(disk, damaged, new, &mut |done, total| bar.set(done, total))?;
         drop(bar);
 
         let failure = self.failure(&salvaged);
         let report = self.report(salvaged, started.elapsed().as_secs_f64());
-        output::checked("salvage", self.json, &report, &report.text(), failure.as_ref())
+        output::checked("salvage", self.output.json, &report, &report.text(), failure.as_ref())
     }
 
     fn failure(&self, salvaged: &Salvaged) -> Option<Failure> {
@@ -245,7 +243,7 @@ impl Salvage {
         let unfinished = self.new.join(salvage::UNFINISHED);
         File::create(&unfinished).map_err(|error| Failure::of_file(&unfinished, &error))?;
 
-        let mut bar = ByteBar::new("copying", self.quiet);
+        let mut bar = ByteBar::new("copying", self.output.quiet);
         let mut done = 0;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {

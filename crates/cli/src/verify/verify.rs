@@ -73,6 +73,7 @@ use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
@@ -152,12 +153,8 @@ pub(crate) struct Verify {
     accept_loss: bool,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -237,7 +234,8 @@ impl Verify {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
 
-        let reporting = Reporting { command: "verify", json: self.json, quiet: self.quiet };
+        let reporting =
+            Reporting { command: "verify", json: self.output.json, quiet: self.output.quiet };
 
         // Each kind of store is recognised by its own marker; LSM stores come last, since their
         // check also reports a directory that is no store.
@@ -262,7 +260,7 @@ impl Verify {
         }
 
         let started = Instant::now();
-        let mut bar = ByteBar::new("checking", self.quiet);
+        let mut bar = ByteBar::new("checking", self.output.quiet);
 
         let mut progress = |done, total| bar.set(done, total);
         let report = if self.repair {
@@ -286,7 +284,7 @@ impl Verify {
 
         let failure = checked.failure(dir);
 
-        output::checked("verify", self.json, &checked, &checked.text(), failure.as_ref())
+        output::checked("verify", self.output.json, &checked, &checked.text(), failure.as_ref())
     }
 }
 

@@ -1,12 +1,11 @@
 //! `terrane bench commits`: latencies of small commits, alone or beside other work of the store.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use terrane::lsm::Durability;
 use terrane_bench::workloads::commits::{self, Beside, Merges, Options};
 use terrane_replay::latency::LatencyReport;
 
+use super::CommonArgs;
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -94,9 +93,6 @@ impl From<MergesArg> for Merges {
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitsArgs {
-    /// Directory of the store to work in; created if it is missing
-    #[arg(long, value_name = "DIR")]
-    store: PathBuf,
     /// Threads that commit
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1")]
     threads: u64,
@@ -115,15 +111,8 @@ pub(crate) struct CommitsArgs {
     /// Length of the measurement in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     seconds: f64,
-    /// Seed of the keys
-    #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
-    seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    common: CommonArgs,
 }
 
 impl CommitsArgs {
@@ -138,11 +127,11 @@ impl CommitsArgs {
             beside: beside.map(Beside::from).collect(),
             merges: self.merges.into(),
             seconds: self.seconds,
-            seed: self.seed,
+            seed: self.common.seed,
         };
 
-        let mut progress = Progress::new(self.quiet);
-        let report = commits::run(&self.store, &options, &mut progress)?;
+        let mut progress = Progress::new(self.common.output.quiet);
+        let report = commits::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
         let threads = format!("{} threads, {} tables", report.threads, report.tables);
@@ -164,7 +153,7 @@ impl CommitsArgs {
             ));
         }
 
-        output::report(command, self.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }
 

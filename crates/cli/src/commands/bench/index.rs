@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::index::engine::Engine;
-use terrane_bench::workloads::index::report::{CallReport, EngineReport, FindReport, MemoryReport};
+use terrane_bench::workloads::index::report::{
+    CallReport, EngineReport, EnginesReport, FindReport, MemoryReport,
+};
 use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
 use terrane_replay::traces::index::Dialect;
 
-use super::head::{Head, Started};
-use crate::ui::args;
+use super::head::Started;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -157,12 +158,8 @@ struct CommonArgs {
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -246,7 +243,7 @@ impl CommonArgs {
         &self,
         work: impl FnOnce(Option<&MemoryLimit>, &mut Progress) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         work(limit.as_ref(), &mut progress)
     }
@@ -260,21 +257,10 @@ impl CommonArgs {
         lines: &[(&str, String)],
     ) -> Result<u8, Failure> {
         let interrupted = is_interrupted.then(|| Failure::interrupted("interrupted"));
-        let head = if is_interrupted { started.head_interrupted() } else { started.head() };
-        let headed = HeadedReport { head, report, host: Host::of(&self.store) };
+        let headed = started.report(report, &self.store, is_interrupted);
         let text = output::aligned(lines);
-        output::checked(command, self.json, &headed, &text, interrupted.as_ref())
+        output::checked(command, self.output.json, &headed, &text, interrupted.as_ref())
     }
-}
-
-/// Report with its header.
-#[derive(Serialize)]
-struct HeadedReport<'a, T> {
-    #[serde(flatten)]
-    head: Head,
-    #[serde(flatten)]
-    report: &'a T,
-    host: Host,
 }
 
 impl HighInsertArgs {
@@ -286,8 +272,8 @@ impl HighInsertArgs {
             Ok(high_insert::run(&self.common.store, limit, &options, progress)?)
         })?;
         let lines = vec![("entries", format!("{entries}, {batch} a call"))];
-        let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
+        let lines = lines_of(lines, &report.run);
+        self.common.report(command, &started, (&report, report.run.is_interrupted), &lines)
     }
 }
 
@@ -301,8 +287,8 @@ impl BootstrapArgs {
             Ok(bootstrap::run(&self.common.store, limit, &options, progress)?)
         })?;
         let lines = vec![("entries", format!("{entries}, {absent} % of lookups absent"))];
-        let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
+        let lines = lines_of(lines, &report.run);
+        self.common.report(command, &started, (&report, report.run.is_interrupted), &lines)
     }
 }
 
@@ -325,22 +311,20 @@ impl ReplayArgs {
             Ok(replay::run(&self.common.store, &self.trace, limit, &options, progress)?)
         })?;
         let lines = vec![("dialect", report.dialect.to_owned())];
-        let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
+        let lines = lines_of(lines, &report.run);
 
-        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
+        self.common.report(command, &started, (&report, report.run.is_interrupted), &lines)
     }
 }
 
 /// Lines of the report that all workloads share, for people.
 fn lines_of(
     mut lines: Vec<(&'static str, String)>,
-    memory: &MemoryReport,
-    engines: &[EngineReport],
-    warnings: &[String],
+    run: &EnginesReport,
 ) -> Vec<(&'static str, String)> {
-    lines.extend(memory_lines(memory));
-    lines.extend(engines.iter().flat_map(engine_lines));
-    lines.extend(warnings.iter().map(|warning| ("warning", warning.clone())));
+    lines.extend(memory_lines(&run.memory));
+    lines.extend(run.engines.iter().flat_map(engine_lines));
+    lines.extend(run.warnings.iter().map(|warning| ("warning", warning.clone())));
     lines
 }
 

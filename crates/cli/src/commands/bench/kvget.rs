@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
 use terrane_bench::instruments::device::Yardstick;
-use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::kvget::data::Distribution;
 use terrane_bench::workloads::kvget::report::Report;
@@ -14,8 +12,8 @@ use terrane_bench::workloads::kvget::setup;
 
 use super::choices::{OptimizeForArg, ShapeArg};
 use super::files::FileArgs;
-use super::head::{Head, Started, yardstick_of};
-use crate::ui::args;
+use super::head::{Started, yardstick_of};
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -120,16 +118,6 @@ pub(crate) struct SetupArgs {
 }
 
 #[derive(Debug, Args)]
-struct OutputArgs {
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Directory of the store in which the table was set up
     #[arg(long, value_name = "DIR")]
@@ -225,22 +213,10 @@ impl SetupArgs {
             ("stream", report.stream_hash.clone()),
         ];
 
-        let head = started.head();
-        let host = Host::of(&self.store);
-        let measured = Measurement { head, report: &report, host };
+        let measured = started.report(&report, &self.store, false);
 
         output::report(command, self.output.json, &measured, &lines)
     }
-}
-
-/// Report with its header.
-#[derive(Serialize)]
-struct Measurement<'a, T> {
-    #[serde(flatten)]
-    head: Head,
-    #[serde(flatten)]
-    report: &'a T,
-    host: Host,
 }
 
 impl RunArgs {
@@ -301,9 +277,8 @@ impl RunArgs {
         }
 
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
-        let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
         let dir = self.stored().cloned().unwrap_or_else(std::env::temp_dir);
-        let measured = Measurement { head, report: &report, host: Host::of(&dir) };
+        let measured = started.report(&report, &dir, report.is_interrupted);
         let failure = interrupted.as_ref();
         files.write(output::object(command, &measured, failure)?, &report.windows)?;
         let text = output::aligned(&lines(&report));

@@ -51,7 +51,7 @@ use wait4::Wait4 as _;
 
 use super::head::{Head, Started};
 use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::Progress;
@@ -153,12 +153,8 @@ pub(crate) struct RadixArgs {
     /// Seed of keys, values and choices
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Runs one cell in the directory, and writes its measurement
     #[arg(long, hide = true)]
     cell: Option<String>,
@@ -317,7 +313,7 @@ impl RadixArgs {
         }
 
         let started = Started::now();
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let before = load_average();
         let work: Result<Vec<WorkDir>, Failure> =
             self.dir.iter().map(|dir| WorkDir::make(dir)).collect();
@@ -389,7 +385,13 @@ impl RadixArgs {
             host: Host::of(&self.dir[0]),
         };
 
-        output::checked(command, self.json, &comparison, &comparison.text(self.per_test), None)
+        output::checked(
+            command,
+            self.output.json,
+            &comparison,
+            &comparison.text(self.per_test),
+            None,
+        )
     }
 
     fn back_ends(&self) -> Vec<BackEnd> {

@@ -12,7 +12,7 @@ use terrane_bench::workloads::utxo::draws::{Draws, Kind};
 use terrane_bench::workloads::utxo::run::{self, Mode, Report};
 use terrane_bench::workloads::utxo::setup::{self, Loading};
 
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -103,6 +103,8 @@ pub(crate) struct SetupArgs {
     #[command(flatten)]
     table: TableArgs,
     #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -128,7 +130,7 @@ struct TableArgs {
 }
 
 #[derive(Debug, Args)]
-struct OutputArgs {
+struct EngineArgs {
     /// Memory for write buffers, filters, indexes and cached pages
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
@@ -138,12 +140,6 @@ struct OutputArgs {
     /// Threads; with 2, merges run on a thread of their own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: Option<u64>,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -183,6 +179,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
     #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -200,12 +198,8 @@ pub(crate) struct DryRunArgs {
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl Utxo {
@@ -227,7 +221,7 @@ impl Utxo {
 }
 
 impl TableArgs {
-    fn options(&self, output: &OutputArgs) -> setup::Options {
+    fn options(&self, engine: &EngineArgs) -> setup::Options {
         setup::Options {
             entries: self.entries,
             loading: match self.load {
@@ -237,9 +231,9 @@ impl TableArgs {
             churn_percent: self.churn,
             seed: self.seed,
             shape: self.shape.into(),
-            memory_budget: output.memory_budget,
-            memory_goal: output.optimize_for.into(),
-            background_merges: output.threads != Some(1),
+            memory_budget: engine.memory_budget,
+            memory_goal: engine.optimize_for.into(),
+            background_merges: engine.threads != Some(1),
         }
     }
 }
@@ -248,7 +242,7 @@ impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Started::now();
         let mut progress = Progress::new(self.output.quiet);
-        let report = setup::run(&self.store, &self.table.options(&self.output), &mut progress)?;
+        let report = setup::run(&self.store, &self.table.options(&self.engine), &mut progress)?;
         drop(progress);
 
         let lines = [
@@ -352,11 +346,11 @@ impl RunArgs {
             batches: self.batches,
             batch_size: self.batch_size,
             in_flight: self.in_flight.unwrap_or(in_flight),
-            threads: self.output.threads.unwrap_or(threads),
+            threads: self.engine.threads.unwrap_or(threads),
             queue_depth: self.queue_depth,
             check: self.check,
-            memory_budget: self.output.memory_budget,
-            memory_goal: self.output.optimize_for.into(),
+            memory_budget: self.engine.memory_budget,
+            memory_goal: self.engine.optimize_for.into(),
         }
     }
 
@@ -380,7 +374,7 @@ impl RunArgs {
         let report = match self.stored() {
             Some(store) => run::run(store, &self.options(), &mut progress)?,
             None => {
-                let setup = self.table.options(&self.output);
+                let setup = self.table.options(&self.engine);
                 run::run_in_memory(&setup, &self.options(), &mut progress)?
             }
         };
@@ -502,7 +496,7 @@ struct Drawn {
 
 impl DryRunArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let prepared = Prepared { seed: self.seed, entries: self.entries, first: 0 };
         let count = (self.batches, self.batch_size);
         let dir = std::env::temp_dir();
@@ -529,6 +523,6 @@ impl DryRunArgs {
             ("stream", drawn.stream_hash.clone()),
         ];
 
-        output::report(command, self.json, &drawn, &lines)
+        output::report(command, self.output.json, &drawn, &lines)
     }
 }

@@ -175,10 +175,10 @@ impl DiffArgs {
             added: 0,
             removed: 0,
             changed: 0,
-            changes: (self.common.json && !self.summary).then(Vec::new),
+            changes: (self.common.output.json && !self.summary).then(Vec::new),
         };
 
-        let mut lines = (!self.common.json && !self.summary).then(Lines::new);
+        let mut lines = (!self.common.output.json && !self.summary).then(Lines::new);
         let mut shown = below.clone();
         ended(part(&older)?.diff(&part(&newer)?, |path, change| {
             let (letter, name, count) = match change {
@@ -209,7 +209,7 @@ impl DiffArgs {
             ("changed", difference.changed.to_string()),
         ];
 
-        output::report(command, self.common.json, &difference, &lines)
+        output::report(command, self.common.output.json, &difference, &lines)
     }
 }
 
@@ -228,7 +228,7 @@ impl DumpArgs {
         }
 
         let mut values = Vec::new();
-        let mut lines = (!self.common.json).then(Lines::new);
+        let mut lines = (!self.common.output.json).then(Lines::new);
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = at.clone();
         let root: [&[u8]; 0] = [];

@@ -75,6 +75,6 @@ impl MoveArgs {
         lines.extend(report.index_entries.map(made));
         lines.push(("time", format!("{:.3} s", report.wall_s)));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

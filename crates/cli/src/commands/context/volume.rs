@@ -99,14 +99,14 @@ fn add(common: &CommonArgs, command: &str) -> Result<(), Failure> {
     let path = done?.display().to_string();
     closed?;
     let lines = [("added", path.clone()), ("volumes", volumes.to_string())];
-    output::report(command, common.json, &Added { path, volumes }, &lines)
+    output::report(command, common.output.json, &Added { path, volumes }, &lines)
 }
 
 fn list(common: &CommonArgs, command: &str) -> Result<(), Failure> {
     let volumes: Result<Vec<Volume>, Failure> =
         open(&common.store)?.volumes().iter().map(|path| Volume::of(path)).collect();
     let volumes = volumes?;
-    if common.json {
+    if common.output.json {
         return output::report(command, true, &Volumes { volumes }, &[]);
     }
     let mut rows = vec![["VOLUME", "BYTES"].map(str::to_owned).to_vec()];

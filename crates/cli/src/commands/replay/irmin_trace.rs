@@ -33,9 +33,9 @@ use terrane_replay::traces::container::Family;
 use terrane_replay::traces::irmin::{self, Collection, Options, Report};
 use terrane_replay::traces::octez;
 
-use super::{OutputArgs, check_inputs};
+use super::check_inputs;
 use crate::commands::context;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;

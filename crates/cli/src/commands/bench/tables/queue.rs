@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use terrane::io::QueueChoice;
 use terrane_bench::workloads::queue::{self, Options};
 
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -65,12 +65,8 @@ pub(crate) struct QueueArgs {
     /// Seed of the pages to read
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl QueueArgs {
@@ -83,7 +79,7 @@ impl QueueArgs {
             buffered: self.buffered,
             seed: self.seed,
         };
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let report = queue::run(&self.dir, &options, &mut progress)?;
         drop(progress);
 
@@ -95,6 +91,6 @@ impl QueueArgs {
             ("processor", format!("{:.2} us a read", report.cpu_us_per_read)),
         ];
 
-        output::report(command, self.json, &report, &lines)
+        output::report(command, self.output.json, &report, &lines)
     }
 }
