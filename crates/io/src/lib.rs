@@ -16,6 +16,7 @@
 // Bottom-up: a module imports only from modules above it.
 mod entry_kind;
 mod error_kind;
+mod setters;
 #[cfg(feature = "serde")]
 mod text_form;
 mod durability;

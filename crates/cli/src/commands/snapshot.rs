@@ -17,20 +17,18 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::io::files::create_dirs;
-use terrane::io::{Disk, RealDisk};
-use terrane::lsm::inspect::{self, Inspection, SessionInfo};
+use terrane::lsm::inspect::SessionInfo;
 use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
 use crate::stores::listed::Sums;
 use crate::stores::open::{
-    check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
-    open_tables, open_to_read,
+    check_snapshot, check_snapshot_is_new, check_table, has_snapshot, inspect_store, is_same, open,
+    open_or_make, open_tables, open_to_read,
 };
 use crate::stores::version_ref::snapshot_name;
 use crate::ui::args::{self, OutputArgs};
@@ -358,16 +356,7 @@ impl Listed {
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
         let CommonArgs { store, output } = &self.common;
-        if !store.is_dir() {
-            let what = if store.exists() { "is not a directory" } else { "does not exist" };
-            return Err(Failure::usage(format!("{} {what}", store.display())));
-        }
-
-        let disk: Arc<dyn Disk> = RealDisk::auto();
-        let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
-            return Err(Failure::usage(format!("{} is not a store", store.display())));
-        };
-
+        let info = inspect_store(store)?;
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
@@ -396,12 +385,6 @@ impl SaveArgs {
     }
 }
 
-#[derive(Serialize)]
-struct Renamed<'a> {
-    from: &'a str,
-    to: &'a str,
-}
-
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
         check_snapshot(&self.common.store, &self.from)?;
@@ -409,9 +392,8 @@ impl RenameArgs {
         let session = open(&self.common.store)?;
         session.rename_snapshot(&self.from, &self.to)?;
         session.close()?;
-        let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
-        let lines = [("renamed", format!("{} to {}", self.from, self.to))];
-        output::report("snapshot rename", self.common.output.json, &renamed, &lines)
+        let names = (self.from.as_str(), self.to.as_str());
+        output::renamed("snapshot rename", self.common.output.json, names)
     }
 }
 
@@ -437,8 +419,7 @@ impl DeleteArgs {
 
         session.close()?;
         let report = Deleted { name: self.name.as_str(), deleted };
-        let done = if deleted { "deleted" } else { "nothing to delete" };
-        let lines = [(done, self.name.to_string())];
+        let lines = [output::deleted(deleted, self.name.as_str())];
 
         output::report("snapshot delete", self.common.output.json, &report, &lines)
     }

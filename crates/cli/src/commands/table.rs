@@ -11,18 +11,18 @@
 //! | `delete` | `table`, `dropped` (false only with `--if-exists`)                                         |
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::io::{Disk, RealDisk};
-use terrane::lsm::inspect::{self, Inspection, StoreInfo};
+use terrane::lsm::inspect::StoreInfo;
 use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
 
 use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
 use crate::stores::listed::ListedTable;
-use crate::stores::open::{check_table, check_table_is_new, open_tables, open_tables_with};
+use crate::stores::open::{
+    check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
+};
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -251,16 +251,7 @@ fn no_tables(store: &Path, snapshots: &[String]) -> String {
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
         let CommonArgs { store, output } = &self.common;
-        if !store.is_dir() {
-            let what = if store.exists() { "is not a directory" } else { "does not exist" };
-            return Err(Failure::usage(format!("{} {what}", store.display())));
-        }
-
-        let disk: Arc<dyn Disk> = RealDisk::auto();
-        let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
-            return Err(Failure::usage(format!("{} is not a store", store.display())));
-        };
-
+        let info = inspect_store(store)?;
         let snapshots: Vec<String> = info.snapshots.into_iter().map(|(name, _)| name).collect();
         let listed = Listed::new(info.store);
         let text = match listed.tables.as_slice() {
@@ -326,12 +317,6 @@ impl BuildArgs {
     }
 }
 
-#[derive(Serialize)]
-struct Renamed<'a> {
-    from: &'a str,
-    to: &'a str,
-}
-
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
         check_table(&self.common.store, &self.from)?;
@@ -339,9 +324,8 @@ impl RenameArgs {
         let store = open_tables(&self.common.store, false)?;
         store.rename_table(&self.from, &self.to)?;
         store.close()?;
-        let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
-        let lines = [("renamed", format!("{} to {}", self.from, self.to))];
-        output::report("table rename", self.common.output.json, &renamed, &lines)
+        let names = (self.from.as_str(), self.to.as_str());
+        output::renamed("table rename", self.common.output.json, names)
     }
 }
 
@@ -368,8 +352,7 @@ impl DeleteArgs {
 
         store.close()?;
         let report = Dropped { table: self.name.as_str(), dropped };
-        let done = if dropped { "deleted" } else { "nothing to delete" };
-        let lines = [(done, self.name.to_string())];
+        let lines = [output::deleted(dropped, self.name.as_str())];
 
         output::report("table delete", self.common.output.json, &report, &lines)
     }

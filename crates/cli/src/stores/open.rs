@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::lsm::{
     Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,
     StoreReader, TableName,
@@ -160,6 +161,23 @@ pub(crate) fn check_snapshot_is_new(dir: &Path, name: &SnapshotName) -> Result<(
     match has_snapshot(dir, name) {
         Some(true) => Err(terrane::lsm::Error::SnapshotExists { name: name.to_string() }.into()),
         _ => Ok(()),
+    }
+}
+
+/// Inspects the store in a directory, without opening it.
+///
+/// # Errors
+/// [`Failure`] if there is no store.
+pub(crate) fn inspect_store(store: &Path) -> Result<SessionInfo, Failure> {
+    if !store.is_dir() {
+        let what = if store.exists() { "is not a directory" } else { "does not exist" };
+        return Err(Failure::usage(format!("{} {what}", store.display())));
+    }
+
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    match inspect::inspect(&disk, store)? {
+        Inspection::Session(info) => Ok(info),
+        _ => Err(Failure::usage(format!("{} is not a store", store.display()))),
     }
 }
 

@@ -5,6 +5,32 @@ use std::time::Duration;
 use clap::Args;
 use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
 
+/// Defines an option's names on the command line, and the value that each stands for.
+macro_rules! choices {
+    (
+        $(#[$about:meta])*
+        $visible:vis enum $choice:ident => $type:ty {
+            $($(#[$help:meta])* $name:ident => $value:expr,)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+        $visible enum $choice {
+            $($(#[$help])* $name,)+
+        }
+
+        impl From<$choice> for $type {
+            fn from(choice: $choice) -> Self {
+                match choice {
+                    $($choice::$name => $value,)+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use choices;
+
 /// Options of every command that prints a report.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArgs {

@@ -65,16 +65,9 @@ pub struct PruneOptions {
 }
 
 impl PruneOptions {
-    /// Sets [`keep_fork_points`](Self::keep_fork_points).
-    #[must_use]
-    pub fn keep_fork_points(self, keep_fork_points: bool) -> Self {
-        Self { keep_fork_points, ..self }
-    }
-
-    /// Sets [`list`](Self::list).
-    #[must_use]
-    pub fn list(self, list: bool) -> Self {
-        Self { list, ..self }
+    terrane_io::setters! {
+        keep_fork_points: bool,
+        list: bool,
     }
 }
 

@@ -1,6 +1,6 @@
 //! `terrane bench commits`: latencies of small commits, alone or beside other work of the store.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use terrane::lsm::Durability;
 use terrane_bench::workloads::commits::{self, Beside, Merges, Options};
 use terrane_replay::latency::LatencyReport;
@@ -25,69 +25,41 @@ Examples:
     terrane bench commits --store DIR --durability none --tables 1 \\
       --merges at-once";
 
-/// Durability of the commits.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DurabilityArg {
-    /// The store has no log
-    None,
-    /// Commits survive the end of the process
-    Buffered,
-    /// Commits survive a loss of power; threads that wait at the same time share an fsync
-    Group,
-    /// The same, within the call of the commit
-    Each,
-}
-
-impl From<DurabilityArg> for Durability {
-    fn from(durability: DurabilityArg) -> Self {
-        match durability {
-            DurabilityArg::None => Self::None,
-            DurabilityArg::Buffered => Self::Buffered,
-            DurabilityArg::Group => Self::Group,
-            DurabilityArg::Each => Self::Each,
-        }
+args::choices! {
+    /// Durability of the commits.
+    enum DurabilityArg => Durability {
+        /// The store has no log
+        None => Durability::None,
+        /// Commits survive the end of the process
+        Buffered => Durability::Buffered,
+        /// Commits survive a loss of power; threads that wait at the same time share an fsync
+        Group => Durability::Group,
+        /// The same, within the call of the commit
+        Each => Durability::Each,
     }
 }
 
-/// Other work of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum BesideArg {
-    /// A table that flushes and compacts all the time
-    Compaction,
-    /// Checkpoints, one after the other
-    Checkpoint,
-    /// A table whose ranges are deleted
-    RangeDelete,
-}
-
-impl From<BesideArg> for Beside {
-    fn from(beside: BesideArg) -> Self {
-        match beside {
-            BesideArg::Compaction => Self::Compaction,
-            BesideArg::Checkpoint => Self::Checkpoint,
-            BesideArg::RangeDelete => Self::RangeDelete,
-        }
+args::choices! {
+    /// Other work of the store.
+    enum BesideArg => Beside {
+        /// A table that flushes and compacts all the time
+        Compaction => Beside::Compaction,
+        /// Checkpoints, one after the other
+        Checkpoint => Beside::Checkpoint,
+        /// A table whose ranges are deleted
+        RangeDelete => Beside::RangeDelete,
     }
 }
 
-/// When compaction is done.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum MergesArg {
-    /// In equal shares inside the commits
-    Shares,
-    /// On the thread of the session
-    Background,
-    /// Each compaction at once when it is due
-    AtOnce,
-}
-
-impl From<MergesArg> for Merges {
-    fn from(merges: MergesArg) -> Self {
-        match merges {
-            MergesArg::Shares => Self::Shares,
-            MergesArg::Background => Self::Background,
-            MergesArg::AtOnce => Self::AtOnce,
-        }
+args::choices! {
+    /// When compaction is done.
+    enum MergesArg => Merges {
+        /// In equal shares inside the commits
+        Shares => Merges::Shares,
+        /// On the thread of the session
+        Background => Merges::Background,
+        /// Each compaction at once when it is due
+        AtOnce => Merges::AtOnce,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::index::engine::Engine;
@@ -79,54 +79,34 @@ Examples:
 The first answer that differs from the recorded one ends the replay with exit code 1; the message \
 names record and key. Directories are those of high-insert.";
 
-/// Name of an engine.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum EngineArg {
-    /// Terrane's B+tree
-    Btree,
-    /// Table of Terrane, in a store with a log
-    Lsm,
-    /// LMDB, one commit for each call, synced at flushes
-    Lmdb,
-    /// Sorted map in memory: the cost of the workload itself
-    Memory,
-}
-
-impl From<EngineArg> for Engine {
-    fn from(engine: EngineArg) -> Self {
-        match engine {
-            EngineArg::Btree => Self::Btree,
-            EngineArg::Lsm => Self::Lsm,
-            EngineArg::Lmdb => Self::Lmdb,
-            EngineArg::Memory => Self::Memory,
-        }
+args::choices! {
+    /// Name of an engine.
+    enum EngineArg => Engine {
+        /// Terrane's B+tree
+        Btree => Engine::Btree,
+        /// Table of Terrane, in a store with a log
+        Lsm => Engine::Lsm,
+        /// LMDB, one commit for each call, synced at flushes
+        Lmdb => Engine::Lmdb,
+        /// Sorted map in memory: the cost of the workload itself
+        Memory => Engine::Memory,
     }
 }
 
 /// Default number of operations between two durable flushes.
 const FLUSH_EVERY: u64 = 10_000;
 
-/// Name of a dialect of traces.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DialectArg {
-    /// Traces of the migration of cactus, and of Terrane
-    Migration,
-    /// Traces of the benchmark of mirage/index
-    Mirage,
-    /// Traces of cactus with keys and values of fixed sizes
-    Recorder,
-    /// Traces of cactus with keys and values as strings
-    RecorderStrings,
-}
-
-impl From<DialectArg> for Dialect {
-    fn from(dialect: DialectArg) -> Self {
-        match dialect {
-            DialectArg::Migration => Self::Migration,
-            DialectArg::Mirage => Self::Mirage,
-            DialectArg::Recorder => Self::Recorder,
-            DialectArg::RecorderStrings => Self::RecorderStrings,
-        }
+args::choices! {
+    /// Name of a dialect of traces.
+    enum DialectArg => Dialect {
+        /// Traces of the migration of cactus, and of Terrane
+        Migration => Dialect::Migration,
+        /// Traces of the benchmark of mirage/index
+        Mirage => Dialect::Mirage,
+        /// Traces of cactus with keys and values of fixed sizes
+        Recorder => Dialect::Recorder,
+        /// Traces of cactus with keys and values as strings
+        RecorderStrings => Dialect::RecorderStrings,
     }
 }
 

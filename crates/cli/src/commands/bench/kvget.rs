@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use terrane_bench::instruments::device::Yardstick;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::kvget::data::Distribution;
@@ -63,21 +63,13 @@ A run changes nothing and can be repeated. Every result is checked: a missing ke
 or an absent key that is found ends the run with exit code 1. After Ctrl-C the report covers the \
 measurement until then.";
 
-/// Name of a distribution of keys.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DistributionArg {
-    /// Random keys
-    Uniform,
-    /// Each key once, then from the first again
-    Every,
-}
-
-impl From<DistributionArg> for Distribution {
-    fn from(distribution: DistributionArg) -> Self {
-        match distribution {
-            DistributionArg::Uniform => Self::Uniform,
-            DistributionArg::Every => Self::Every,
-        }
+args::choices! {
+    /// Name of a distribution of keys.
+    enum DistributionArg => Distribution {
+        /// Random keys
+        Uniform => Distribution::Uniform,
+        /// Each key once, then from the first again
+        Every => Distribution::Every,
     }
 }
 

@@ -38,21 +38,12 @@ enum ShapeArg {
     Lazy4,
 }
 
-/// Name of a kind of filter.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum FilterArg {
-    Bloom,
-    Ribbon,
-    Fuse,
-}
-
-impl From<FilterArg> for FilterKind {
-    fn from(filter: FilterArg) -> Self {
-        match filter {
-            FilterArg::Bloom => Self::Bloom,
-            FilterArg::Ribbon => Self::Ribbon,
-            FilterArg::Fuse => Self::Fuse,
-        }
+args::choices! {
+    /// Name of a kind of filter.
+    enum FilterArg => FilterKind {
+        Bloom => FilterKind::Bloom,
+        Ribbon => FilterKind::Ribbon,
+        Fuse => FilterKind::Fuse,
     }
 }
 

@@ -76,39 +76,25 @@ appends of the size of a commit, each with an fdatasync, and the time to hash th
 needs --redis-url, or --start-redis, which starts a server whose time counts. Measure on a quiet \
 machine.";
 
-/// Name of a load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LoadArg {
-    /// The ten tests of Transact
-    Tests,
-    /// Commits of one key each
-    Single,
-    /// Commits of one key each, each of which prunes the root before it
-    Prune,
-    /// One value at many addresses: all set, overwritten and pruned at once
-    Equal,
-    /// 100 commits of 1,000 keys each
-    Batch,
-    /// Lookups of keys in memory, of 100,000
-    Get,
-    /// Listing of prefixes, of 100,000 keys
-    Leaves,
-    /// Room on disk, of 100,000 keys in 100 versions, and of the last one alone
-    Space,
-}
-
-impl From<LoadArg> for Load {
-    fn from(load: LoadArg) -> Self {
-        match load {
-            LoadArg::Tests => Self::Tests,
-            LoadArg::Single => Self::Single,
-            LoadArg::Prune => Self::Prune,
-            LoadArg::Equal => Self::Equal,
-            LoadArg::Batch => Self::Batch,
-            LoadArg::Get => Self::Get,
-            LoadArg::Leaves => Self::Leaves,
-            LoadArg::Space => Self::Space,
-        }
+args::choices! {
+    /// Name of a load.
+    enum LoadArg => Load {
+        /// The ten tests of Transact
+        Tests => Load::Tests,
+        /// Commits of one key each
+        Single => Load::Single,
+        /// Commits of one key each, each of which prunes the root before it
+        Prune => Load::Prune,
+        /// One value at many addresses: all set, overwritten and pruned at once
+        Equal => Load::Equal,
+        /// 100 commits of 1,000 keys each
+        Batch => Load::Batch,
+        /// Lookups of keys in memory, of 100,000
+        Get => Load::Get,
+        /// Listing of prefixes, of 100,000 keys
+        Leaves => Load::Leaves,
+        /// Room on disk, of 100,000 keys in 100 versions, and of the last one alone
+        Space => Load::Space,
     }
 }
 

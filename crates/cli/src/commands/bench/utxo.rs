@@ -64,26 +64,16 @@ const DRY_RUN_EXAMPLES: &str = "\
 Example:
   terrane bench utxo dry-run --entries 100M --batches 10000";
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeArg {
-    /// A batch of lookups, then its updates, then the next batch
-    Sequential,
-    /// Lookups of later batches beside the updates of earlier ones
-    Pipelined,
-    /// No updates
-    LookupOnly,
-    /// No lookups; ends when merges are no further behind than at first
-    UpdateOnly,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(mode: ModeArg) -> Self {
-        match mode {
-            ModeArg::Sequential => Self::Sequential,
-            ModeArg::Pipelined => Self::Pipelined,
-            ModeArg::LookupOnly => Self::LookupOnly,
-            ModeArg::UpdateOnly => Self::UpdateOnly,
-        }
+args::choices! {
+    enum ModeArg => Mode {
+        /// A batch of lookups, then its updates, then the next batch
+        Sequential => Mode::Sequential,
+        /// Lookups of later batches beside the updates of earlier ones
+        Pipelined => Mode::Pipelined,
+        /// No updates
+        LookupOnly => Mode::LookupOnly,
+        /// No lookups; ends when merges are no further behind than at first
+        UpdateOnly => Mode::UpdateOnly,
     }
 }
 

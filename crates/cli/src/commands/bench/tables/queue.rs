@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use terrane::io::QueueChoice;
 use terrane_bench::workloads::queue::{self, Options};
 
@@ -21,24 +21,15 @@ Examples:
 The file is made in DIR and removed at the end. Every read is checked. Processor time is that of \
 the whole process, workers of the queue included.";
 
-/// Kind of a queue.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum QueueArg {
-    /// io_uring where the system has it, threads elsewhere
-    Auto,
-    /// io_uring, or an error
-    IoUring,
-    /// Threads
-    Threads,
-}
-
-impl From<QueueArg> for QueueChoice {
-    fn from(queue: QueueArg) -> Self {
-        match queue {
-            QueueArg::Auto => Self::Auto,
-            QueueArg::IoUring => Self::IoUring,
-            QueueArg::Threads => Self::Threads,
-        }
+args::choices! {
+    /// Kind of a queue.
+    enum QueueArg => QueueChoice {
+        /// io_uring where the system has it, threads elsewhere
+        Auto => QueueChoice::Auto,
+        /// io_uring, or an error
+        IoUring => QueueChoice::IoUring,
+        /// Threads
+        Threads => QueueChoice::Threads,
     }
 }
 
