@@ -102,7 +102,7 @@ pub enum Error {
         error: index_trace::Error,
     },
     /// The disk is too small for what is asked.
-    #[error("needs {needed} bytes on disk, of which {free} are free; make room or ask for less")]
+    #[error("needs {needed} bytes on disk, and {free} are free; make room, or ask for less data")]
     Space {
         /// Bytes that it may take.
         needed: u64,

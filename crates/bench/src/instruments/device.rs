@@ -457,10 +457,10 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
     if !status? {
         let said = [complaints, output].concat();
         let line = said.lines().find(|line| !line.trim().is_empty());
-        return Err(Error::Fio(line.unwrap_or("it failed without a word").to_owned()));
+        return Err(Error::Fio(line.unwrap_or("fio failed without a message").to_owned()));
     }
 
-    rates(&output).ok_or_else(|| Error::Fio("its output has no rates".to_owned()))
+    rates(&output).ok_or_else(|| Error::Fio("the output has no rates".to_owned()))
 }
 
 fn text(pipe: Option<impl Read>) -> String {

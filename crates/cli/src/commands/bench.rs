@@ -68,7 +68,7 @@ pub(crate) enum Bench {
     /// Compares upserts with inserts, and with lookups followed by inserts
     #[command(after_help = UPSERT_EXAMPLES)]
     Upsert(UpsertArgs),
-    /// Looks keys up in a union of tables while merges pay its debt
+    /// Looks keys up in a union of tables while instalments pay the merge debt
     #[command(after_help = UNION_EXAMPLES)]
     Union(UnionArgs),
     #[command(flatten)]

@@ -36,7 +36,9 @@ use terrane::lsm::{
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use self::input::{Dump, Entry, Input, Lines, STDIN};
-use crate::stores::open::{check_table_is_new, has_snapshot, open_tables, open_to_read};
+use crate::stores::open::{
+    check_table_is_new, has_snapshot, open_tables, open_to_read, remove_content,
+};
 use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Point, Source, StoredValue};
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
@@ -382,17 +384,7 @@ impl Before {
         match self {
             Self::There => Ok(()),
             Self::Missing => fs::remove_dir_all(dir),
-            Self::Empty => {
-                for entry in fs::read_dir(dir)? {
-                    let entry = entry?;
-                    if entry.file_type()?.is_dir() {
-                        fs::remove_dir_all(entry.path())?;
-                    } else {
-                        fs::remove_file(entry.path())?;
-                    }
-                }
-                Ok(())
-            }
+            Self::Empty => remove_content(dir),
         }
     }
 }

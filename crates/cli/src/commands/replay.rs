@@ -22,6 +22,7 @@ use terrane_replay::{bitcoin, changes};
 
 use crate::commands::context;
 use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
+use crate::stores::open::remove_content;
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -479,14 +480,7 @@ impl Before {
 
     /// Removes the store and the directories that were missing.
     fn restore(&self, dir: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
-            } else {
-                fs::remove_file(entry.path())?;
-            }
-        }
+        remove_content(dir)?;
         self.missing.iter().try_for_each(fs::remove_dir)
     }
 }

@@ -1,7 +1,7 @@
 //! Opening of stores: an existing one, or a new one, which is removed again if the command fails.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -276,4 +276,17 @@ fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
     }
 
     made.iter().filter(|dir| dir.exists()).try_for_each(fs::remove_dir)
+}
+
+/// Removes everything in a directory, and leaves the directory.
+pub(crate) fn remove_content(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }

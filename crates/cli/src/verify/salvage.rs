@@ -36,7 +36,7 @@ use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
-use crate::stores::open::is_within;
+use crate::stores::open::{is_within, remove_content};
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -154,15 +154,7 @@ impl Salvage {
         if !was_there {
             return if self.new.exists() { fs::remove_dir_all(&self.new) } else { Ok(()) };
         }
-        for entry in fs::read_dir(&self.new)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
-            } else {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        Ok(())
+        remove_content(&self.new)
     }
 
     fn salvage(&self, disk: &Arc<dyn Disk>) -> Result<u8, Failure> {

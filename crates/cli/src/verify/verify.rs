@@ -135,7 +135,6 @@ Damaged records cannot be repaired. If durable commits are lost, --repair does n
 lost+found of the store, and the exit code is 1. Copy the directory first.";
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct Verify {
     /// Directory of the store, the B+tree or the context store; no other process may have it open
     #[arg(value_name = "DIR")]

@@ -342,10 +342,10 @@ fn what_is_no_trace_of_any_kind_is_refused_before_a_store_is_made() {
     let place = Place::new();
     let message = replay(&place, b"TezosRop and so on", &[]).failed(2);
     assert!(
-        message.contains("no trace of irmin or Octez: it begins with \"TezosRop\""),
+        message.contains("not a trace of irmin or Octez: the file begins with \"TezosRop\""),
         "{message}"
     );
     assert!(!place.store().exists());
     let message = replay(&place, b"Tezos", &[]).failed(2);
-    assert!(message.contains("5 bytes are no trace"), "{message}");
+    assert!(message.contains("5 bytes are not a trace"), "{message}");
 }

@@ -44,7 +44,8 @@ impl Snapshot {
     /// Decodes a snapshot from its name and its value: the number of its table, u32-LE ‖ its label.
     pub(super) fn decode(name: &[u8], value: &[u8]) -> Result<Self> {
         let text = |bytes: &[u8]| {
-            String::from_utf8(bytes.to_vec()).map_err(|_| corrupt("a snapshot's name is no text"))
+            String::from_utf8(bytes.to_vec())
+                .map_err(|_| corrupt("the name of a snapshot is not UTF-8"))
         };
         let (table, label) =
             value.split_first_chunk::<4>().ok_or_else(|| corrupt("a snapshot is cut off"))?;

@@ -140,7 +140,7 @@ impl<'a> Runner<'a> {
     fn new(store: &Path, engine: Engine, common: &'a Common) -> Result<Self> {
         let dir = store.join(engine.name());
         if dir.exists() {
-            let message = format!("{} is there already; remove it first", dir.display());
+            let message = format!("{} exists already; remove the directory first", dir.display());
             return Err(Error::Options(message));
         }
 
@@ -411,8 +411,9 @@ fn find_report(
     }
 }
 
-/// Runs `work` on each engine in turn, in a directory below `store`, until the monitor asks to stop.
-/// Finds are checked at the end if `work` returns the numbers of its entries, and how many live.
+/// Runs `work` on each engine in turn, in directories below `store`, until the monitor asks to
+/// stop. If `work` returns the numbers of its entries and how many live, finds are checked at the
+/// end.
 pub(super) fn run_engines(
     store: &Path,
     common: &Common,

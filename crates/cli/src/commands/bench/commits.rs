@@ -28,13 +28,13 @@ Examples:
 args::choices! {
     /// Durability of the commits.
     enum DurabilityArg => Durability {
-        /// The store has no log
+        /// The store has no WAL
         None => Durability::None,
         /// Commits survive the end of the process
         Buffered => Durability::Buffered,
-        /// Commits survive a loss of power; threads that wait at the same time share an fsync
+        /// Group commit: commits survive a loss of power; threads that wait together share an fsync
         Group => Durability::Group,
-        /// The same, within the call of the commit
+        /// Commits survive a loss of power; each call syncs its own commit
         Each => Durability::Each,
     }
 }
@@ -46,19 +46,19 @@ args::choices! {
         Compaction => Beside::Compaction,
         /// Checkpoints, one after the other
         Checkpoint => Beside::Checkpoint,
-        /// A table whose ranges are deleted
+        /// Range deletes in a second table
         RangeDelete => Beside::RangeDelete,
     }
 }
 
 args::choices! {
-    /// When compaction is done.
+    /// Schedule of compaction.
     enum MergesArg => Merges {
         /// In equal shares inside the commits
         Shares => Merges::Shares,
-        /// On the thread of the session
+        /// On the background thread of the session
         Background => Merges::Background,
-        /// Each compaction at once when it is due
+        /// In one piece, when the compaction is due
         AtOnce => Merges::AtOnce,
     }
 }
@@ -77,7 +77,7 @@ pub(crate) struct CommitsArgs {
     /// Other work of the store meanwhile
     #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
     beside: Vec<BesideArg>,
-    /// When compaction is done
+    /// Schedule of compaction
     #[arg(long, value_name = "WHEN", default_value = "shares")]
     merges: MergesArg,
     /// Length of the measurement in seconds

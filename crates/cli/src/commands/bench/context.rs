@@ -27,7 +27,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   1,000 blocks of the protocol Lima over a million values, each commit durable:
     terrane bench context --store /tmp/terrane-context
-  As many again while a second thread collects old commits:
+  The same, then again while a second thread collects old commits:
     terrane bench context --store /tmp/terrane-context --gc
   A large state, loaded once and used again, for a program to read:
     terrane bench context --store DIR --values 10M --keep --json
@@ -52,7 +52,7 @@ pub(crate) struct ContextArgs {
     /// Values of the starting state
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1M")]
     values: u64,
-    /// Blocks to measure; with --gc the same number again
+    /// Blocks to measure; --gc measures the same number again
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     blocks: u64,
     /// Blocks to warm up with, which are not measured
@@ -87,7 +87,7 @@ pub(crate) struct ContextArgs {
     /// Reads with direct I/O, past the page cache
     #[arg(long)]
     direct: bool,
-    /// Makes commits durable some time later, not before the call returns
+    /// Makes commits durable after the call returns, some time later
     #[arg(long)]
     relaxed: bool,
     /// Keeps the store

@@ -47,14 +47,14 @@ Examples:
   Beside LMDB, whose memory is the page cache, under a limit for all:
     terrane bench index high-insert --store DIR --engine btree,lmdb \\
       --memory-limit 320MiB --json
-  The same and keep what was written, to look at:
+  A small map, whose files stay for `terrane inspect`:
     terrane bench index high-insert --store DIR --entries 1M --keep
     terrane inspect DIR/btree
 
-Each engine works in its own directory below the store, which must not exist yet and is removed \
-at the end. The workload makes its writes durable at regular intervals. At the end it looks up a \
-sample; a missing or wrong entry ends it with exit code 1. After Ctrl-C the report covers the \
-measurement until then.";
+Each engine works in its own directory below the store. The directory must not exist yet, and is \
+removed at the end. The workload makes its writes durable at regular intervals, and looks up a \
+sample at the end. If an entry is missing or wrong, the exit code is 1. After Ctrl-C the report \
+covers the measurement until then.";
 
 const BOOTSTRAP_EXAMPLES: &str = "\
 Examples:
@@ -64,15 +64,16 @@ Examples:
     terrane bench index bootstrap --store DIR --entries 291M --ops 100M \\
       --memory-budget 1GiB --engine btree,lmdb
 
-10 of 99 operations add an entry, 69 find one, 20 ask whether one is present. Each operation is \
-one call, and every answer is compared with the expected one. The first entries are loaded in key \
-order, which is not measured. Directories, flushes and exit codes are those of high-insert.";
+10 of 99 operations add an entry, 69 find an entry, and 20 ask whether a key is present. Each \
+operation is one call, and the workload compares every answer with the expected answer. Loading the \
+first entries, in key order, is not measured. Directories, flushes and exit codes are those of \
+high-insert.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
-  A trace of cactus or mirage/index; its dialect is found out:
+  A trace of cactus or mirage/index, whose dialect the command detects:
     terrane bench index replay migration.trace --store /tmp/terrane-index
-  Its beginning, with a flush after every 10,000 operations in place of its own:
+  The first 10 million operations, with a flush after every 10,000:
     terrane bench index replay migration.trace --store DIR --limit 10M \\
       --flush-every 10k
 
@@ -84,7 +85,7 @@ args::choices! {
     enum EngineArg => Engine {
         /// Terrane's B+tree
         Btree => Engine::Btree,
-        /// Table of Terrane, in a store with a log
+        /// Table of Terrane, in a store with a WAL
         Lsm => Engine::Lsm,
         /// LMDB, one commit for each call, synced at flushes
         Lmdb => Engine::Lmdb,
@@ -119,11 +120,11 @@ struct CommonArgs {
     /// Engines, measured one after the other
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', default_value = "btree")]
     engine: Vec<EngineArg>,
-    /// Operations between two flushes, by default 10k; by default a trace with flushes of its own
-    /// has those
+    /// Operations between two durable flushes, by default 10k; by default a trace keeps the flushes
+    /// that it has
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     flush_every: Option<u64>,
-    /// Lookups of present keys at the end, and of the same number of absent ones
+    /// Lookups of present keys at the end, and the number of lookups of absent keys
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "100k")]
     sample: u64,
     /// Memory of each engine that has a budget

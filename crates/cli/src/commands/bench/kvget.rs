@@ -87,7 +87,7 @@ fn warm_up(text: &str) -> Result<WarmUp, String> {
     match text.strip_prefix("fixed:") {
         Some(ratio) => args::ratio(ratio).map(WarmUp::Fixed),
         None if text == "steady" => Ok(WarmUp::Steady),
-        None => Err("write `steady`, or `fixed:0.05%` for so many reads for each key".to_owned()),
+        None => Err("write `steady`, or `fixed:0.05%` for a share of the keys".to_owned()),
     }
 }
 
@@ -96,10 +96,10 @@ pub(crate) struct SetupArgs {
     /// Directory of the store; created if it is missing
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
-    /// Keys
+    /// Keys of the table
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     keys: u64,
-    /// Shape of its levels
+    /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "levelled-10")]
     shape: ShapeArg,
     /// Seed of values and operations
@@ -143,18 +143,18 @@ pub(crate) struct RunArgs {
     /// Choice of the keys
     #[arg(long, value_name = "DISTRIBUTION", default_value = "uniform")]
     dist: DistributionArg,
-    /// Keys of each call; the number of reads does not depend on it, the speed does
+    /// Keys of each call, which change the speed and not the number of reads
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "64")]
     batch: u64,
     /// Threads that read
     #[arg(long, value_name = "N", default_value = "1",
         value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: u64,
-    /// Reads that warm up and do not count: until their cost is `steady`, or `fixed:PERCENT` of the
-    /// keys
+    /// Length of the warm-up, which is not measured: until the cost of reads is `steady`, or
+    /// `fixed:PERCENT` of the keys
     #[arg(long, value_name = "WHEN", value_parser = warm_up, default_value = "steady")]
     warm: WarmUp,
-    /// Reads through the page cache, whose memory no budget counts
+    /// Reads through the page cache of the system, outside every memory budget
     #[arg(long)]
     buffered: bool,
     /// Measures the device too, before and after the run

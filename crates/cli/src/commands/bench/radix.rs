@@ -99,7 +99,6 @@ args::choices! {
 }
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct RadixArgs {
     /// Directory to work in; created if it is missing. May be given several times, one for each
     /// file system

@@ -29,7 +29,7 @@ pub(crate) enum Utxo {
     /// Measures on a fork of the table, which is dropped afterwards
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Draws the operations of a run without applying them, and measures that
+    /// Draws the operations of a run without applying them, and measures the draws
     #[command(after_help = DRY_RUN_EXAMPLES)]
     DryRun(DryRunArgs),
 }
@@ -52,7 +52,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   Look up, delete and insert 256 entries at a time, and measure the device:
     terrane bench utxo run --store /tmp/terrane-utxo --calibrate
-  Lookups only, eight batches under way at once:
+  Lookups only, eight batches in flight:
     terrane bench utxo run --store /tmp/terrane-utxo --mode lookup-only \\
       --in-flight 8
   Lookups ahead of updates, two threads, and compare the whole table at the end:
@@ -72,7 +72,7 @@ args::choices! {
         Pipelined => Mode::Pipelined,
         /// No updates
         LookupOnly => Mode::LookupOnly,
-        /// No lookups; ends when merges are no further behind than at first
+        /// No lookups; ends when the merge debt is no larger than at the start
         UpdateOnly => Mode::UpdateOnly,
     }
 }
@@ -104,14 +104,14 @@ struct TableArgs {
     /// Entries of the table
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     entries: u64,
-    /// Way of loading
+    /// Way of loading the entries
     #[arg(long, value_name = "WAY", default_value = "updates")]
     load: LoadArg,
-    /// Entries that are replaced after loading, so that the table has the shape of use
+    /// Share of the entries to replace after loading, which gives the levels the shape of use
     #[arg(long, value_name = "PERCENT", default_value = "20",
         value_parser = clap::value_parser!(u64).range(0..=100))]
     churn: u64,
-    /// Shape of its levels
+    /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "default")]
     shape: ShapeArg,
     /// Seed of keys, values and operations
@@ -121,13 +121,13 @@ struct TableArgs {
 
 #[derive(Debug, Args)]
 struct EngineArgs {
-    /// Memory for write buffers, filters, indexes and cached pages
+    /// Memory for memtables, filters, indexes and cached pages
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
     /// Kind of lookup that memory is spent on first: present keys, absent keys, or both alike
     #[arg(long, alias = "goal", value_name = "LOOKUPS", default_value = "hits")]
     optimize_for: OptimizeForArg,
-    /// Threads; with 2, merges run on a thread of their own
+    /// Threads; with 2, compaction has a thread of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: Option<u64>,
 }
