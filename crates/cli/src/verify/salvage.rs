@@ -27,11 +27,8 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::btree::Loss;
-use terrane::context;
-use terrane::io::{Disk, LockGuard, RealDisk};
+use terrane::io::{Disk, LockGuard, Loss, RealDisk};
 use terrane::lsm::salvage::{self, Salvaged};
-use terrane::radix;
 use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
@@ -161,21 +158,20 @@ impl Salvage {
         let (damaged, new) = (&self.damaged, &self.new);
         let reporting =
             Reporting { command: "salvage", json: self.output.json, quiet: self.output.quiet };
+        let loss = Some(Loss::Accepted);
 
         if IndexPath::of(disk, damaged)? == Some(IndexPath::Dir) {
             self.copy(disk.as_ref())?;
-            let code = check_btree::verify(disk, new, Some(Loss::Accepted), reporting)?;
+            let code = check_btree::verify(disk, new, loss, reporting)?;
             return self.end().map(|()| code);
         }
         if state_dir::is_store(damaged)? {
             self.copy(disk.as_ref())?;
-            let loss = Some(radix::Loss::Accepted);
             let code = check_radix::verify(new, &self.redis, loss, reporting)?;
             return self.end().map(|()| code);
         }
         if is_context_store(disk.as_ref(), damaged)? {
             self.copy(disk.as_ref())?;
-            let loss = Some(context::Loss::Accepted);
             let code = check_context::verify(disk, new, loss, reporting)?;
             return self.end().map(|()| code);
         }

@@ -64,11 +64,9 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::btree::Loss;
 use terrane::context;
-use terrane::io::{Disk, EntryKind, RealDisk};
+use terrane::io::{Disk, EntryKind, Loss, RealDisk};
 use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
-use terrane::radix;
 use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
@@ -236,25 +234,21 @@ impl Verify {
         let reporting =
             Reporting { command: "verify", json: self.output.json, quiet: self.output.quiet };
 
+        let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
+        let repair = self.repair.then_some(loss);
+
         // Each kind of store is recognised by its own marker; LSM stores come last, since their
         // check also reports a directory that is no store.
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
-            let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
-            let repair = self.repair.then_some(loss);
             return check_btree::verify(&disk, dir, repair, reporting);
         }
 
         if state_dir::is_store(dir)? {
-            let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
-            let repair = self.repair.then_some(loss);
             return check_radix::verify(dir, &self.redis, repair, reporting);
         }
 
         if is_context_store(disk.as_ref(), dir)? {
-            let loss =
-                if self.accept_loss { context::Loss::Accepted } else { context::Loss::Refused };
-            let repair = self.repair.then_some(loss);
             return check_context::verify(&disk, dir, repair, reporting);
         }
 
@@ -263,8 +257,6 @@ impl Verify {
 
         let mut progress = |done, total| bar.set(done, total);
         let report = if self.repair {
-            let loss =
-                if self.accept_loss { verify::Loss::Accepted } else { verify::Loss::Refused };
             verify::repair(&disk, dir, loss, &mut progress)
         } else {
             verify::verify(&disk, dir, &mut progress)
