@@ -70,7 +70,10 @@ fn what_is_kept_is_not_written_over() {
     run().unwrap();
     assert!(store.path().join("btree/tree").exists());
     let error = run().unwrap_err();
-    assert!(matches!(&error, Error::Options(text) if text.contains("remove it first")), "{error}");
+    assert!(
+        matches!(&error, Error::Options(text) if text.contains("remove the directory first")),
+        "{error}"
+    );
 }
 
 #[test]

@@ -53,7 +53,7 @@ use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::relocate::MoveArgs;
 use self::transfer::{ExportArgs, ImportArgs};
 use self::volume::VolumeCommand;
-use crate::ui::args::{self, OutputArgs};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output::{self, bytes};
@@ -176,7 +176,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -194,7 +194,7 @@ pub(crate) struct LsArgs {
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -206,7 +206,7 @@ pub(crate) struct ShowArgs {
     #[arg(long, alias = "at", value_name = "COMMIT")]
     commit: Option<String>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -225,13 +225,13 @@ pub(crate) struct GcArgs {
     #[arg(long, value_name = "COMMIT")]
     keep: Vec<String>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SplitArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 /// Directories outside the store for its archive and index.
@@ -255,16 +255,6 @@ impl LocationArgs {
         let index_dir = self.index_dir.clone();
         options.archive_dir(archive_dir).index_dir(index_dir)
     }
-}
-
-/// Arguments of every command on a store.
-#[derive(Debug, Args)]
-struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -468,7 +458,7 @@ fn kind(tree: &Tree) -> &'static str {
 }
 
 impl LogArgs {
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let branches = store.branches();
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
@@ -518,7 +508,7 @@ impl Logged {
 }
 
 impl LsArgs {
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.commit.as_deref())?;
         let path = steps(&self.path)?;
@@ -592,7 +582,7 @@ impl Listed {
 }
 
 impl ShowArgs {
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.commit.as_deref())?;
 
@@ -637,7 +627,7 @@ impl GcArgs {
         Ok(retain)
     }
 
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
         let dir = &common.store;
         let reader = open(dir)?;

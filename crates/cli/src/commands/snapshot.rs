@@ -31,7 +31,7 @@ use crate::stores::open::{
     open_or_make, open_tables, open_to_read,
 };
 use crate::stores::version_ref::snapshot_name;
-use crate::ui::args::{self, OutputArgs};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -125,20 +125,10 @@ Examples:
 canonical file it checks order, count and digest. After a failure nothing is left of the attempt. \
 After Ctrl-C an empty store may be left, if the command was creating one.";
 
-/// Arguments of every command.
-#[derive(Debug, Args)]
-struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -153,7 +143,7 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -165,7 +155,7 @@ pub(crate) struct RenameArgs {
     #[arg(value_name = "TO", value_parser = snapshot_name)]
     to: SnapshotName,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -177,7 +167,7 @@ pub(crate) struct DeleteArgs {
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -200,7 +190,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     mode: ModeArgs,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -226,7 +216,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "from")]
     label: String,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 impl Snapshot {
@@ -355,7 +345,7 @@ impl Listed {
 
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
-        let CommonArgs { store, output } = &self.common;
+        let StoreArgs { store, output } = &self.common;
         let info = inspect_store(store)?;
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));

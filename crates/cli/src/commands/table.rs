@@ -10,7 +10,7 @@
 //! | `rename` | `from`, `to`                                                                               |
 //! | `delete` | `table`, `dropped` (false only with `--if-exists`)                                         |
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use crate::stores::listed::ListedTable;
 use crate::stores::open::{
     check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
 };
-use crate::ui::args::{self, OutputArgs};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -102,20 +102,10 @@ Examples:
 
 To keep the entries of a table, save a snapshot first: `terrane snapshot save`.";
 
-/// Arguments of every command.
-#[derive(Debug, Args)]
-struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -137,7 +127,7 @@ pub(crate) struct CreateArgs {
     #[command(flatten)]
     reserve: ReserveArgs,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -151,7 +141,7 @@ pub(crate) struct BuildArgs {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -163,7 +153,7 @@ pub(crate) struct RenameArgs {
     #[arg(value_name = "TO", value_parser = args::table_name)]
     to: TableName,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -175,7 +165,7 @@ pub(crate) struct DeleteArgs {
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 /// Parses the name of a built-in merge operator, with or without its prefix `terrane.`.
@@ -250,7 +240,7 @@ fn no_tables(store: &Path, snapshots: &[String]) -> String {
 
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
-        let CommonArgs { store, output } = &self.common;
+        let StoreArgs { store, output } = &self.common;
         let info = inspect_store(store)?;
         let snapshots: Vec<String> = info.snapshots.into_iter().map(|(name, _)| name).collect();
         let listed = Listed::new(info.store);
@@ -304,7 +294,7 @@ struct Built<'a> {
 
 impl BuildArgs {
     fn run(&self) -> Result<(), Failure> {
-        let CommonArgs { store, output } = &self.common;
+        let StoreArgs { store, output } = &self.common;
         let copied = copy::to_table(
             &self.from,
             Progress::new(output.quiet),

@@ -1,5 +1,6 @@
 //! Options that commands share, and parsers of numbers and names on the command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -40,6 +41,16 @@ pub(crate) struct OutputArgs {
     /// Hides the progress bar
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+/// Options of every command on a store.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR", required = false)]
+    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Parses a count: `100_000`, `10k`, `10M`, `2G`. The letters are powers of a thousand.

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use terrane::context::{Change, Context, Error, Fold, Kind, Tree};
 
-use super::{CommonArgs, checkout, open, path_text, steps};
-use crate::ui::args;
+use super::{checkout, open, path_text, steps};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::text::hex;
@@ -48,7 +48,7 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     summary: bool,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 /// Default maximum of paths in a JSON object, since memory holds all of them.

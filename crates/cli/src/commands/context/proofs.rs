@@ -14,8 +14,8 @@ use terrane::context::{
     Rules, Tree, produce_tree_proof,
 };
 
-use super::{CommonArgs, checkout, open, path_text, steps};
-use crate::ui::args::{self, OutputArgs};
+use super::{checkout, open, path_text, steps};
+use crate::ui::args::{self, OutputArgs, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output::{self, bytes};
@@ -60,7 +60,7 @@ pub(crate) struct ProveArgs {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Debug, Args)]

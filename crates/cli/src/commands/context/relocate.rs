@@ -9,7 +9,8 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::Store;
 use terrane::io::{Disk, RealDisk};
 
-use super::{CACHE_BYTES, CommonArgs, LocationArgs, note};
+use super::{CACHE_BYTES, LocationArgs, note};
+use crate::ui::args::StoreArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::text::count_of;
@@ -36,7 +37,7 @@ pub(crate) struct MoveArgs {
     #[command(flatten)]
     locations: LocationArgs,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Serialize)]

@@ -12,10 +12,8 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::{Error, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
-use super::{
-    CACHE_BYTES, CommonArgs, LocationArgs, checkout, open, open_to_write, options, store_bytes,
-};
-use crate::ui::args;
+use super::{CACHE_BYTES, LocationArgs, checkout, open, open_to_write, options, store_bytes};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -73,7 +71,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     mode: ModeArgs,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -90,7 +88,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "33_554_432")]
     elements_max: u64,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Serialize)]
