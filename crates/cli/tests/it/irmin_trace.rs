@@ -94,7 +94,7 @@ fn what_is_no_trace_and_what_is_no_store_are_refused() {
     let place = Place::new();
     let file = place.write("store/mine", b"1");
     let message = replay(&place, &published(), &[]).failed(2);
-    assert!(message.contains("no context store of Terrane: it has \"mine\""), "{message}");
+    assert!(message.contains("not a context store of Terrane: the directory has \"mine\""), "{message}");
     assert_eq!(std::fs::read(file).unwrap(), b"1");
 }
 
@@ -189,7 +189,7 @@ fn what_cannot_be_generated_leaves_files_as_they_were() {
     assert!(generate(text(&file), &[]).failed(2).contains("--force"));
     place.write("store/theirs", b"1");
     let message = generate(text(&file), &["--force", "--store", text(&place.store())]).failed(2);
-    assert!(message.contains("it has \"theirs\""), "{message}");
+    assert!(message.contains("the directory has \"theirs\""), "{message}");
     assert_eq!(std::fs::read(&file).unwrap(), b"1");
     let mut program = command();
     let program = program.args(["context", "gen-trace", text(&place.path("new"))]);
