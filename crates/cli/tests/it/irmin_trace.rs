@@ -94,7 +94,10 @@ fn what_is_no_trace_and_what_is_no_store_are_refused() {
     let place = Place::new();
     let file = place.write("store/mine", b"1");
     let message = replay(&place, &published(), &[]).failed(2);
-    assert!(message.contains("not a context store of Terrane: the directory has \"mine\""), "{message}");
+    assert!(
+        message.contains("not a context store of Terrane: the directory has \"mine\""),
+        "{message}"
+    );
     assert_eq!(std::fs::read(file).unwrap(), b"1");
 }
 

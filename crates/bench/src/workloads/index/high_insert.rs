@@ -50,7 +50,7 @@ pub struct Report {
 /// so](EnginesReport::is_interrupted).
 ///
 /// # Errors
-/// [`Error`].
+/// [`Error`](super::Error).
 pub fn run(
     store: &Path,
     limit: Option<&MemoryLimit>,

@@ -32,9 +32,9 @@ args::choices! {
         None => Durability::None,
         /// Commits survive the end of the process
         Buffered => Durability::Buffered,
-        /// Group commit: commits survive a loss of power; threads that wait together share an fsync
+        /// Commits survive a loss of power after a wait; threads that wait together share an fsync
         Group => Durability::Group,
-        /// Commits survive a loss of power; each call syncs its own commit
+        /// Commits survive a loss of power once their call returns
         Each => Durability::Each,
     }
 }
