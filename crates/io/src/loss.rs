@@ -12,7 +12,7 @@
 /// The report of the repair names the losses, accepted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// What cannot be repaired without loss stays as it is.
+    /// Damage that cannot be repaired without loss stays.
     Refused,
     /// Damaged data are dropped, and named.
     Accepted,
