@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::io::{Disk, ErrorKind, MemoryDisk, RealDisk};
-use terrane::lsm::{Session, SessionOptions};
+use terrane::lsm::{Session, SessionOptions, SnapshotName};
 use terrane::state_dir;
 use terrane_replay::engines::engine::EngineError;
 use terrane_replay::error::Class;
@@ -102,7 +102,7 @@ pub enum Error {
         error: index_trace::Error,
     },
     /// The disk is too small for what is asked.
-    #[error("needs {needed} bytes on disk, of which {free} are free; make room or ask for less")]
+    #[error("needs {needed} bytes on disk, and {free} are free; make room, or ask for less data")]
     Space {
         /// Bytes that it may take.
         needed: u64,
@@ -157,6 +157,7 @@ impl Error {
             Self::Index(error) => Some(error.kind()),
             Self::Context(error) => error.kind(),
             Self::Radix(error) => Some(error.kind()),
+            Self::Device(device::Error::Disk(error)) => Some(error.kind()),
             Self::Space { .. } => Some(ErrorKind::NoSpace),
             _ => None,
         }
@@ -213,6 +214,14 @@ fn open(store: &Path) -> Result<Session> {
 fn open_in_memory() -> Result<Session> {
     let disk: Arc<dyn Disk> = MemoryDisk::new();
     Ok(Session::open(disk, Path::new("store"), &SessionOptions::default().create_dir())?)
+}
+
+/// Returns the label of the table that a set-up has saved; `None` if there is none.
+fn label_of(session: &Session, snapshot: &SnapshotName) -> Result<Option<String>> {
+    match session.snapshot_info(snapshot) {
+        Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => Ok(None),
+        info => Ok(Some(info?.label)),
+    }
 }
 
 fn seconds(since: Instant) -> f64 {

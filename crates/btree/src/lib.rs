@@ -54,7 +54,7 @@ mod check;
 
 pub use check::check::{CheckReport, check};
 pub use check::inspect;
-pub use check::repair::{Loss, RepairReport, repair};
+pub use check::repair::{RepairReport, repair};
 pub use index::index::{Index, Update};
 pub use index::reader::IndexReader;
 pub use index::scrub::ScrubReport;
@@ -68,4 +68,5 @@ pub use pager::stats::Stats;
 pub use sort::input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
 pub use sort::migrate::MirageIndex;
 pub use sort::sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
+pub use terrane_io::Loss;
 pub use tree::cursor::Cursor;

@@ -16,9 +16,11 @@
 // Bottom-up: a module imports only from modules above it.
 mod entry_kind;
 mod error_kind;
+mod setters;
 #[cfg(feature = "serde")]
 mod text_form;
 mod durability;
+mod loss;
 pub mod error;
 pub mod bytes;
 pub mod aligned;
@@ -47,6 +49,7 @@ pub use durable::checksum;
 pub use durable::reserve::Reserve;
 pub use error::{Error, Result};
 pub use error_kind::ErrorKind;
+pub use loss::Loss;
 pub use memory_disk::MemoryDisk;
 pub use prefetch::prefetch;
 #[cfg(feature = "sim")]

@@ -601,11 +601,6 @@ pub fn lock_path(path: &Path, directory: bool) -> PathBuf {
     name.into()
 }
 
-/// Returns the value of a key.
-fn find(txn: &RoTxn<'_>, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
-    Ok(table.0.get(txn, key)?.map(<[u8]>::to_vec))
-}
-
 /// Bounds of a range of keys.
 type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
@@ -628,26 +623,63 @@ fn page<'t>(
     Ok(page)
 }
 
-/// Copies entries from a bound on.
-fn page_after(
-    txn: &RoTxn<'_>,
-    table: EnvironmentTable,
-    from: Bound<&[u8]>,
-    limit: PageLimit,
-) -> Outcome<Vec<Pair>> {
-    let range: KeyBounds<'_> = (from, Bound::Unbounded);
-    page(table.0.range(txn, &range)?, limit)
-}
+/// Lookups in the tables that a snapshot or a transaction sees.
+pub trait ReadTables {
+    /// Runs a call that reads.
+    #[doc(hidden)]
+    fn read<T>(&self, call: impl FnOnce(&RoTxn<'_>) -> Outcome<T>) -> Outcome<T>;
 
-/// Copies entries down from a bound, the greatest first.
-fn page_before(
-    txn: &RoTxn<'_>,
-    table: EnvironmentTable,
-    to: Bound<&[u8]>,
-    limit: PageLimit,
-) -> Outcome<Vec<Pair>> {
-    let range: KeyBounds<'_> = (Bound::Unbounded, to);
-    page(table.0.rev_range(txn, &range)?, limit)
+    /// Returns the value of a key, which must not be empty.
+    ///
+    /// # Errors
+    /// Those of LMDB.
+    fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+        self.read(|txn| Ok(table.0.get(txn, key)?.map(<[u8]>::to_vec)))
+    }
+
+    /// Returns entries from a bound on, whose key must not be empty.
+    ///
+    /// # Errors
+    /// Those of LMDB.
+    fn page_after(
+        &self,
+        table: EnvironmentTable,
+        from: Bound<&[u8]>,
+        limit: PageLimit,
+    ) -> Outcome<Vec<Pair>> {
+        let range: KeyBounds<'_> = (from, Bound::Unbounded);
+        self.read(|txn| page(table.0.range(txn, &range)?, limit))
+    }
+
+    /// Returns entries down from a bound, whose key must not be empty, the greatest first.
+    ///
+    /// # Errors
+    /// Those of LMDB.
+    fn page_before(
+        &self,
+        table: EnvironmentTable,
+        to: Bound<&[u8]>,
+        limit: PageLimit,
+    ) -> Outcome<Vec<Pair>> {
+        let range: KeyBounds<'_> = (Bound::Unbounded, to);
+        self.read(|txn| page(table.0.rev_range(txn, &range)?, limit))
+    }
+
+    /// Number of entries of a table. Costs nothing.
+    ///
+    /// # Errors
+    /// Those of LMDB.
+    fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
+        self.read(|txn| Ok(table.0.len(txn)?))
+    }
+
+    /// Whether a table has no entry.
+    ///
+    /// # Errors
+    /// Those of LMDB.
+    fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
+        Ok(self.len(table)? == 0)
+    }
 }
 
 /// A view of all tables as of one moment.
@@ -662,44 +694,14 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
+impl ReadTables for Snapshot {
+    fn read<T>(&self, call: impl FnOnce(&RoTxn<'_>) -> Outcome<T>) -> Outcome<T> {
+        let _gate = self.inner.shared();
+        call(&self.txn)
+    }
+}
+
 impl Snapshot {
-    /// Returns the value of a key, which must not be empty.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
-        let _gate = self.inner.shared();
-        find(&self.txn, table, key)
-    }
-
-    /// Returns entries from a bound on, whose key must not be empty.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn page_after(
-        &self,
-        table: EnvironmentTable,
-        from: Bound<&[u8]>,
-        limit: PageLimit,
-    ) -> Outcome<Vec<Pair>> {
-        let _gate = self.inner.shared();
-        page_after(&self.txn, table, from, limit)
-    }
-
-    /// Returns entries down from a bound, whose key must not be empty, the greatest first.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn page_before(
-        &self,
-        table: EnvironmentTable,
-        to: Bound<&[u8]>,
-        limit: PageLimit,
-    ) -> Outcome<Vec<Pair>> {
-        let _gate = self.inner.shared();
-        page_before(&self.txn, table, to, limit)
-    }
-
     /// Finds a table by its name, or the main table for `None`; `None` if there is none. The main
     /// table has the name of each other table as a key. One call opens one table at most, and an
     /// environment has room for the number of them that it was opened with.
@@ -732,23 +734,6 @@ impl Snapshot {
         let stored =
             |table| StoredTable { table: EnvironmentTable(table), flags: flag_names(flags) };
         Ok(table.map(stored))
-    }
-
-    /// Number of entries of a table. Costs nothing.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
-        let _gate = self.inner.shared();
-        Ok(table.0.len(&self.txn)?)
-    }
-
-    /// Whether a table has no entry.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
-        Ok(self.len(table)? == 0)
     }
 
     /// The names of all tables; `None` if `is_own` is false for one of them, or one has flags.
@@ -823,6 +808,12 @@ impl Drop for Transaction {
     }
 }
 
+impl ReadTables for Transaction {
+    fn read<T>(&self, call: impl FnOnce(&RoTxn<'_>) -> Outcome<T>) -> Outcome<T> {
+        call(self.txn())
+    }
+}
+
 impl Transaction {
     /// Ends the transaction, once.
     fn end<T>(&mut self, end: impl FnOnce(RwTxn<'static>) -> T) -> Option<T> {
@@ -851,56 +842,6 @@ impl Transaction {
     pub fn table(&mut self, name: &str) -> Outcome<EnvironmentTable> {
         let inner = Arc::clone(&self.inner);
         Ok(EnvironmentTable(inner.env.create_database(self.txn_mut(), Some(name))?))
-    }
-
-    /// Returns the value of a key, which must not be empty.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
-        find(self.txn(), table, key)
-    }
-
-    /// Returns entries from a bound on, whose key must not be empty.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn page_after(
-        &self,
-        table: EnvironmentTable,
-        from: Bound<&[u8]>,
-        limit: PageLimit,
-    ) -> Outcome<Vec<Pair>> {
-        page_after(self.txn(), table, from, limit)
-    }
-
-    /// Returns entries down from a bound, whose key must not be empty, the greatest first.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn page_before(
-        &self,
-        table: EnvironmentTable,
-        to: Bound<&[u8]>,
-        limit: PageLimit,
-    ) -> Outcome<Vec<Pair>> {
-        page_before(self.txn(), table, to, limit)
-    }
-
-    /// Number of entries of a table.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
-        Ok(table.0.len(self.txn())?)
-    }
-
-    /// Whether a table has no entry.
-    ///
-    /// # Errors
-    /// Those of LMDB.
-    pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
-        Ok(self.len(table)? == 0)
     }
 
     /// Sets the value of a key.

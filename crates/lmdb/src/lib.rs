@@ -24,7 +24,8 @@ mod environment;
 pub use check::{Finding, check_file};
 pub use environment::{
     Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind, Outcome,
-    PageLimit, Pair, Snapshot, StoredTable, SyncMode, Transaction, data_path, lock_path,
+    PageLimit, Pair, ReadTables, Snapshot, StoredTable, SyncMode, Transaction, data_path,
+    lock_path,
 };
 pub use heed::EnvFlags;
 

@@ -24,7 +24,7 @@ pub use base::address::{ADDRESS_BYTES_MAX, Address, AddressError, Prefix};
 pub use base::change::{Change, VALUE_BYTES_MAX, normalise};
 pub use base::error::{Error, Result};
 pub use base::node_hash::{NODE_HASH_BYTES, NodeHash, Root, RootTextError};
-pub use check::repair::{Dropped, Loss, Repaired};
+pub use check::repair::{Dropped, Repaired};
 pub use check::verify::{Problem, Report};
 pub use constants::constants;
 pub use proof::proof::{Form, Proof, ProofError, verify_proof};
@@ -37,6 +37,7 @@ pub use store::transaction::{
     Committed, METADATA, PruneOptions, Pruned, TREE_NAME_BYTES_MAX, Transaction,
     VERSION_METADATA_BYTES_MAX,
 };
+pub use terrane_io::Loss;
 pub use transact::text::{
     Committer, DryRunCommitter, LeafReader, Pruner, Reader, State, StateChange, TextTree,
 };

@@ -476,7 +476,7 @@ impl Replay<'_> {
         let mut cursor = self.history.state().scan(&[])?;
         while let Some(entry) = cursor.next()? {
             let coin = Coin::parse(&entry.key, &entry.value);
-            hash.add(&coin.ok_or(Error::Corrupt("an entry is no unspent output"))?);
+            hash.add(&coin.ok_or(Error::Corrupt("an entry is not an unspent output"))?);
             digest.add(&entry.key, &entry.value, None);
             if digest.count().is_multiple_of(1024) {
                 self.monitor.progress(Phase::Digest, digest.count(), None);

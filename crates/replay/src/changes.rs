@@ -575,7 +575,7 @@ impl Replay<'_> {
         let digest = self.digest_of(&[], None)?;
         // The count in the notes comes from the changes, so the scan checks it.
         if digest.count() != self.count()? {
-            return Err(Error::Corrupt("the state has not as many entries as the updates made"));
+            return Err(Error::Corrupt("the number of entries differs from that of the updates"));
         }
         Ok(hex::encode(&digest.finish()))
     }

@@ -25,6 +25,7 @@
 //!   dialect has the same bytes as a question of the next.
 
 // Bottom-up: a module imports only from modules above it.
+mod varint;
 pub mod index;
 pub mod container;
 pub mod irmin;

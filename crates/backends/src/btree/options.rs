@@ -42,34 +42,12 @@ impl Default for BtreeOptions {
 }
 
 impl BtreeOptions {
-    /// Sets [`durability`](Self::durability).
-    #[must_use]
-    pub fn durability(self, durability: Durability) -> Self {
-        Self { durability, ..self }
-    }
-
-    /// Sets [`memory_bytes`](Self::memory_bytes).
-    #[must_use]
-    pub fn memory_bytes(self, memory_bytes: usize) -> Self {
-        Self { memory_bytes, ..self }
-    }
-
-    /// Sets [`buffer_bytes`](Self::buffer_bytes).
-    #[must_use]
-    pub fn buffer_bytes(self, buffer_bytes: impl Into<Option<usize>>) -> Self {
-        Self { buffer_bytes: buffer_bytes.into(), ..self }
-    }
-
-    /// Sets [`page_bytes`](Self::page_bytes).
-    #[must_use]
-    pub fn page_bytes(self, page_bytes: usize) -> Self {
-        Self { page_bytes, ..self }
-    }
-
-    /// Sets [`log_bytes_max`](Self::log_bytes_max).
-    #[must_use]
-    pub fn log_bytes_max(self, log_bytes_max: u64) -> Self {
-        Self { log_bytes_max, ..self }
+    terrane_io::setters! {
+        durability: Durability,
+        memory_bytes: usize,
+        buffer_bytes: impl Into<Option<usize>>,
+        page_bytes: usize,
+        log_bytes_max: u64,
     }
 
     pub(super) fn config(&self) -> Result<Config> {

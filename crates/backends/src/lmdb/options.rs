@@ -69,52 +69,15 @@ impl LmdbOptions {
         Self { write_map: true, sync: SyncMode::MapAsync, ..Self::default() }
     }
 
-    /// Sets [`map_bytes`](Self::map_bytes).
-    #[must_use]
-    pub fn map_bytes(self, map_bytes: impl Into<Option<u64>>) -> Self {
-        Self { map_bytes: map_bytes.into(), ..self }
-    }
-
-    /// Sets [`growth`](Self::growth).
-    #[must_use]
-    pub fn growth(self, growth: LmdbGrowth) -> Self {
-        Self { growth, ..self }
-    }
-
-    /// Sets [`map_bytes_max`](Self::map_bytes_max).
-    #[must_use]
-    pub fn map_bytes_max(self, map_bytes_max: u64) -> Self {
-        Self { map_bytes_max, ..self }
-    }
-
-    /// Sets [`readers_max`](Self::readers_max).
-    #[must_use]
-    pub fn readers_max(self, readers_max: u32) -> Self {
-        Self { readers_max, ..self }
-    }
-
-    /// Sets [`directory`](Self::directory).
-    #[must_use]
-    pub fn directory(self, directory: bool) -> Self {
-        Self { directory, ..self }
-    }
-
-    /// Sets [`read_ahead`](Self::read_ahead).
-    #[must_use]
-    pub fn read_ahead(self, read_ahead: bool) -> Self {
-        Self { read_ahead, ..self }
-    }
-
-    /// Sets [`write_map`](Self::write_map).
-    #[must_use]
-    pub fn write_map(self, write_map: bool) -> Self {
-        Self { write_map, ..self }
-    }
-
-    /// Sets [`sync`](Self::sync).
-    #[must_use]
-    pub fn sync(self, sync: SyncMode) -> Self {
-        Self { sync, ..self }
+    terrane_io::setters! {
+        map_bytes: impl Into<Option<u64>>,
+        growth: LmdbGrowth,
+        map_bytes_max: u64,
+        readers_max: u32,
+        directory: bool,
+        read_ahead: bool,
+        write_map: bool,
+        sync: SyncMode,
     }
 
     pub(super) fn start_bytes(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use terrane_kv::overlay::paging::{PAGE_BYTES, Pages};
 use terrane_kv::{Entry, KEY_BYTES_MAX, Result};
-use terrane_lmdb::{EnvironmentTable, PageLimit, Snapshot, Transaction};
+use terrane_lmdb::{EnvironmentTable, PageLimit, ReadTables};
 
 use super::failure::error_of;
 
@@ -17,25 +17,9 @@ fn limit(entries: usize) -> PageLimit {
     PageLimit { entries, bytes: PAGE_BYTES }
 }
 
-pub(super) struct SnapshotPages<'r>(pub(super) &'r Snapshot, pub(super) EnvironmentTable);
+pub(super) struct TablePages<'r, R>(pub(super) &'r R, pub(super) EnvironmentTable);
 
-impl Pages for SnapshotPages<'_> {
-    fn after(&self, from: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
-        self.0
-            .page_after(self.1, from, limit(entries))
-            .map_err(|failure| error_of("cursor", failure))
-    }
-
-    fn before(&self, to: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
-        self.0
-            .page_before(self.1, to, limit(entries))
-            .map_err(|failure| error_of("cursor", failure))
-    }
-}
-
-pub(super) struct TransactionPages<'w>(pub(super) &'w Transaction, pub(super) EnvironmentTable);
-
-impl Pages for TransactionPages<'_> {
+impl<R: ReadTables> Pages for TablePages<'_, R> {
     fn after(&self, from: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
         self.0
             .page_after(self.1, from, limit(entries))

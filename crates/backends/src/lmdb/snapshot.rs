@@ -5,10 +5,10 @@ use std::sync::Arc;
 use terrane_kv::overlay::names::IndexNames;
 use terrane_kv::overlay::paging::PagedCursor;
 use terrane_kv::{Cursor, Reader, Result, Table};
-use terrane_lmdb::{EnvironmentTable, Snapshot};
+use terrane_lmdb::{EnvironmentTable, ReadTables as _, Snapshot};
 
 use super::failure::error_of;
-use super::pages::{SnapshotPages, is_key};
+use super::pages::{TablePages, is_key};
 use super::readers::ReaderLease;
 
 pub(super) struct LmdbReader {
@@ -37,7 +37,7 @@ impl Reader for LmdbReader {
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        Ok(Box::new(PagedCursor::new(SnapshotPages(&self.snapshot, self.table(table)?))))
+        Ok(Box::new(PagedCursor::new(TablePages(&self.snapshot, self.table(table)?))))
     }
 
     fn count(&self, table: Table<'_>) -> Result<u64> {

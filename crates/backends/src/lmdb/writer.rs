@@ -5,13 +5,13 @@ use terrane_kv::turn::TurnGuard;
 use terrane_kv::{
     Cursor, Error, KEY_BYTES_MAX, Reader, Receipt, Result, Table, Writer, check_entry,
 };
-use terrane_lmdb::{EnvironmentTable, Failure, Kind, SyncMode, Transaction};
+use terrane_lmdb::{EnvironmentTable, Failure, Kind, ReadTables as _, SyncMode, Transaction};
 
 use super::environment::{Open, grow};
 use super::failure::{back_end_error, busy, error_of, full};
 use super::inner::Inner;
 use super::options::round_down;
-use super::pages::{TransactionPages, is_key};
+use super::pages::{TablePages, is_key};
 
 /// Logged change of a transaction, to be repeated when the map has grown.
 struct Change {
@@ -242,7 +242,7 @@ impl Reader for LmdbWriter<'_> {
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        let pages = TransactionPages(self.transaction()?, self.table(table)?);
+        let pages = TablePages(self.transaction()?, self.table(table)?);
         Ok(Box::new(PagedCursor::new(pages)))
     }
 

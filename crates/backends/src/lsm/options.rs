@@ -61,64 +61,17 @@ impl Default for LsmOptions {
 }
 
 impl LsmOptions {
-    /// Sets [`durability`](Self::durability).
-    #[must_use]
-    pub fn durability(self, durability: Durability) -> Self {
-        Self { durability, ..self }
-    }
-
-    /// Sets [`memory_bytes`](Self::memory_bytes).
-    #[must_use]
-    pub fn memory_bytes(self, memory_bytes: impl Into<Option<u64>>) -> Self {
-        Self { memory_bytes: memory_bytes.into(), ..self }
-    }
-
-    /// Sets [`write_buffer_bytes`](Self::write_buffer_bytes).
-    #[must_use]
-    pub fn write_buffer_bytes(self, write_buffer_bytes: impl Into<Option<u64>>) -> Self {
-        Self { write_buffer_bytes: write_buffer_bytes.into(), ..self }
-    }
-
-    /// Sets [`page_bytes`](Self::page_bytes).
-    #[must_use]
-    pub fn page_bytes(self, page_bytes: usize) -> Self {
-        Self { page_bytes, ..self }
-    }
-
-    /// Sets [`compression`](Self::compression).
-    #[must_use]
-    pub fn compression(self, compression: impl Into<Option<String>>) -> Self {
-        Self { compression: compression.into(), ..self }
-    }
-
-    /// Sets [`filter`](Self::filter).
-    #[must_use]
-    pub fn filter(self, filter: FilterPolicy) -> Self {
-        Self { filter, ..self }
-    }
-
-    /// Sets [`compaction_policy`](Self::compaction_policy).
-    #[must_use]
-    pub fn compaction_policy(self, compaction_policy: CompactionPolicy) -> Self {
-        Self { compaction_policy, ..self }
-    }
-
-    /// Sets [`size_ratio`](Self::size_ratio).
-    #[must_use]
-    pub fn size_ratio(self, size_ratio: u32) -> Self {
-        Self { size_ratio, ..self }
-    }
-
-    /// Sets [`log_bytes_max`](Self::log_bytes_max).
-    #[must_use]
-    pub fn log_bytes_max(self, log_bytes_max: impl Into<Option<u64>>) -> Self {
-        Self { log_bytes_max: log_bytes_max.into(), ..self }
-    }
-
-    /// Sets [`background`](Self::background).
-    #[must_use]
-    pub fn background(self, background: bool) -> Self {
-        Self { background, ..self }
+    terrane_io::setters! {
+        durability: Durability,
+        memory_bytes: impl Into<Option<u64>>,
+        write_buffer_bytes: impl Into<Option<u64>>,
+        page_bytes: usize,
+        compression: impl Into<Option<String>>,
+        filter: FilterPolicy,
+        compaction_policy: CompactionPolicy,
+        size_ratio: u32,
+        log_bytes_max: impl Into<Option<u64>>,
+        background: bool,
     }
 
     pub(super) fn check(&self) -> Result<()> {

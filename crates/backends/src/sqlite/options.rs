@@ -171,94 +171,22 @@ impl SqliteOptions {
         }
     }
 
-    /// Sets [`place`](Self::place).
-    #[must_use]
-    pub fn place(self, place: SqlitePlace) -> Self {
-        Self { place, ..self }
-    }
-
-    /// Sets [`create`](Self::create).
-    #[must_use]
-    pub fn create(self, create: bool) -> Self {
-        Self { create, ..self }
-    }
-
-    /// Sets [`table_prefix`](Self::table_prefix).
-    #[must_use]
-    pub fn table_prefix(self, table_prefix: impl Into<String>) -> Self {
-        Self { table_prefix: table_prefix.into(), ..self }
-    }
-
-    /// Sets [`pool`](Self::pool).
-    #[must_use]
-    pub fn pool(self, pool: impl Into<Option<usize>>) -> Self {
-        Self { pool: pool.into(), ..self }
-    }
-
-    /// Sets [`mmap_bytes`](Self::mmap_bytes).
-    #[must_use]
-    pub fn mmap_bytes(self, mmap_bytes: u64) -> Self {
-        Self { mmap_bytes, ..self }
-    }
-
-    /// Sets [`page_bytes`](Self::page_bytes).
-    #[must_use]
-    pub fn page_bytes(self, page_bytes: impl Into<Option<u32>>) -> Self {
-        Self { page_bytes: page_bytes.into(), ..self }
-    }
-
-    /// Sets [`cache_bytes`](Self::cache_bytes).
-    #[must_use]
-    pub fn cache_bytes(self, cache_bytes: u64) -> Self {
-        Self { cache_bytes, ..self }
-    }
-
-    /// Sets [`journal_mode`](Self::journal_mode).
-    #[must_use]
-    pub fn journal_mode(self, journal_mode: JournalMode) -> Self {
-        Self { journal_mode, ..self }
-    }
-
-    /// Sets [`synchronous`](Self::synchronous).
-    #[must_use]
-    pub fn synchronous(self, synchronous: Synchronous) -> Self {
-        Self { synchronous, ..self }
-    }
-
-    /// Sets [`busy_timeout`](Self::busy_timeout).
-    #[must_use]
-    pub fn busy_timeout(self, busy_timeout: Duration) -> Self {
-        Self { busy_timeout, ..self }
-    }
-
-    /// Sets [`checkpoint_pages`](Self::checkpoint_pages).
-    #[must_use]
-    pub fn checkpoint_pages(self, checkpoint_pages: impl Into<Option<u32>>) -> Self {
-        Self { checkpoint_pages: checkpoint_pages.into(), ..self }
-    }
-
-    /// Sets [`auto_vacuum`](Self::auto_vacuum).
-    #[must_use]
-    pub fn auto_vacuum(self, auto_vacuum: impl Into<Option<AutoVacuum>>) -> Self {
-        Self { auto_vacuum: auto_vacuum.into(), ..self }
-    }
-
-    /// Sets [`pages_max`](Self::pages_max).
-    #[must_use]
-    pub fn pages_max(self, pages_max: impl Into<Option<u32>>) -> Self {
-        Self { pages_max: pages_max.into(), ..self }
-    }
-
-    /// Sets [`network_wal`](Self::network_wal).
-    #[must_use]
-    pub fn network_wal(self, network_wal: NetworkWal) -> Self {
-        Self { network_wal, ..self }
-    }
-
-    /// Sets [`unsafe_journal_off`](Self::unsafe_journal_off).
-    #[must_use]
-    pub fn unsafe_journal_off(self, unsafe_journal_off: bool) -> Self {
-        Self { unsafe_journal_off, ..self }
+    terrane_io::setters! {
+        place: SqlitePlace,
+        create: bool,
+        table_prefix: impl Into<String>,
+        pool: impl Into<Option<usize>>,
+        mmap_bytes: u64,
+        page_bytes: impl Into<Option<u32>>,
+        cache_bytes: u64,
+        journal_mode: JournalMode,
+        synchronous: Synchronous,
+        busy_timeout: Duration,
+        checkpoint_pages: impl Into<Option<u32>>,
+        auto_vacuum: impl Into<Option<AutoVacuum>>,
+        pages_max: impl Into<Option<u32>>,
+        network_wal: NetworkWal,
+        unsafe_journal_off: bool,
     }
 
     /// The mode in which an existing file can be read.

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode, check_file};
 use terrane_kv::conformance::{Extent, RULES, Subject, check};
 use terrane_kv::{Database, Durability, Error, PowerLoss, Result, Table};
-use terrane_lmdb::{Environment, EnvironmentAccess, EnvironmentOptions};
+use terrane_lmdb::{Environment, EnvironmentAccess, EnvironmentOptions, ReadTables as _};
 
 use crate::numbered::{extent, key, keys, put, setting};
 

@@ -25,7 +25,7 @@ use terrane_replay::monitor::Monitor;
 const FILE_BYTES: u64 = 1 << 30;
 
 /// Bytes written at once when the file is made.
-const CHUNK_BYTES: usize = 1 << 20;
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// Bytes of each write of the job that writes beside the reads.
 const BESIDE_BYTES: u64 = 256 << 10;
@@ -286,33 +286,49 @@ impl SequentialReads {
     }
 }
 
-/// A file that goes when this is dropped.
-struct Scratch {
+/// File of a measurement, removed when dropped.
+pub(crate) struct Scratch {
     disk: Arc<RealDisk>,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Scratch {
-    /// Writes `bytes` of random bytes, durably, so that nothing of it is written back while reads
-    /// are measured.
+    /// Writes the file of the yardstick: `bytes` of random bytes.
     fn make(
         disk: &Arc<RealDisk>,
         dir: &Path,
         bytes: u64,
         monitor: &mut dyn Monitor,
     ) -> Result<Self> {
-        let scratch = Self { disk: disk.clone(), path: dir.join("terrane-yardstick") };
+        let mut state = Random(bytes);
+        let fill = |_: u64, chunk: &mut [u8], monitor: &mut dyn Monitor| {
+            for word in chunk.chunks_exact_mut(8) {
+                word.copy_from_slice(&state.next().to_le_bytes());
+            }
+            monitor.stop()
+        };
+
+        Self::filled(disk, dir.join("terrane-yardstick"), bytes, fill, monitor)
+    }
+
+    /// Writes `bytes` in whole chunks of [`CHUNK_BYTES`], durably, so that nothing is written back
+    /// while reads are measured. `fill` gets each chunk with its offset, and returns whether to
+    /// stop.
+    pub(crate) fn filled(
+        disk: &Arc<RealDisk>,
+        path: PathBuf,
+        bytes: u64,
+        mut fill: impl FnMut(u64, &mut [u8], &mut dyn Monitor) -> bool,
+        monitor: &mut dyn Monitor,
+    ) -> Result<Self> {
+        let scratch = Self { disk: disk.clone(), path };
         let file = disk.open(&scratch.path, OpenMode::Truncate, Access::Direct)?;
 
         let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
-        let mut state = Random(bytes);
         for offset in (0..bytes).step_by(CHUNK_BYTES) {
-            if monitor.stop() {
+            if fill(offset, &mut chunk, monitor) {
                 return Err(Error::Interrupted);
             }
-            chunk.chunks_exact_mut(8).for_each(|word| {
-                word.copy_from_slice(&state.next().to_le_bytes());
-            });
             file.write_at(&chunk, offset)?;
         }
 
@@ -441,10 +457,10 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
     if !status? {
         let said = [complaints, output].concat();
         let line = said.lines().find(|line| !line.trim().is_empty());
-        return Err(Error::Fio(line.unwrap_or("it failed without a word").to_owned()));
+        return Err(Error::Fio(line.unwrap_or("fio failed without a message").to_owned()));
     }
 
-    rates(&output).ok_or_else(|| Error::Fio("its output has no rates".to_owned()))
+    rates(&output).ok_or_else(|| Error::Fio("the output has no rates".to_owned()))
 }
 
 fn text(pipe: Option<impl Read>) -> String {

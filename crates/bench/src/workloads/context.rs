@@ -136,7 +136,7 @@ impl Generator {
         }
 
         if options.fork_every == Some(0) {
-            return Err(Error::Options("a fork is every 1 block or more".to_owned()));
+            return Err(Error::Options("blocks between two forks must be at least 1".to_owned()));
         }
         let state = State::new(options.seed, options.values);
 

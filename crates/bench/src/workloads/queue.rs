@@ -16,10 +16,8 @@ use terrane::io::{
 use terrane_replay::monitor::{Monitor, Phase};
 
 use super::{Error, Result, SPLITMIX_STEP, bounded, seconds, splitmix};
+use crate::instruments::device::{CHUNK_BYTES, Scratch};
 use crate::instruments::meter::process_cpu_s;
-
-/// Bytes that the file is written by.
-const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The most reads in flight.
 const DEPTH_MAX: u64 = 4_096;
@@ -67,44 +65,23 @@ pub struct Report {
     pub cpu_us_per_read: f64,
 }
 
-/// The file of a run, removed when dropped.
-struct Scratch {
-    disk: Arc<RealDisk>,
+/// Writes the file of a run, each of whose pages begins with its number.
+fn make_file(
+    disk: &Arc<RealDisk>,
     path: PathBuf,
-}
-
-impl Scratch {
-    /// Writes the file, durably, so that nothing of it is written back while it is read.
-    fn make(
-        disk: &Arc<RealDisk>,
-        path: PathBuf,
-        bytes: u64,
-        monitor: &mut dyn Monitor,
-    ) -> Result<Self> {
-        let file = disk.open(&path, OpenMode::CreateNew, Access::Direct).map_err(failed)?;
-        let scratch = Self { disk: disk.clone(), path };
-        let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES as usize);
-        for offset in (0..bytes).step_by(CHUNK_BYTES as usize) {
-            monitor.progress(Phase::Fill, offset / ALIGN as u64, Some(bytes / ALIGN as u64));
-            if monitor.stop() {
-                return Err(Error::Interrupted);
-            }
-            for (at, page) in (offset / ALIGN as u64..).zip(chunk.chunks_exact_mut(ALIGN)) {
-                page[..8].copy_from_slice(&at.to_le_bytes());
-            }
-            file.write_at(&chunk, offset).map_err(failed)?;
+    bytes: u64,
+    monitor: &mut dyn Monitor,
+) -> Result<Scratch> {
+    let fill = |offset: u64, chunk: &mut [u8], monitor: &mut dyn Monitor| {
+        let first = offset / ALIGN as u64;
+        for (number, page) in (first..).zip(chunk.chunks_exact_mut(ALIGN)) {
+            page[..8].copy_from_slice(&number.to_le_bytes());
         }
+        monitor.progress(Phase::Fill, first, Some(bytes / ALIGN as u64));
+        monitor.stop()
+    };
 
-        file.sync().map_err(failed)?;
-        Ok(scratch)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A drop cannot return the error.
-        let _ = self.disk.remove(&self.path);
-    }
+    Ok(Scratch::filled(disk, path, bytes, fill, monitor)?)
 }
 
 fn failed(error: terrane::io::Error) -> Error {
@@ -117,8 +94,8 @@ fn failed(error: terrane::io::Error) -> Error {
 /// [`Error`].
 pub fn run(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     let Options { depth, reads, queue, buffered, seed, .. } = *options;
-    let file_bytes = options.file_bytes.checked_next_multiple_of(CHUNK_BYTES).unwrap_or(0);
-    bounded("MiB of the file", file_bytes / CHUNK_BYTES, 1)?;
+    let file_bytes = options.file_bytes.checked_next_multiple_of(CHUNK_BYTES as u64).unwrap_or(0);
+    bounded("MiB of the file", file_bytes / CHUNK_BYTES as u64, 1)?;
     bounded("reads", reads, 1)?;
     if !(1..=DEPTH_MAX).contains(&depth) {
         return Err(Error::Options(format!("depth must be at least 1 and at most {DEPTH_MAX}")));
@@ -126,7 +103,7 @@ pub fn run(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<R
 
     std::fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
     let disk = RealDisk::new(RealOptions::default().queue(queue)).map_err(failed)?;
-    let scratch = Scratch::make(&disk, dir.join("terrane-bench-queue"), file_bytes, monitor)?;
+    let scratch = make_file(&disk, dir.join("terrane-bench-queue"), file_bytes, monitor)?;
     let access = if buffered { Access::Buffered } else { Access::Direct };
     let file = disk.open(&scratch.path, OpenMode::Read, access).map_err(failed)?;
 

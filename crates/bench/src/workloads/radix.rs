@@ -244,14 +244,13 @@ pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
 fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
     use terrane::backends::redis::server::{Server, is_installed};
     if !cell.starts_redis {
-        let why =
-            "no server is given; name one by --redis-url, or have one started by --start-redis";
+        let why = "no Redis server is given; name a server by --redis-url, or give --start-redis";
         return Ok(Outcome::Refused(why.to_owned()));
     }
 
     if !is_installed() {
         return Ok(Outcome::Refused(
-            "redis-server is not installed, nor is its URL given".to_owned(),
+            "redis-server is not installed, and no --redis-url is given".to_owned(),
         ));
     }
 

@@ -63,6 +63,12 @@ pub struct Report {
 
 type Pair = ([u8; 8], [u8; 8]);
 
+/// Update that writes a value.
+type Write = fn(&[u8; 8]) -> Update<'_>;
+
+const INSERT: Write = |value| Update::Insert(value);
+const UPSERT: Write = |value| Update::Upsert(value);
+
 fn config() -> TableConfig {
     TableConfig::default()
         .merge_operator(MergeOperator::add_u64_wrapping())
@@ -82,25 +88,13 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn fill(&mut self, is_insert: bool) -> Result<(f64, Table)> {
+    /// Writes all pairs to a new table, this number of times.
+    fn fill(&mut self, times: u64, update: Write) -> Result<(f64, Table)> {
         let mut table = self.session.new_table(&config())?;
         let start = Instant::now();
-        for chunk in self.chunks() {
-            let update =
-                |value| if is_insert { Update::Insert(value) } else { Update::Upsert(value) };
-            let batch: Vec<_> = chunk.iter().map(|(key, value)| (key, update(value))).collect();
-            table.write_batch(&batch)?;
-            self.tell(chunk.len())?;
-        }
-        Ok((seconds(start), table))
-    }
-
-    fn ten_upserts(&mut self) -> Result<(f64, Table)> {
-        let mut table = self.session.new_table(&config())?;
-        let start = Instant::now();
-        for _ in 0..UPSERTS_PER_KEY {
+        for _ in 0..times {
             for chunk in self.chunks() {
-                let batch: Vec<_> = chunk.iter().map(|(k, v)| (k, Update::Upsert(v))).collect();
+                let batch: Vec<_> = chunk.iter().map(|(key, value)| (key, update(value))).collect();
                 table.write_batch(&batch)?;
                 self.tell(chunk.len())?;
             }
@@ -174,8 +168,9 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         for turn in 0..FILLS_PER_ROUND {
             // The two alternate, so that neither always profits from the caches of the other.
             let insert_first = turn % 2 == 0;
-            let first = bench.fill(insert_first)?;
-            let second = bench.fill(!insert_first)?;
+            let kinds = if insert_first { [INSERT, UPSERT] } else { [UPSERT, INSERT] };
+            let first = bench.fill(1, kinds[0])?;
+            let second = bench.fill(1, kinds[1])?;
             let ((insert_s, inserted), (upsert_s, upserted)) =
                 if insert_first { (first, second) } else { (second, first) };
             if turn == 0 {
@@ -186,7 +181,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
             upserts_over_inserts.push(upsert_s / insert_s);
         }
 
-        let (upsert_s, upserted) = bench.ten_upserts()?;
+        let (upsert_s, upserted) = bench.fill(UPSERTS_PER_KEY, UPSERT)?;
         let (insert_s, inserted) = bench.ten_lookups_and_inserts()?;
         compare(&inserted, &upserted, &pairs, UPSERTS_PER_KEY)?;
         ten_upserts_s.push(upsert_s);

@@ -35,9 +35,9 @@ fn inserts_give_the_same_finds_on_every_engine() {
     let store = tempfile::tempdir().unwrap();
     let options = high_insert::Options { entries: 12_345, batch: 100, common: common(&ALL) };
     let report = high_insert::run(store.path(), None, &options, &mut Silent).unwrap();
-    assert_eq!(report.engines.len(), 3);
+    assert_eq!(report.run.engines.len(), 3);
 
-    for engine in &report.engines {
+    for engine in &report.run.engines {
         let name = engine.engine.name();
         assert_eq!((engine.ops, engine.entries), (12_345, Some(12_345)), "{name}");
         // Hash of the keys drawn from seed 7 and of their values.
@@ -53,7 +53,7 @@ fn inserts_give_the_same_finds_on_every_engine() {
         assert!(engine.calls.find.is_none() && engine.ops_per_s > 0.0, "{name}");
     }
 
-    let [btree, lsm, memory] = report.engines.as_slice() else { panic!("three engines") };
+    let [btree, lsm, memory] = report.run.engines.as_slice() else { panic!("three engines") };
     assert!(btree.tree.as_ref().unwrap().height > 0 && lsm.tree.is_none());
     assert!(btree.io.engine.unwrap().syncs >= 13 && lsm.io.engine.unwrap().syncs >= 13);
     assert!(memory.io.engine.is_none() && memory.store_bytes == 0 && btree.store_bytes > 0);
@@ -70,7 +70,10 @@ fn what_is_kept_is_not_written_over() {
     run().unwrap();
     assert!(store.path().join("btree/tree").exists());
     let error = run().unwrap_err();
-    assert!(matches!(&error, Error::Options(text) if text.contains("remove it first")), "{error}");
+    assert!(
+        matches!(&error, Error::Options(text) if text.contains("remove the directory first")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -79,7 +82,7 @@ fn the_mix_of_a_start_gives_the_same_answers_on_every_engine() {
     let options =
         bootstrap::Options { entries: 5_000, ops: 5_000, absent_percent: 20, common: common(&ALL) };
     let report = bootstrap::run(store.path(), None, &options, &mut Silent).unwrap();
-    for engine in &report.engines {
+    for engine in &report.run.engines {
         let name = engine.engine.name();
         assert_eq!(engine.result_hash, "3e5f40ac398517c0f5be2e577c0521f6", "{name}");
         assert!(engine.load_s.is_some() && engine.check.is_some(), "{name}");
@@ -133,13 +136,13 @@ fn a_trace_is_replayed_and_the_first_wrong_answer_ends_it() {
         |options: &replay::Options| replay::run(store.path(), &trace, None, options, &mut Silent);
     write_trace(&trace, false);
     let report = run(&options).unwrap();
-    assert_eq!((report.dialect, report.engines.len()), ("migration", 3));
+    assert_eq!((report.dialect, report.run.engines.len()), ("migration", 3));
 
-    for engine in &report.engines {
+    for engine in &report.run.engines {
         let entries = (engine.engine != Engine::Lsm).then_some(1);
         assert_eq!((engine.ops, engine.entries), (7, entries), "{}", engine.engine.name());
         assert_eq!(engine.calls.flush.unwrap().latency_us.ops, 3);
-        assert_eq!(engine.result_hash, report.engines[0].result_hash);
+        assert_eq!(engine.result_hash, report.run.engines[0].result_hash);
     }
 
     write_trace(&trace, true);
@@ -147,7 +150,7 @@ fn a_trace_is_replayed_and_the_first_wrong_answer_ends_it() {
     assert!(error.contains("record 8") && error.contains(&"07".repeat(32)), "{error}");
     std::fs::remove_dir_all(store.path().join("btree")).unwrap();
     let some = replay::Options { limit: Some(8), ..options.clone() };
-    assert_eq!(run(&some).unwrap().engines[0].ops, 6);
+    assert_eq!(run(&some).unwrap().run.engines[0].ops, 6);
     let unchecked = replay::Options { check: false, trace_flushes: false, ..options };
     let report = run(&unchecked).unwrap();
 
@@ -183,6 +186,6 @@ fn lmdb_gives_the_same_answers() {
     };
 
     let report = bootstrap::run(store.path(), None, &options, &mut Silent).unwrap();
-    assert_eq!(report.engines[0].result_hash, report.engines[1].result_hash);
-    assert_eq!(report.warnings.len(), 1, "no limit: {:?}", report.warnings);
+    assert_eq!(report.run.engines[0].result_hash, report.run.engines[1].result_hash);
+    assert_eq!(report.run.warnings.len(), 1, "no limit: {:?}", report.run.warnings);
 }

@@ -27,7 +27,7 @@ use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode, Reserve};
+use terrane_io::{Access, Anchor, Disk, LockGuard, Loss, OpenMode, Reserve};
 
 use crate::check::check::check;
 use crate::check::salvage::{FoundLeaf, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree};
@@ -59,17 +59,6 @@ const FILL_PERCENT: u32 = 90;
 
 /// Size of the entries that are collected before leaves are made of them, in bytes.
 const COLLECTED_BYTES: usize = 64 << 10;
-
-/// Permission to lose entries in a repair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// If a leaf or the WAL is damaged, or the tree file is missing, the repair does nothing and
-    /// reports the losses.
-    Refused,
-    /// Keys of a damaged leaf come from an older leaf, or are gone; updates of a damaged part of
-    /// the WAL are gone.
-    Accepted,
-}
 
 /// The result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -69,40 +69,13 @@ impl Config {
         }
     }
 
-    /// Sets [`key_bytes`](Self::key_bytes).
-    #[must_use]
-    pub fn key_bytes(self, key_bytes: impl Into<Option<usize>>) -> Self {
-        Self { key_bytes: key_bytes.into(), ..self }
-    }
-
-    /// Sets [`value_bytes`](Self::value_bytes).
-    #[must_use]
-    pub fn value_bytes(self, value_bytes: impl Into<Option<usize>>) -> Self {
-        Self { value_bytes: value_bytes.into(), ..self }
-    }
-
-    /// Sets [`memory_bytes`](Self::memory_bytes).
-    #[must_use]
-    pub fn memory_bytes(self, memory_bytes: usize) -> Self {
-        Self { memory_bytes, ..self }
-    }
-
-    /// Sets [`buffer_bytes`](Self::buffer_bytes).
-    #[must_use]
-    pub fn buffer_bytes(self, buffer_bytes: impl Into<Option<usize>>) -> Self {
-        Self { buffer_bytes: buffer_bytes.into(), ..self }
-    }
-
-    /// Sets [`log_bytes_max`](Self::log_bytes_max).
-    #[must_use]
-    pub fn log_bytes_max(self, log_bytes_max: u64) -> Self {
-        Self { log_bytes_max, ..self }
-    }
-
-    /// Sets [`batch_bytes_max`](Self::batch_bytes_max).
-    #[must_use]
-    pub fn batch_bytes_max(self, batch_bytes_max: impl Into<Option<usize>>) -> Self {
-        Self { batch_bytes_max: batch_bytes_max.into(), ..self }
+    terrane_io::setters! {
+        key_bytes: impl Into<Option<usize>>,
+        value_bytes: impl Into<Option<usize>>,
+        memory_bytes: usize,
+        buffer_bytes: impl Into<Option<usize>>,
+        log_bytes_max: u64,
+        batch_bytes_max: impl Into<Option<usize>>,
     }
 
     /// Checks all options and derives the limits.

@@ -102,40 +102,13 @@ impl SortOptions {
         }
     }
 
-    /// Sets [`dir`](Self::dir).
-    #[must_use]
-    pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), ..self }
-    }
-
-    /// Sets [`input_identity`](Self::input_identity).
-    #[must_use]
-    pub fn input_identity(self, input_identity: u64) -> Self {
-        Self { input_identity, ..self }
-    }
-
-    /// Sets [`memory_bytes`](Self::memory_bytes).
-    #[must_use]
-    pub fn memory_bytes(self, memory_bytes: usize) -> Self {
-        Self { memory_bytes, ..self }
-    }
-
-    /// Sets [`fan_in`](Self::fan_in).
-    #[must_use]
-    pub fn fan_in(self, fan_in: usize) -> Self {
-        Self { fan_in, ..self }
-    }
-
-    /// Sets [`duplicates`](Self::duplicates).
-    #[must_use]
-    pub fn duplicates(self, duplicates: Duplicates) -> Self {
-        Self { duplicates, ..self }
-    }
-
-    /// Sets [`input_bytes`](Self::input_bytes).
-    #[must_use]
-    pub fn input_bytes(self, input_bytes: impl Into<Option<u64>>) -> Self {
-        Self { input_bytes: input_bytes.into(), ..self }
+    terrane_io::setters! {
+        dir: impl Into<PathBuf>,
+        input_identity: u64,
+        memory_bytes: usize,
+        fan_in: usize,
+        duplicates: Duplicates,
+        input_bytes: impl Into<Option<u64>>,
     }
 
     /// The parameters that the manifest records.

@@ -15,6 +15,7 @@ use terrane::io::files::create_dirs;
 use terrane::lsm::{BackupPlace, BackupReport, Error};
 
 use crate::stores::open::{is_within, open_to_read};
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -46,12 +47,8 @@ pub(crate) struct Backup {
     to: PathBuf,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -87,7 +84,7 @@ impl Backup {
             create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
         }
 
-        let mut bar = ByteBar::new("copying", self.quiet);
+        let mut bar = ByteBar::new("copying", self.output.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = reader.back_up(&BackupPlace::new(&self.to).on_disk(disk), &mut progress)?;
         drop(bar);
@@ -124,6 +121,6 @@ impl Backup {
             wall_s,
         };
 
-        output::report("backup", self.json, &created, &lines).map(|()| 0)
+        output::report("backup", self.output.json, &created, &lines).map(|()| 0)
     }
 }

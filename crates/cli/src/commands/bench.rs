@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use terrane_bench::workloads::{union, upsert};
 
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -68,7 +68,7 @@ pub(crate) enum Bench {
     /// Compares upserts with inserts, and with lookups followed by inserts
     #[command(after_help = UPSERT_EXAMPLES)]
     Upsert(UpsertArgs),
-    /// Looks keys up in a union of tables while merges pay its debt
+    /// Looks keys up in a union of tables while instalments pay the merge debt
     #[command(after_help = UNION_EXAMPLES)]
     Union(UnionArgs),
     #[command(flatten)]
@@ -118,12 +118,8 @@ struct CommonArgs {
     /// Seed of keys and values
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -198,7 +194,7 @@ impl UpsertArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let Self { elements, batch, rounds, .. } = *self;
         let options = upsert::Options { elements, batch, rounds, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = upsert::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -212,7 +208,7 @@ impl UpsertArgs {
             ("upserts are faster", format!("{:.2} times", report.speedup)),
         ];
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }
 
@@ -220,7 +216,7 @@ impl UnionArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let Self { tables, entries, batches, rounds, .. } = *self;
         let options = union::Options { tables, entries, batches, rounds, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = union::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -242,6 +238,6 @@ impl UnionArgs {
         let names = ["debt 100 %", "debt 75 %", "debt 50 %", "debt 25 %", "debt 0 %"];
         lines.extend(names.into_iter().zip(report.quarters.iter().map(show)));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

@@ -20,9 +20,10 @@ use terrane::lsm::TableName;
 use crate::commands::copy::{self, Copied, FromArgs};
 use crate::stores::index_path::{IndexPath, config_of};
 use crate::stores::source::{KeyRange, MAIN_TABLE};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::bytes;
+use crate::ui::progress::Progress;
 
 /// Keys of a range that one batch removes. With keys of 512 bytes this is a quarter of the largest
 /// batch.
@@ -114,9 +115,8 @@ pub(crate) struct BuildArgs {
     /// Memory of the B+tree while it is built
     #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "64MiB")]
     memory_budget: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -148,11 +148,17 @@ impl BuildArgs {
         let mut config = Config::variable();
         (config.key_bytes, config.value_bytes) = (self.key_bytes, self.value_bytes);
         let config = config.memory_bytes(usize::try_from(self.memory_budget).unwrap_or(usize::MAX));
-        let copied = copy::to_index(&self.from, &self.store, &config, self.fill)?;
+        let copied = copy::to_index(
+            &self.from,
+            Progress::new(self.output.quiet),
+            &self.store,
+            &config,
+            self.fill,
+        )?;
         let file = std::fs::metadata(self.store.join("tree"));
         let file_bytes = file.map_or(0, |file| file.len());
         let built = Built { file_bytes, copied: &copied };
         let made = format!("B+tree {}, {}", self.store.display(), bytes(file_bytes));
-        copy::report("btree build", self.json, &built, &copied, made)
+        copy::report("btree build", self.output.json, &built, &copied, made)
     }
 }

@@ -15,7 +15,7 @@ use terrane::io::files::allocated_below;
 use terrane::lsm::{Error, TableName};
 
 use crate::stores::open::{check_table, open_tables};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -47,12 +47,8 @@ pub(crate) struct Compact {
     /// Name of the table; all tables if it is left out
     #[arg(long, value_name = "NAME", value_parser = args::table_name)]
     table: Option<TableName>,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -81,7 +77,7 @@ impl Compact {
         let store = open_tables(&self.store, false)?;
         let bytes_before = stored_bytes(&self.store)?;
 
-        let mut bar = ByteBar::new("compacting", self.quiet);
+        let mut bar = ByteBar::new("compacting", self.output.quiet);
         let progress = &mut |done, total| bar.set(done * PAGE_BYTES, total * PAGE_BYTES);
         let (tables, compacted) = match &self.table {
             Some(table) => (1, store.compact_table(table, progress)),
@@ -103,6 +99,6 @@ impl Compact {
         let table = self.table.as_ref().map(TableName::as_str);
         let made = Compacted { tables, table, bytes_before, bytes_after, wall_s };
 
-        output::report("compact", self.json, &made, &lines).map(|()| 0)
+        output::report("compact", self.output.json, &made, &lines).map(|()| 0)
     }
 }

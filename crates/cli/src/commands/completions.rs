@@ -16,6 +16,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use serde::Serialize;
 
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::text::count_of;
@@ -44,9 +45,8 @@ pub(crate) struct Completions {
     /// Shell
     #[arg(value_name = "SHELL")]
     shell: Shell,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -54,9 +54,8 @@ pub(crate) struct ManPages {
     /// Directory of the pages
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -80,7 +79,7 @@ impl Completions {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut program, PROGRAM, &mut script);
         let script = String::from_utf8_lossy(&script).into_owned();
-        if self.json {
+        if self.output.json {
             let report = Script { shell: self.shell.to_string(), script };
             return output::report("completions", true, &report, &[]).map(|()| 0);
         }
@@ -110,7 +109,7 @@ impl ManPages {
         let written = format!("{} in {dir}", count_of(pages.len() as u64, "page", "pages"));
         let report = Pages { dir, pages: pages.into_iter().map(|(name, _)| name).collect() };
 
-        output::report("man", self.json, &report, &[("written", written)]).map(|()| 0)
+        output::report("man", self.output.json, &report, &[("written", written)]).map(|()| 0)
     }
 }
 

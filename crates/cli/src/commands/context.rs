@@ -53,7 +53,7 @@ use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::relocate::MoveArgs;
 use self::transfer::{ExportArgs, ImportArgs};
 use self::volume::VolumeCommand;
-use crate::ui::args;
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output::{self, bytes};
@@ -176,7 +176,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -194,7 +194,7 @@ pub(crate) struct LsArgs {
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -206,7 +206,7 @@ pub(crate) struct ShowArgs {
     #[arg(long, alias = "at", value_name = "COMMIT")]
     commit: Option<String>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -224,17 +224,14 @@ pub(crate) struct GcArgs {
     /// Keeps this commit too; may be given several times
     #[arg(long, value_name = "COMMIT")]
     keep: Vec<String>,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SplitArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 /// Directories outside the store for its archive and index.
@@ -258,17 +255,6 @@ impl LocationArgs {
         let index_dir = self.index_dir.clone();
         options.archive_dir(archive_dir).index_dir(index_dir)
     }
-}
-
-/// Arguments of every command on a store.
-#[derive(Debug, Args)]
-struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    /// Prints one JSON object to standard output
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Serialize)]
@@ -472,7 +458,7 @@ fn kind(tree: &Tree) -> &'static str {
 }
 
 impl LogArgs {
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let branches = store.branches();
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
@@ -482,7 +468,7 @@ impl LogArgs {
             commits.push(Logged::new(&commit?, &branches));
         }
 
-        if common.json {
+        if common.output.json {
             return output::report(command, true, &Log { commits }, &[]);
         }
 
@@ -522,7 +508,7 @@ impl Logged {
 }
 
 impl LsArgs {
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.commit.as_deref())?;
         let path = steps(&self.path)?;
@@ -542,7 +528,7 @@ impl LsArgs {
         let entries: Result<Vec<Listed>, Failure> =
             children.iter().map(|(step, tree)| Listed::new(step, tree, self.long)).collect();
         let entries = entries?;
-        if common.json {
+        if common.output.json {
             let commit = commit.to_base58();
             let path = self.path.clone();
             return output::report(command, true, &Listing { commit, path, entries }, &[]);
@@ -596,7 +582,7 @@ impl Listed {
 }
 
 impl ShowArgs {
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.commit.as_deref())?;
 
@@ -610,7 +596,7 @@ impl ShowArgs {
             return Err(Failure::usage(message));
         };
 
-        if !common.json {
+        if !common.output.json {
             return output::print(&literal::shown(&value));
         }
 
@@ -641,7 +627,7 @@ impl GcArgs {
         Ok(retain)
     }
 
-    fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
+    fn run(&self, common: &StoreArgs, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
         let dir = &common.store;
         let reader = open(dir)?;
@@ -653,7 +639,7 @@ impl GcArgs {
         // The monitor handles Ctrl-C; the bar counts bytes.
         let interrupts = Progress::new(true);
 
-        let mut bar = ByteBar::new("collecting", self.quiet);
+        let mut bar = ByteBar::new("collecting", self.common.output.quiet);
         let store = open_to_write(RealDisk::auto(), dir, &options)?;
         let outcome = store.collect(&retain, &mut |progress: &GcProgress| {
             bar.set(progress.bytes.min(progress.total_bytes), progress.total_bytes);
@@ -708,7 +694,7 @@ impl GcArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
 
-        output::report(command, common.json, &report, &lines)
+        output::report(command, common.output.json, &report, &lines)
     }
 }
 
@@ -723,6 +709,6 @@ impl SplitArgs {
         done?;
         let report = Split { chunks: store.stats().chunks };
         let lines = [("chunks", report.chunks.to_string())];
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

@@ -53,9 +53,6 @@ pub(crate) struct FromArgs {
     #[arg(long, value_name = "NAME", value_parser = snapshot_name,
         conflicts_with_all = ["from_table", "version"])]
     snapshot: Option<SnapshotName>,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
 }
 
 /// Report of a copy.
@@ -106,10 +103,9 @@ impl FromArgs {
     /// [`Failure`], those of the work included.
     fn copy(
         &self,
+        progress: Progress,
         work: impl FnOnce(&mut Stream<'_>) -> Result<(), Failure>,
     ) -> Result<Copied, Failure> {
-        let progress = Progress::new(self.quiet);
-
         let started = Instant::now();
         let source = Source::open(&self.from, &self.from_table, self.point())?;
         let mut stream = Stream {
@@ -190,6 +186,7 @@ impl Records for Stream<'_> {
 /// [`Failure`]; then there is no index, or one without entries if one was there.
 pub(crate) fn to_index(
     from: &FromArgs,
+    progress: Progress,
     dir: &Path,
     config: &Config,
     fill_percent: u32,
@@ -210,7 +207,7 @@ pub(crate) fn to_index(
     };
 
     let was_there = dir.exists();
-    let copied = from.copy(|stream| {
+    let copied = from.copy(progress, |stream| {
         let index = Index::open_or_create(disk.clone(), dir, config)?;
         if !index.is_empty()? {
             return Err(btree::Error::NotEmpty { path: dir.to_owned() }.into());
@@ -234,6 +231,7 @@ pub(crate) fn to_index(
 /// [`Failure`]; then there is no such table.
 pub(crate) fn to_table(
     from: &FromArgs,
+    progress: Progress,
     dir: &Path,
     name: &TableName,
     create: bool,
@@ -246,7 +244,7 @@ pub(crate) fn to_table(
         })?;
     }
 
-    from.copy(|stream| {
+    from.copy(progress, |stream| {
         let store = open_tables(dir, create)?;
         for taken in [name, &unfinished] {
             match store.table(taken) {

@@ -18,7 +18,7 @@ use terrane::lsm::{BlobRef, Change, Lookup, Session, SnapshotName, StoreReader, 
 use crate::stores::open::open_to_read;
 use crate::stores::source::{MAIN_TABLE, open_snapshot};
 use crate::stores::version_ref::{VersionRef, snapshot_name, which};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output;
@@ -91,9 +91,8 @@ pub(crate) struct Diff {
     /// Prints each change as one JSON object on a line, and one object about the diff at the end
     #[arg(long, conflicts_with = "json")]
     json_lines: bool,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Entry of a state.
@@ -165,7 +164,7 @@ impl Diff {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        if self.json && self.json_lines {
+        if self.output.json && self.json_lines {
             return Err(Failure::arguments("--json-lines and --json exclude each other"));
         }
 
@@ -178,7 +177,7 @@ impl Diff {
         let newer = self.open(&reader, &newer)?;
 
         let report = self.compare(&reader, &older, &newer)?;
-        if self.json || self.json_lines {
+        if self.output.json || self.json_lines {
             return output::report("diff", true, &report, &[]).map(|()| 0);
         }
         if !self.summary {
@@ -211,7 +210,7 @@ impl Diff {
         newer: &Table,
     ) -> Result<Report<'_>, Failure> {
         let mut out = output::Lines::default();
-        let mut changes = (self.json && !self.summary).then(Vec::new);
+        let mut changes = (self.output.json && !self.summary).then(Vec::new);
         let mut report = Report {
             older: &self.older,
             newer: &self.newer,

@@ -36,9 +36,11 @@ use terrane::lsm::{
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use self::input::{Dump, Entry, Input, Lines, STDIN};
-use crate::stores::open::{check_table_is_new, has_snapshot, open_tables, open_to_read};
+use crate::stores::open::{
+    check_table_is_new, has_snapshot, open_tables, open_to_read, remove_content,
+};
 use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Point, Source, StoredValue};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output;
@@ -109,12 +111,8 @@ pub(crate) struct Import {
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     table: TableName,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -386,17 +384,7 @@ impl Before {
         match self {
             Self::There => Ok(()),
             Self::Missing => fs::remove_dir_all(dir),
-            Self::Empty => {
-                for entry in fs::read_dir(dir)? {
-                    let entry = entry?;
-                    if entry.file_type()?.is_dir() {
-                        fs::remove_dir_all(entry.path())?;
-                    } else {
-                        fs::remove_file(entry.path())?;
-                    }
-                }
-                Ok(())
-            }
+            Self::Empty => remove_content(dir),
         }
     }
 }
@@ -409,7 +397,7 @@ impl Import {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let started = Instant::now();
         let (input, source) = self.open()?;
-        let progress = Progress::new(self.quiet);
+        let progress = Progress::new(self.output.quiet);
         let mut feed = Feed { input, progress, last: None, entries: 0, bytes: 0 };
         let mut portions = self.portions(&source)?;
         if !self.replace {
@@ -451,7 +439,7 @@ impl Import {
             lines.push(("resumed", format!("behind {} entries", grouped(resumed_entries))));
         }
 
-        output::report("import", self.json, &imported, &lines).map(|()| 0)
+        output::report("import", self.output.json, &imported, &lines).map(|()| 0)
     }
 
     /// Opens the source; returns its name, too, which the labels of portions have.

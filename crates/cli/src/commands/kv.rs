@@ -37,7 +37,7 @@ use crate::commands::btree::{delete_range, open_if_index};
 use crate::stores::open::{check_table, open_tables, open_tables_with};
 use crate::stores::source::{KeyRange, MAIN_TABLE, Point, Source, StoredValue};
 use crate::stores::version_ref::{VersionRef, snapshot_name, which};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output;
@@ -140,9 +140,8 @@ pub(crate) struct TableArgs {
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     table: TableName,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Arguments that name a point in time.
@@ -382,7 +381,7 @@ impl Get {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        if self.raw && self.common.json {
+        if self.raw && self.common.output.json {
             return Err(Failure::arguments("--raw prints bytes, and --json prints one object"));
         }
         if self.raw && self.keys.len() > 1 {
@@ -440,14 +439,14 @@ impl Get {
             });
         }
 
-        if lines.is_empty() && !self.common.json {
+        if lines.is_empty() && !self.common.output.json {
             // Prints not even an empty line, which would mean an empty value.
             return failure.map_or(Ok(0), Err);
         }
 
         let got = Lookups { table: name, snapshot, entries };
 
-        output::checked("get", self.common.json, &got, &lines.join("\n"), failure.as_ref())
+        output::checked("get", self.common.output.json, &got, &lines.join("\n"), failure.as_ref())
     }
 }
 
@@ -581,7 +580,7 @@ impl Put {
         entries.iter().try_for_each(Record::check)?;
         let updates: Vec<_> =
             entries.iter().map(|record| self.update(record)).collect::<Result<_, _>>()?;
-        let TableArgs { store, table: name, json } = &self.common;
+        let TableArgs { store, table: name, output } = &self.common;
 
         if !self.create && !store.exists() {
             let shown = store.display();
@@ -621,7 +620,7 @@ impl Put {
         let mut lines = vec![("put", format!("{put} in table {name}{made}"))];
         lines.extend(commit.map(|commit| ("commit", commit.to_string())));
 
-        output::report("put", *json, &written, &lines).map(|()| 0)
+        output::report("put", output.json, &written, &lines).map(|()| 0)
     }
 
     fn put_into(&self, index: &Index, entries: &[Record]) -> Result<u8, Failure> {
@@ -642,7 +641,7 @@ impl Put {
         let written = Written { table: None, created: false, entries, commit: None };
         let put = format!("{} in the B+tree", count_of(entries, "entry", "entries"));
 
-        output::report("put", self.common.json, &written, &[("put", put)]).map(|()| 0)
+        output::report("put", self.common.output.json, &written, &[("put", put)]).map(|()| 0)
     }
 }
 
@@ -690,7 +689,7 @@ impl Delete {
             lines.push(("absent", grouped(report.absent)));
         }
 
-        output::report("delete", self.common.json, &report, &lines).map(|()| 0)
+        output::report("delete", self.common.output.json, &report, &lines).map(|()| 0)
     }
 }
 
@@ -828,13 +827,13 @@ impl Scan {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        if self.json_lines && self.common.json {
+        if self.json_lines && self.common.output.json {
             return Err(Failure::arguments("--json-lines and --json exclude each other"));
         }
 
         let range = self.range.keys()?;
         let source = self.common.read(&self.point)?;
-        let mut printed = match (self.common.json, self.json_lines) {
+        let mut printed = match (self.common.output.json, self.json_lines) {
             (true, _) => Printed::Object(Vec::new(), 0),
             (false, true) => Printed::Lines(output::Lines::default()),
             (false, false) => Printed::Text(output::Lines::default()),
@@ -898,7 +897,7 @@ impl Count {
         let count = source.count(self.range.keys()?)?;
         let table = self.point.table(&source, &self.common.table);
         let report = Counted { table, snapshot: self.point.snapshot(), count };
-        if self.common.json {
+        if self.common.output.json {
             return output::report("count", true, &report, &[]).map(|()| 0);
         }
         output::print(&count.to_string()).map(|()| 0)

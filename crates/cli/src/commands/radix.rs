@@ -29,7 +29,7 @@ use terrane::state_dir::{OpenOptions, OpenStore};
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
 use crate::stores::back_ends::{DurabilityArg, RedisArgs};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output;
@@ -212,9 +212,8 @@ struct CommonArgs {
     store: PathBuf,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Prints one JSON object to standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -310,7 +309,7 @@ impl RadixCommand {
         let command = self.command();
         match self {
             Self::Trees(args) => {
-                args.common.reading(|store| trees(store, command, args.common.json))
+                args.common.reading(|store| trees(store, command, args.common.output.json))
             }
             Self::Versions(args) => args.common.reading(|store| args.run(store, command)),
             Self::Get(args) => args.common.reading(|store| args.run(store, command)),
@@ -482,7 +481,7 @@ impl VersionsArgs {
 
         let versions = tree.versions()?;
         let versions: Vec<Row> = versions.iter().rev().take(limit).map(Row::new).collect();
-        if self.common.json {
+        if self.common.output.json {
             let tree = tree.name().to_owned();
             return output::report(command, true, &Versions { tree, versions }, &[]);
         }
@@ -510,7 +509,7 @@ impl GetArgs {
 
         let root = find_root(&tree, self.root.root.as_deref())?;
         let values = tree.get(&root, &addresses)?;
-        if self.common.json {
+        if self.common.output.json {
             let answers = addresses.iter().zip(&values);
             let answers = answers.map(|(address, value)| Answer::new(address, value.as_deref()));
             let values = answers.collect();
@@ -539,7 +538,7 @@ impl LeavesArgs {
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
 
         let found = tree.leaves(&root, &prefix)?.take(limit);
-        if !self.common.json {
+        if !self.common.output.json {
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
             for leaf in found {
                 let (address, value) = leaf?;
@@ -621,6 +620,6 @@ impl PruneArgs {
 
         lines.push(("left", count_of(versions, "version", "versions")));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

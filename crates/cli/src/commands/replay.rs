@@ -22,7 +22,8 @@ use terrane_replay::{bitcoin, changes};
 
 use crate::commands::context;
 use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
-use crate::ui::args;
+use crate::stores::open::remove_content;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -123,16 +124,6 @@ struct RadixArgs {
 }
 
 /// Arguments about the output.
-#[derive(Debug, Args)]
-struct OutputArgs {
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct BitcoinArgs {
     /// Block files (`blk*.dat`), or directories of them; may be left out with `--rollback-to`
@@ -489,14 +480,7 @@ impl Before {
 
     /// Removes the store and the directories that were missing.
     fn restore(&self, dir: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
-            } else {
-                fs::remove_file(entry.path())?;
-            }
-        }
+        remove_content(dir)?;
         self.missing.iter().try_for_each(fs::remove_dir)
     }
 }

@@ -17,23 +17,21 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::io::files::create_dirs;
-use terrane::io::{Disk, RealDisk};
-use terrane::lsm::inspect::{self, Inspection, SessionInfo};
+use terrane::lsm::inspect::SessionInfo;
 use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
 use crate::stores::listed::Sums;
 use crate::stores::open::{
-    check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
-    open_tables, open_to_read,
+    check_snapshot, check_snapshot_is_new, check_table, has_snapshot, inspect_store, is_same, open,
+    open_or_make, open_tables, open_to_read,
 };
 use crate::stores::version_ref::snapshot_name;
-use crate::ui::args;
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -127,21 +125,10 @@ Examples:
 canonical file it checks order, count and digest. After a failure nothing is left of the attempt. \
 After Ctrl-C an empty store may be left, if the command was creating one.";
 
-/// Arguments of every command.
-#[derive(Debug, Args)]
-struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -156,7 +143,7 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -168,7 +155,7 @@ pub(crate) struct RenameArgs {
     #[arg(value_name = "TO", value_parser = snapshot_name)]
     to: SnapshotName,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -180,7 +167,7 @@ pub(crate) struct DeleteArgs {
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -202,11 +189,8 @@ pub(crate) struct ExportArgs {
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -231,11 +215,8 @@ pub(crate) struct ImportArgs {
     /// Label of the new snapshot
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "from")]
     label: String,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 impl Snapshot {
@@ -364,21 +345,12 @@ impl Listed {
 
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
-        let CommonArgs { store, json } = &self.common;
-        if !store.is_dir() {
-            let what = if store.exists() { "is not a directory" } else { "does not exist" };
-            return Err(Failure::usage(format!("{} {what}", store.display())));
-        }
-
-        let disk: Arc<dyn Disk> = RealDisk::auto();
-        let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
-            return Err(Failure::usage(format!("{} is not a store", store.display())));
-        };
-
+        let StoreArgs { store, output } = &self.common;
+        let info = inspect_store(store)?;
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
-        output::checked("snapshot list", *json, &listed, &listed.text(), failure.as_ref())
+        output::checked("snapshot list", output.json, &listed, &listed.text(), failure.as_ref())
     }
 }
 
@@ -399,14 +371,8 @@ impl SaveArgs {
         let saved =
             Saved { name: self.name.as_str(), table: self.table.as_str(), label: &self.label };
         let lines = [("saved", format!("{} of table {}", self.name, self.table))];
-        output::report("snapshot save", self.common.json, &saved, &lines)
+        output::report("snapshot save", self.common.output.json, &saved, &lines)
     }
-}
-
-#[derive(Serialize)]
-struct Renamed<'a> {
-    from: &'a str,
-    to: &'a str,
 }
 
 impl RenameArgs {
@@ -416,9 +382,8 @@ impl RenameArgs {
         let session = open(&self.common.store)?;
         session.rename_snapshot(&self.from, &self.to)?;
         session.close()?;
-        let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
-        let lines = [("renamed", format!("{} to {}", self.from, self.to))];
-        output::report("snapshot rename", self.common.json, &renamed, &lines)
+        let names = (self.from.as_str(), self.to.as_str());
+        output::renamed("snapshot rename", self.common.output.json, names)
     }
 }
 
@@ -444,10 +409,9 @@ impl DeleteArgs {
 
         session.close()?;
         let report = Deleted { name: self.name.as_str(), deleted };
-        let done = if deleted { "deleted" } else { "nothing to delete" };
-        let lines = [(done, self.name.to_string())];
+        let lines = [output::deleted(deleted, self.name.as_str())];
 
-        output::report("snapshot delete", self.common.json, &report, &lines)
+        output::report("snapshot delete", self.common.output.json, &report, &lines)
     }
 }
 
@@ -487,7 +451,7 @@ impl ExportArgs {
 
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);
         let place = SnapshotPlace::new(dir, name_there.clone()).on_disk(self.mode.disk()?);
-        let mut bar = ByteBar::new("exporting", self.quiet);
+        let mut bar = ByteBar::new("exporting", self.common.output.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = session.export_snapshot_to(&self.name, &place, &mut progress)?;
         drop(bar);
@@ -510,17 +474,17 @@ impl ExportArgs {
             ("there already", copied(report.files_shared, report.bytes_shared)),
         ];
 
-        output::report("snapshot export", self.common.json, &exported, &lines)
+        output::report("snapshot export", self.common.output.json, &exported, &lines)
     }
 
     fn write_file(&self, path: &Path) -> Result<(), Failure> {
-        let output = Output::new(path, self.force, self.common.json)?.with_mode(self.mode);
+        let output = Output::new(path, self.force, self.common.output.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open_to_read(&self.common.store)?;
         let session = reader.session();
         let info = session.snapshot_info(&self.name)?;
-        let bar = ByteBar::new("exporting", self.quiet);
+        let bar = ByteBar::new("exporting", self.common.output.quiet);
         let export = |out: &mut dyn Write| session.export_canonical(&self.name, out);
         let to_failure = |error| Failure::with_file(error, path);
         let summary = output.export((bar, Some(info.data_bytes)), signals, export, to_failure)?;
@@ -611,7 +575,7 @@ impl ImportArgs {
         }
 
         let place = SnapshotPlace::new(dir, name.clone());
-        let mut bar = ByteBar::new("importing", self.quiet);
+        let mut bar = ByteBar::new("importing", self.common.output.quiet);
 
         let mut progress = |done, total| bar.set(done, total);
         let report = open_or_make(&self.common.store, |session| {
@@ -634,14 +598,14 @@ impl ImportArgs {
             ("copied", copied(report.files_copied, report.bytes_copied)),
         ];
 
-        output::report("snapshot import", self.common.json, &imported, &lines)
+        output::report("snapshot import", self.common.output.json, &imported, &lines)
     }
 
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         let started = Instant::now();
 
         // A missing input is refused before a store is created for it.
-        let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;
+        let mut input = Input::open(path, ByteBar::new("importing", self.common.output.quiet))?;
         check_snapshot_is_new(&self.common.store, name)?;
         let summary = open_or_make(&self.common.store, |session| {
             if session.snapshot_exists(name)? {
@@ -664,6 +628,6 @@ impl ImportArgs {
 
         let lines = summary_lines("imported", format!("{} as {name}", path.display()), &summary);
 
-        output::report("snapshot import", self.common.json, &imported, &lines)
+        output::report("snapshot import", self.common.output.json, &imported, &lines)
     }
 }

@@ -26,7 +26,7 @@ use terrane::lsm::{
 };
 
 use crate::stores::open::open_to_read;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::text::{grouped, table, time};
@@ -69,9 +69,8 @@ pub(crate) struct Stats {
     /// Number of prints of --watch, instead of Ctrl-C
     #[arg(long, value_name = "N", value_parser = args::positive_count, requires = "watch")]
     times: Option<u64>,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Kind of a metric in the text format of Prometheus.
@@ -151,6 +150,25 @@ impl Metric {
     }
 }
 
+/// Metrics of lookups and updates, from statistics of a session or of a table.
+macro_rules! work_metrics {
+    ($stats:ident) => {
+        [
+            Metric::counter("lookups", $stats.lookups, "Keys looked up"),
+            Metric::counter("found", $stats.found, "Keys looked up that were present"),
+            Metric::counter("memory_hits", $stats.memory_hits, "Keys that memtables decided"),
+            Metric::counter("lookup_reads", $stats.lookup_reads, "Reads of lookups"),
+            Metric::counter("cache_hits", $stats.cache_hits, "Pages found in page caches"),
+            Metric::counter("updates", $stats.updates, "Updates accepted"),
+            Metric::counter("update_bytes", $stats.update_bytes, "Bytes of the updates"),
+            Metric::counter("written_bytes", $stats.written_bytes, "Bytes of runs written"),
+            Metric::latency("lookup_time", &$stats.lookup_times, "Time of batches of lookups"),
+            Metric::latency("update_time", &$stats.update_times, "Time of batches of updates"),
+            Metric::latency("save_time", &$stats.save_times, "Time of saving snapshots"),
+        ]
+    };
+}
+
 /// Metrics of filters, under names that begin alike.
 fn filter_metrics(filter: FilterStats) -> [Metric; 3] {
     [
@@ -195,19 +213,9 @@ fn store_metrics(stats: &SessionStats, commit: u64, kept: Kept) -> Vec<Metric> {
         Metric::gauge("run_bytes", stats.bytes, "Bytes of the files of runs"),
         Metric::gauge("filter_bytes", stats.filter_bytes, "Memory of filters"),
         Metric::gauge("index_bytes", stats.index_bytes, "Memory of indexes"),
-        Metric::counter("lookups", stats.lookups, "Keys looked up"),
-        Metric::counter("found", stats.found, "Keys looked up that were present"),
-        Metric::counter("memory_hits", stats.memory_hits, "Keys that memtables decided"),
-        Metric::counter("lookup_reads", stats.lookup_reads, "Reads of lookups"),
-        Metric::counter("cache_hits", stats.cache_hits, "Pages found in page caches"),
-        Metric::counter("updates", stats.updates, "Updates accepted"),
-        Metric::counter("update_bytes", stats.update_bytes, "Bytes of the updates"),
-        Metric::counter("written_bytes", stats.written_bytes, "Bytes of runs written"),
         Metric::counter("image_bytes", stats.image_bytes, "Bytes of images of memtables written"),
-        Metric::latency("lookup_time", &stats.lookup_times, "Time of batches of lookups"),
-        Metric::latency("update_time", &stats.update_times, "Time of batches of updates"),
-        Metric::latency("save_time", &stats.save_times, "Time of saving snapshots"),
     ];
+    metrics.extend(work_metrics!(stats));
     metrics.extend(filter_metrics(stats.filter));
     metrics
 }
@@ -233,18 +241,8 @@ fn table_metrics(stats: &TableStats) -> Vec<Metric> {
         Metric::gauge("memory_bytes", stats.memory_bytes(), "Memory in all"),
         Metric::gauge("key_pages", stats.key_pages, "Key pages that the indexes point to"),
         Metric::gauge("merge_debt_bytes", debt, "Compaction work that is due later"),
-        Metric::counter("lookups", stats.lookups, "Keys looked up"),
-        Metric::counter("found", stats.found, "Keys looked up that were present"),
-        Metric::counter("memory_hits", stats.memory_hits, "Keys that memtables decided"),
-        Metric::counter("lookup_reads", stats.lookup_reads, "Reads of lookups"),
-        Metric::counter("cache_hits", stats.cache_hits, "Pages found in the page cache"),
-        Metric::counter("updates", stats.updates, "Updates accepted"),
-        Metric::counter("update_bytes", stats.update_bytes, "Bytes of the updates"),
-        Metric::counter("written_bytes", stats.written_bytes, "Bytes of runs written"),
-        Metric::latency("lookup_time", &stats.lookup_times, "Time of batches of lookups"),
-        Metric::latency("update_time", &stats.update_times, "Time of batches of updates"),
-        Metric::latency("save_time", &stats.save_times, "Time of saving snapshots"),
     ];
+    metrics.extend(work_metrics!(stats));
     metrics.extend(filter_metrics(stats.filter));
     metrics
 }
@@ -450,7 +448,7 @@ impl Stats {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        if self.json && (self.prometheus || self.watch) {
+        if self.output.json && (self.prometheus || self.watch) {
             return Err(Failure::arguments("--json prints one object; give it alone"));
         }
 
@@ -463,7 +461,7 @@ impl Stats {
         if self.prometheus {
             return output::print(sample.prometheus().trim_end()).map(|()| 0);
         }
-        if self.json {
+        if self.output.json {
             return output::report("stats", true, &sample.json(), &[]).map(|()| 0);
         }
 

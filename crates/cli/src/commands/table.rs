@@ -10,22 +10,23 @@
 //! | `rename` | `from`, `to`                                                                               |
 //! | `delete` | `table`, `dropped` (false only with `--if-exists`)                                         |
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::io::{Disk, RealDisk};
-use terrane::lsm::inspect::{self, Inspection, StoreInfo};
+use terrane::lsm::inspect::StoreInfo;
 use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
 
 use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
 use crate::stores::listed::ListedTable;
-use crate::stores::open::{check_table, check_table_is_new, open_tables, open_tables_with};
-use crate::ui::args;
+use crate::stores::open::{
+    check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
+};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
+use crate::ui::progress::Progress;
 use crate::ui::text::count_of;
 
 /// Sub-commands of `terrane table`.
@@ -101,21 +102,10 @@ Examples:
 
 To keep the entries of a table, save a snapshot first: `terrane snapshot save`.";
 
-/// Arguments of every command.
-#[derive(Debug, Args)]
-struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -137,7 +127,7 @@ pub(crate) struct CreateArgs {
     #[command(flatten)]
     reserve: ReserveArgs,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -151,7 +141,7 @@ pub(crate) struct BuildArgs {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -163,7 +153,7 @@ pub(crate) struct RenameArgs {
     #[arg(value_name = "TO", value_parser = args::table_name)]
     to: TableName,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -175,7 +165,7 @@ pub(crate) struct DeleteArgs {
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 /// Parses the name of a built-in merge operator, with or without its prefix `terrane.`.
@@ -250,17 +240,8 @@ fn no_tables(store: &Path, snapshots: &[String]) -> String {
 
 impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
-        let CommonArgs { store, json } = &self.common;
-        if !store.is_dir() {
-            let what = if store.exists() { "is not a directory" } else { "does not exist" };
-            return Err(Failure::usage(format!("{} {what}", store.display())));
-        }
-
-        let disk: Arc<dyn Disk> = RealDisk::auto();
-        let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
-            return Err(Failure::usage(format!("{} is not a store", store.display())));
-        };
-
+        let StoreArgs { store, output } = &self.common;
+        let info = inspect_store(store)?;
         let snapshots: Vec<String> = info.snapshots.into_iter().map(|(name, _)| name).collect();
         let listed = Listed::new(info.store);
         let text = match listed.tables.as_slice() {
@@ -270,7 +251,7 @@ impl ListArgs {
 
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
 
-        output::checked("table list", *json, &listed, &text, failure.as_ref())
+        output::checked("table list", output.json, &listed, &text, failure.as_ref())
     }
 }
 
@@ -300,7 +281,7 @@ impl CreateArgs {
         store.close()?;
         let created = Created { table: self.name.as_str() };
         let lines = [("created", self.name.to_string())];
-        output::report("table create", self.common.json, &created, &lines)
+        output::report("table create", self.common.output.json, &created, &lines)
     }
 }
 
@@ -313,17 +294,17 @@ struct Built<'a> {
 
 impl BuildArgs {
     fn run(&self) -> Result<(), Failure> {
-        let CommonArgs { store, json } = &self.common;
-        let copied = copy::to_table(&self.from, store, &self.name, self.create)?;
+        let StoreArgs { store, output } = &self.common;
+        let copied = copy::to_table(
+            &self.from,
+            Progress::new(output.quiet),
+            store,
+            &self.name,
+            self.create,
+        )?;
         let built = Built { table: self.name.as_str(), copied: &copied };
-        copy::report("table build", *json, &built, &copied, format!("table {}", self.name))
+        copy::report("table build", output.json, &built, &copied, format!("table {}", self.name))
     }
-}
-
-#[derive(Serialize)]
-struct Renamed<'a> {
-    from: &'a str,
-    to: &'a str,
 }
 
 impl RenameArgs {
@@ -333,9 +314,8 @@ impl RenameArgs {
         let store = open_tables(&self.common.store, false)?;
         store.rename_table(&self.from, &self.to)?;
         store.close()?;
-        let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
-        let lines = [("renamed", format!("{} to {}", self.from, self.to))];
-        output::report("table rename", self.common.json, &renamed, &lines)
+        let names = (self.from.as_str(), self.to.as_str());
+        output::renamed("table rename", self.common.output.json, names)
     }
 }
 
@@ -362,9 +342,8 @@ impl DeleteArgs {
 
         store.close()?;
         let report = Dropped { table: self.name.as_str(), dropped };
-        let done = if dropped { "deleted" } else { "nothing to delete" };
-        let lines = [(done, self.name.to_string())];
+        let lines = [output::deleted(dropped, self.name.as_str())];
 
-        output::report("table delete", self.common.json, &report, &lines)
+        output::report("table delete", self.common.output.json, &report, &lines)
     }
 }

@@ -9,8 +9,6 @@
 //! | `delete`   | `number`                                                                      |
 //! | `rollback` | `number`, `commit` (the one that going back is)                               |
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::lsm::SnapshotName;
@@ -18,6 +16,7 @@ use terrane::lsm::SnapshotName;
 use crate::stores::listed::ListedVersion;
 use crate::stores::open::{open_tables, open_to_read};
 use crate::stores::version_ref::{VersionRef, name, which};
+use crate::ui::args::StoreArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
@@ -26,7 +25,7 @@ use crate::ui::output;
 pub(crate) enum Versions {
     /// Lists the retained versions; works beside a process that has the store open
     #[command(after_help = LIST_EXAMPLES)]
-    List(CommonArgs),
+    List(StoreArgs),
     /// Retains all tables as of the last commit
     #[command(after_help = RETAIN_EXAMPLES)]
     Retain(RetainArgs),
@@ -71,24 +70,13 @@ A rollback is one step, whatever has been committed since. Tables created since 
 deleted since are back. The version stays, and so do later versions: to keep a way forward, \
 retain the present first.";
 
-/// Arguments of every command.
-#[derive(Debug, Args)]
-pub(crate) struct CommonArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", required = false)]
-    store: PathBuf,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct RetainArgs {
     /// Name of the version
     #[arg(long, value_name = "NAME", value_parser = name)]
     name: Option<SnapshotName>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -97,7 +85,7 @@ pub(crate) struct WhichArgs {
     #[arg(value_name = "VERSION", value_parser = which)]
     version: VersionRef,
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 impl Versions {
@@ -130,10 +118,10 @@ struct Listed {
     versions: Vec<ListedVersion>,
 }
 
-fn list(args: &CommonArgs) -> Result<(), Failure> {
+fn list(args: &StoreArgs) -> Result<(), Failure> {
     let versions = open_to_read(&args.store)?.versions()?;
     let listed = Listed { versions: versions.iter().map(ListedVersion::new).collect() };
-    if args.json {
+    if args.output.json {
         return output::report("version list", true, &listed, &[]);
     }
     if listed.versions.is_empty() {
@@ -173,7 +161,12 @@ impl RetainArgs {
         let name = self.name.as_ref().map(SnapshotName::as_str);
         let shown = name.map_or_else(|| number.to_string(), |name| format!("{number}, {name}"));
         let lines = [("retained", shown)];
-        output::report("version retain", self.common.json, &Retained { number, name }, &lines)
+        output::report(
+            "version retain",
+            self.common.output.json,
+            &Retained { number, name },
+            &lines,
+        )
     }
 }
 
@@ -195,7 +188,7 @@ impl WhichArgs {
         store.release(number)?;
         store.close()?;
         let lines = [("deleted", number.to_string())];
-        output::report("version delete", self.common.json, &Deleted { number }, &lines)
+        output::report("version delete", self.common.output.json, &Deleted { number }, &lines)
     }
 
     fn roll_back(&self) -> Result<(), Failure> {
@@ -205,6 +198,6 @@ impl WhichArgs {
         store.close()?;
         let lines = [("back to", number.to_string()), ("commit", commit.to_string())];
         let done = RolledBack { number, commit };
-        output::report("version rollback", self.common.json, &done, &lines)
+        output::report("version rollback", self.common.output.json, &done, &lines)
     }
 }

@@ -56,6 +56,7 @@ use crate::inspect::lsm::{
 use crate::inspect::{btree, context, lsm, radix};
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::text::{lines, table};
@@ -109,9 +110,8 @@ pub(crate) struct Inspect {
     commit: Option<String>,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Prints one JSON object to standard output
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Report of any kind of file or directory.
@@ -188,7 +188,7 @@ impl Inspect {
 
         let report = Report { shown, damage };
 
-        output::checked("inspect", self.json, &report, &text, failure.as_ref())
+        output::checked("inspect", self.output.json, &report, &text, failure.as_ref())
     }
 
     fn inspect_merkle_store(

@@ -2,61 +2,41 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use terrane::kv::Durability;
 use terrane::state_dir::{BackEnd, OpenOptions, Password};
 
-/// Name of a back-end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackEndArg {
-    /// Sorted map in memory; keeps nothing
-    Memory,
-    /// Terrane's table engine
-    Lsm,
-    /// Terrane's B+tree
-    Btree,
-    /// LMDB
-    Lmdb,
-    #[value(help = "SQLite")]
-    Sqlite,
-    /// Redis server, or a cluster
-    Redis,
-}
+use crate::ui::args;
 
-impl From<BackEndArg> for BackEnd {
-    fn from(name: BackEndArg) -> Self {
-        match name {
-            BackEndArg::Memory => Self::Memory,
-            BackEndArg::Lsm => Self::Lsm,
-            BackEndArg::Btree => Self::Btree,
-            BackEndArg::Lmdb => Self::Lmdb,
-            BackEndArg::Sqlite => Self::Sqlite,
-            BackEndArg::Redis => Self::Redis,
-        }
+args::choices! {
+    /// Name of a back-end.
+    pub(crate) enum BackEndArg => BackEnd {
+        /// Sorted map in memory; keeps nothing
+        Memory => BackEnd::Memory,
+        /// Terrane's table engine
+        Lsm => BackEnd::Lsm,
+        /// Terrane's B+tree
+        Btree => BackEnd::Btree,
+        /// LMDB
+        Lmdb => BackEnd::Lmdb,
+        #[value(help = "SQLite")]
+        Sqlite => BackEnd::Sqlite,
+        /// Redis server, or a cluster
+        Redis => BackEnd::Redis,
     }
 }
 
-/// Name of a durability.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DurabilityArg {
-    /// No syncs
-    None,
-    /// Commits reach the disk when the system writes them
-    Async,
-    /// Each commit is synced: once it returned, it survives a loss of power
-    Each,
-    /// Group commit: like each, but concurrent commits share a sync
-    Group,
-}
-
-impl From<DurabilityArg> for Durability {
-    fn from(name: DurabilityArg) -> Self {
-        match name {
-            DurabilityArg::None => Self::None,
-            DurabilityArg::Async => Self::Buffered,
-            DurabilityArg::Each => Self::Each,
-            DurabilityArg::Group => Self::Group,
-        }
+args::choices! {
+    /// Name of a durability.
+    pub(crate) enum DurabilityArg => Durability {
+        /// No syncs
+        None => Durability::None,
+        /// Commits reach the disk when the system writes them
+        Async => Durability::Buffered,
+        /// Each commit is synced: once it returned, it survives a loss of power
+        Each => Durability::Each,
+        /// Group commit: like each, but concurrent commits share a sync
+        Group => Durability::Group,
     }
 }
 

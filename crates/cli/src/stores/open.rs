@@ -1,12 +1,13 @@
 //! Opening of stores: an existing one, or a new one, which is removed again if the command fails.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::lsm::{
     Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,
     StoreReader, TableName,
@@ -163,6 +164,23 @@ pub(crate) fn check_snapshot_is_new(dir: &Path, name: &SnapshotName) -> Result<(
     }
 }
 
+/// Inspects the store in a directory, without opening it.
+///
+/// # Errors
+/// [`Failure`] if there is no store.
+pub(crate) fn inspect_store(store: &Path) -> Result<SessionInfo, Failure> {
+    if !store.is_dir() {
+        let what = if store.exists() { "is not a directory" } else { "does not exist" };
+        return Err(Failure::usage(format!("{} {what}", store.display())));
+    }
+
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    match inspect::inspect(&disk, store)? {
+        Inspection::Session(info) => Ok(info),
+        _ => Err(Failure::usage(format!("{} is not a store", store.display()))),
+    }
+}
+
 /// Opens a store for reading; another process may have it open.
 ///
 /// # Errors
@@ -258,4 +276,17 @@ fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
     }
 
     made.iter().filter(|dir| dir.exists()).try_for_each(fs::remove_dir)
+}
+
+/// Removes everything in a directory, and leaves the directory.
+pub(crate) fn remove_content(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }

@@ -1,8 +1,57 @@
-//! Parsers of numbers and names on the command line.
+//! Options that commands share, and parsers of numbers and names on the command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
+
+/// Defines an option's names on the command line, and the value that each stands for.
+macro_rules! choices {
+    (
+        $(#[$about:meta])*
+        $visible:vis enum $choice:ident => $type:ty {
+            $($(#[$help:meta])* $name:ident => $value:expr,)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+        $visible enum $choice {
+            $($(#[$help])* $name,)+
+        }
+
+        impl From<$choice> for $type {
+            fn from(choice: $choice) -> Self {
+                match choice {
+                    $($choice::$name => $value,)+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use choices;
+
+/// Options of every command that prints a report.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct OutputArgs {
+    /// Prints one JSON object to standard output at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Hides the progress bar
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// Options of every command on a store.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR", required = false)]
+    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
 
 /// Parses a count: `100_000`, `10k`, `10M`, `2G`. The letters are powers of a thousand.
 ///

@@ -190,52 +190,33 @@ impl Failure {
     }
 }
 
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
-        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
-    }
+/// Defines the failure of an error: the error in full, its class, and its kind if it has one.
+macro_rules! failures {
+    ($($error:ident: $type:ty => $class:expr, $kind:expr;)+) => {
+        $(
+            impl From<$type> for Failure {
+                fn from($error: $type) -> Self {
+                    Self::new($class, in_full(&$error)).of_kind_if($kind)
+                }
+            }
+        )+
+    };
 }
 
-impl From<bitcoin::Error> for Failure {
-    fn from(error: bitcoin::Error) -> Self {
-        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
-    }
-}
-
-impl From<changes::Error> for Failure {
-    fn from(error: changes::Error) -> Self {
-        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
-    }
-}
-
-impl From<irmin::Error> for Failure {
-    fn from(error: irmin::Error) -> Self {
-        Self::new(error.class(), in_full(&error))
-    }
-}
-
-impl From<octez::Error> for Failure {
-    fn from(error: octez::Error) -> Self {
-        Self::new(error.class(), in_full(&error))
-    }
-}
-
-impl From<workloads::Error> for Failure {
-    fn from(error: workloads::Error) -> Self {
-        Self::new(error.class(), in_full(&error)).of_kind_if(error.kind())
-    }
-}
-
-impl From<limits::Error> for Failure {
-    fn from(error: limits::Error) -> Self {
-        Self::new(error.class(), error.to_string())
-    }
-}
-
-impl From<device::Error> for Failure {
-    fn from(error: device::Error) -> Self {
-        Self::new(error.class(), error.to_string())
-    }
+failures! {
+    error: EngineError => error.class(), error.kind();
+    error: bitcoin::Error => error.class(), error.kind();
+    error: changes::Error => error.class(), error.kind();
+    error: irmin::Error => error.class(), None;
+    error: octez::Error => error.class(), None;
+    error: workloads::Error => error.class(), error.kind();
+    error: limits::Error => error.class(), None;
+    error: device::Error => error.class(), None;
+    error: terrane::btree::Error => Class::from(&error), Some(error.kind());
+    error: terrane::context::Error => Class::from(&error), Some(error.kind());
+    error: terrane::context::ProofError => Class::from(&error), None;
+    error: state_dir::Error => Class::from(&error), Some(error.kind());
+    error: terrane::kv::Error => Class::from(&error), Some(error.kind());
 }
 
 impl From<terrane::lsm::Error> for Failure {
@@ -247,30 +228,6 @@ impl From<terrane::lsm::Error> for Failure {
             error if error.is_no_space() => failure.with_note(NO_SPACE),
             _ => failure,
         }
-    }
-}
-
-impl From<terrane::btree::Error> for Failure {
-    fn from(error: terrane::btree::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
-    }
-}
-
-impl From<terrane::context::Error> for Failure {
-    fn from(error: terrane::context::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
-    }
-}
-
-impl From<terrane::context::ProofError> for Failure {
-    fn from(error: terrane::context::ProofError) -> Self {
-        Self::new(Class::from(&error), in_full(&error))
-    }
-}
-
-impl From<state_dir::Error> for Failure {
-    fn from(error: state_dir::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }
 
@@ -286,12 +243,6 @@ impl From<terrane::radix::Error> for Failure {
                 | Error::PrefixNotFound { .. }
         );
         if is_absent { Self::not_found(failure.message) } else { failure }
-    }
-}
-
-impl From<terrane::kv::Error> for Failure {
-    fn from(error: terrane::kv::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }
 

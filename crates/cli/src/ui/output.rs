@@ -224,6 +224,25 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if unit == "bytes" { format!("{bytes} bytes") } else { format!("{value:.1} {unit}") }
 }
 
+/// Prints the report of a renaming.
+///
+/// # Errors
+/// Those of [`report`].
+pub(crate) fn renamed(command: &str, json: bool, (from, to): (&str, &str)) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Renamed<'a> {
+        from: &'a str,
+        to: &'a str,
+    }
+
+    report(command, json, &Renamed { from, to }, &[("renamed", format!("{from} to {to}"))])
+}
+
+/// Line about a deletion, for people; `is_done` is false if nothing had the name.
+pub(crate) fn deleted(is_done: bool, name: &str) -> (&'static str, String) {
+    (if is_done { "deleted" } else { "nothing to delete" }, name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::bytes;

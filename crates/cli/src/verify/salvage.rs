@@ -27,16 +27,14 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::btree::Loss;
-use terrane::context;
-use terrane::io::{Disk, LockGuard, RealDisk};
+use terrane::io::{Disk, LockGuard, Loss, RealDisk};
 use terrane::lsm::salvage::{self, Salvaged};
-use terrane::radix;
 use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
-use crate::stores::open::is_within;
+use crate::stores::open::{is_within, remove_content};
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
@@ -83,12 +81,8 @@ pub(crate) struct Salvage {
     new: PathBuf,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -157,48 +151,40 @@ impl Salvage {
         if !was_there {
             return if self.new.exists() { fs::remove_dir_all(&self.new) } else { Ok(()) };
         }
-        for entry in fs::read_dir(&self.new)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
-            } else {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        Ok(())
+        remove_content(&self.new)
     }
 
     fn salvage(&self, disk: &Arc<dyn Disk>) -> Result<u8, Failure> {
         let (damaged, new) = (&self.damaged, &self.new);
-        let reporting = Reporting { command: "salvage", json: self.json, quiet: self.quiet };
+        let reporting =
+            Reporting { command: "salvage", json: self.output.json, quiet: self.output.quiet };
+        let loss = Some(Loss::Accepted);
 
         if IndexPath::of(disk, damaged)? == Some(IndexPath::Dir) {
             self.copy(disk.as_ref())?;
-            let code = check_btree::verify(disk, new, Some(Loss::Accepted), reporting)?;
+            let code = check_btree::verify(disk, new, loss, reporting)?;
             return self.end().map(|()| code);
         }
         if state_dir::is_store(damaged)? {
             self.copy(disk.as_ref())?;
-            let loss = Some(radix::Loss::Accepted);
             let code = check_radix::verify(new, &self.redis, loss, reporting)?;
             return self.end().map(|()| code);
         }
         if is_context_store(disk.as_ref(), damaged)? {
             self.copy(disk.as_ref())?;
-            let loss = Some(context::Loss::Accepted);
             let code = check_context::verify(disk, new, loss, reporting)?;
             return self.end().map(|()| code);
         }
 
         let started = Instant::now();
-        let mut bar = ByteBar::new("salvaging", self.quiet);
+        let mut bar = ByteBar::new("salvaging", self.output.quiet);
         let salvaged =
             salvage::salvage(disk, damaged, new, &mut |done, total| bar.set(done, total))?;
         drop(bar);
 
         let failure = self.failure(&salvaged);
         let report = self.report(salvaged, started.elapsed().as_secs_f64());
-        output::checked("salvage", self.json, &report, &report.text(), failure.as_ref())
+        output::checked("salvage", self.output.json, &report, &report.text(), failure.as_ref())
     }
 
     fn failure(&self, salvaged: &Salvaged) -> Option<Failure> {
@@ -245,7 +231,7 @@ impl Salvage {
         let unfinished = self.new.join(salvage::UNFINISHED);
         File::create(&unfinished).map_err(|error| Failure::of_file(&unfinished, &error))?;
 
-        let mut bar = ByteBar::new("copying", self.quiet);
+        let mut bar = ByteBar::new("copying", self.output.quiet);
         let mut done = 0;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {

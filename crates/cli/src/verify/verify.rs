@@ -64,15 +64,14 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::btree::Loss;
 use terrane::context;
-use terrane::io::{Disk, EntryKind, RealDisk};
+use terrane::io::{Disk, EntryKind, Loss, RealDisk};
 use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
-use terrane::radix;
 use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
+use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
@@ -134,7 +133,6 @@ Damaged records cannot be repaired. If durable commits are lost, --repair does n
 lost+found of the store, and the exit code is 1. Copy the directory first.";
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct Verify {
     /// Directory of the store, the B+tree or the context store; no other process may have it open
     #[arg(value_name = "DIR")]
@@ -152,12 +150,8 @@ pub(crate) struct Verify {
     accept_loss: bool,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -237,37 +231,32 @@ impl Verify {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
 
-        let reporting = Reporting { command: "verify", json: self.json, quiet: self.quiet };
+        let reporting =
+            Reporting { command: "verify", json: self.output.json, quiet: self.output.quiet };
+
+        let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
+        let repair = self.repair.then_some(loss);
 
         // Each kind of store is recognised by its own marker; LSM stores come last, since their
         // check also reports a directory that is no store.
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
-            let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
-            let repair = self.repair.then_some(loss);
             return check_btree::verify(&disk, dir, repair, reporting);
         }
 
         if state_dir::is_store(dir)? {
-            let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
-            let repair = self.repair.then_some(loss);
             return check_radix::verify(dir, &self.redis, repair, reporting);
         }
 
         if is_context_store(disk.as_ref(), dir)? {
-            let loss =
-                if self.accept_loss { context::Loss::Accepted } else { context::Loss::Refused };
-            let repair = self.repair.then_some(loss);
             return check_context::verify(&disk, dir, repair, reporting);
         }
 
         let started = Instant::now();
-        let mut bar = ByteBar::new("checking", self.quiet);
+        let mut bar = ByteBar::new("checking", self.output.quiet);
 
         let mut progress = |done, total| bar.set(done, total);
         let report = if self.repair {
-            let loss =
-                if self.accept_loss { verify::Loss::Accepted } else { verify::Loss::Refused };
             verify::repair(&disk, dir, loss, &mut progress)
         } else {
             verify::verify(&disk, dir, &mut progress)
@@ -286,7 +275,7 @@ impl Verify {
 
         let failure = checked.failure(dir);
 
-        output::checked("verify", self.json, &checked, &checked.text(), failure.as_ref())
+        output::checked("verify", self.output.json, &checked, &checked.text(), failure.as_ref())
     }
 }
 

@@ -1,7 +1,6 @@
 //! B+trees from outside: `terrane bench index`, `inspect` and `verify`.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,7 +8,7 @@ use terrane::btree::{Config, Index};
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::PAGE_SIZE;
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, command, interrupted, text};
 use crate::schema::{faults, schema};
 use crate::store::inspect;
 
@@ -75,23 +74,9 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     let mut child = command();
     child.args(["bench", "index", "high-insert", "--store", text(&store), "--engine", "btree,lsm"]);
     child.args(["--entries", "1G", "--memory-budget", "4MiB", "--json"]);
-    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Opening takes a small part of that time of the processor, and all inserts thousands of times
     // as much.
-    let ticks = || -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
-        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
-    };
-
-    while ticks() < 50 {
-        std::thread::yield_now();
-    }
-
-    assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
-    let answer: Answer = child.wait_with_output().unwrap().into();
+    let answer = interrupted(child, 50);
     assert_eq!(answer.failed(130), "interrupted");
     let report = answer.json();
     check_schema(&report);

@@ -177,9 +177,9 @@ const FAILURES: &[(&str, i32, u64, &str)] = &[
     ("begin 1\nput 01 0A\nend", 2, 3, "\"0A\" is neither lower-case hexadecimal nor `-`"),
     ("begin 1\nput 01  02\nend", 2, 3, "fields separated by one space"),
     ("begin 1\nput 1 02\nend", 2, 3, "\"1\" is neither"),
-    ("begin x", 2, 2, "no decimal number"),
-    ("begin 18446744073709551616", 2, 2, "no decimal number"),
-    ("begin 1\nend count=1 count=1", 2, 3, "no check that can stand here"),
+    ("begin x", 2, 2, "not a decimal number"),
+    ("begin 18446744073709551616", 2, 2, "not a decimal number"),
+    ("begin 1\nend count=1 count=1", 2, 3, "not a check that can stand here"),
     ("begin 1\nfrob 01\nend", 2, 3, "unknown record \"frob\""),
     ("terrane-changes 1", 2, 2, "unknown record"),
 ];

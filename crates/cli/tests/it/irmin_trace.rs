@@ -94,7 +94,10 @@ fn what_is_no_trace_and_what_is_no_store_are_refused() {
     let place = Place::new();
     let file = place.write("store/mine", b"1");
     let message = replay(&place, &published(), &[]).failed(2);
-    assert!(message.contains("no context store of Terrane: it has \"mine\""), "{message}");
+    assert!(
+        message.contains("not a context store of Terrane: the directory has \"mine\""),
+        "{message}"
+    );
     assert_eq!(std::fs::read(file).unwrap(), b"1");
 }
 
@@ -189,7 +192,7 @@ fn what_cannot_be_generated_leaves_files_as_they_were() {
     assert!(generate(text(&file), &[]).failed(2).contains("--force"));
     place.write("store/theirs", b"1");
     let message = generate(text(&file), &["--force", "--store", text(&place.store())]).failed(2);
-    assert!(message.contains("it has \"theirs\""), "{message}");
+    assert!(message.contains("the directory has \"theirs\""), "{message}");
     assert_eq!(std::fs::read(&file).unwrap(), b"1");
     let mut program = command();
     let program = program.args(["context", "gen-trace", text(&place.path("new"))]);
@@ -342,10 +345,10 @@ fn what_is_no_trace_of_any_kind_is_refused_before_a_store_is_made() {
     let place = Place::new();
     let message = replay(&place, b"TezosRop and so on", &[]).failed(2);
     assert!(
-        message.contains("no trace of irmin or Octez: it begins with \"TezosRop\""),
+        message.contains("not a trace of irmin or Octez: the file begins with \"TezosRop\""),
         "{message}"
     );
     assert!(!place.store().exists());
     let message = replay(&place, b"Tezos", &[]).failed(2);
-    assert!(message.contains("5 bytes are no trace"), "{message}");
+    assert!(message.contains("5 bytes are not a trace"), "{message}");
 }

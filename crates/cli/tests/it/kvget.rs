@@ -1,11 +1,9 @@
 //! `terrane bench kvget` and `terrane bench model`: the fields that other programs rely on.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-
 use serde_json::Value;
+use std::path::Path;
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, command, interrupted, text};
 use crate::schema::{faults, schema};
 
 fn kvget(what: &str, options: &[&str]) -> Answer {
@@ -185,23 +183,9 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     let mut child = command();
     child.args(["bench", "kvget", "run", "--in-memory", "--keys", "2k", "--reads", "100M"]);
     child.args(["--warm", "fixed:1%", "--json", "--out", text(&out)]);
-    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Setting the table up takes a small part of that time of the processor, and all reads hundreds
     // of times as much.
-    let ticks = || -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
-        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
-    };
-
-    while ticks() < 150 {
-        std::thread::yield_now();
-    }
-
-    assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
-    let answer: Answer = child.wait_with_output().unwrap().into();
+    let answer = interrupted(child, 150);
     assert_eq!(answer.failed(130), "interrupted");
     let report = answer.json();
     check_schema(&report);

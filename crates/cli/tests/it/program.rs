@@ -1,7 +1,7 @@
 //! Calls of the program and what they answered.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -18,6 +18,25 @@ pub(crate) fn mainnet() -> PathBuf {
 
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_terrane"))
+}
+
+/// Runs a call until it has used this number of clock ticks of the processor, and interrupts it.
+pub(crate) fn interrupted(mut call: Command, ticks: u64) -> Answer {
+    let mut child = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let used = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+
+    while used() < ticks {
+        std::thread::yield_now();
+    }
+
+    assert!(child.try_wait().unwrap().is_none(), "the call has ended");
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    child.wait_with_output().unwrap().into()
 }
 
 /// Result of a call.

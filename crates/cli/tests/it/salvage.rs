@@ -16,14 +16,19 @@ fn salvage(damaged: &Path, new: &Path) -> Answer {
     run(&["salvage", text(damaged), text(new), "--json"])
 }
 
+/// Creates a store with 3,000 entries.
+fn fill(place: &Place, store: &Path) {
+    let lines: Vec<String> =
+        (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
+    let file = place.write("lines", lines.concat().as_bytes());
+    call(store, &["put", "--create", "--input", text(&file)]).done();
+}
+
 #[test]
 fn a_whole_store_is_complete_and_a_damaged_one_names_its_losses() {
     let place = Place::new();
     let store = place.store();
-    let lines: Vec<String> =
-        (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
-    let file = place.write("lines", lines.concat().as_bytes());
-    call(&store, &["put", "--create", "--input", text(&file)]).done();
+    fill(&place, &store);
     call(&store, &["compact"]).done();
 
     let whole = place.path("whole");
@@ -110,10 +115,7 @@ fn places_that_make_no_sense_are_refused_and_left_alone() {
 fn a_btree_is_salvaged_by_its_leaves() {
     let place = Place::new();
     let store = place.store();
-    let lines: Vec<String> =
-        (0..3_000).map(|key| format!("key {key:05}\tvalue of {key}\n")).collect();
-    let file = place.write("lines", lines.concat().as_bytes());
-    call(&store, &["put", "--create", "--input", text(&file)]).done();
+    fill(&place, &store);
     let tree = place.path("tree");
     call(&tree, &["btree", "build", "--from", text(&store)]).done();
 

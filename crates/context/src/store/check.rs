@@ -208,16 +208,9 @@ pub struct CheckOptions<'a> {
 }
 
 impl<'a> CheckOptions<'a> {
-    /// Sets [`index`](Self::index).
-    #[must_use]
-    pub fn index(self, index: impl Into<Option<&'a Arc<dyn IndexEngine>>>) -> Self {
-        Self { index: index.into(), ..self }
-    }
-
-    /// Sets [`hashes`](Self::hashes).
-    #[must_use]
-    pub fn hashes(self, hashes: bool) -> Self {
-        Self { hashes, ..self }
+    terrane_io::setters! {
+        index: impl Into<Option<&'a Arc<dyn IndexEngine>>>,
+        hashes: bool,
     }
 }
 

@@ -75,70 +75,18 @@ impl Options {
         }
     }
 
-    /// Sets [`rules`](Self::rules).
-    #[must_use]
-    pub fn rules(self, rules: Rules) -> Self {
-        Self { rules, ..self }
-    }
-
-    /// Sets [`indexing`](Self::indexing).
-    #[must_use]
-    pub fn indexing(self, indexing: Indexing) -> Self {
-        Self { indexing, ..self }
-    }
-
-    /// Sets [`durability`](Self::durability).
-    #[must_use]
-    pub fn durability(self, durability: Durability) -> Self {
-        Self { durability, ..self }
-    }
-
-    /// Sets [`cache_bytes`](Self::cache_bytes).
-    #[must_use]
-    pub fn cache_bytes(self, cache_bytes: usize) -> Self {
-        Self { cache_bytes, ..self }
-    }
-
-    /// Sets [`chunk_bytes`](Self::chunk_bytes).
-    #[must_use]
-    pub fn chunk_bytes(self, chunk_bytes: u64) -> Self {
-        Self { chunk_bytes, ..self }
-    }
-
-    /// Sets [`hash_threads`](Self::hash_threads).
-    #[must_use]
-    pub fn hash_threads(self, hash_threads: usize) -> Self {
-        Self { hash_threads, ..self }
-    }
-
-    /// Sets [`access`](Self::access).
-    #[must_use]
-    pub fn access(self, access: Access) -> Self {
-        Self { access, ..self }
-    }
-
-    /// Sets [`index`](Self::index).
-    #[must_use]
-    pub fn index(self, index: Arc<dyn IndexEngine>) -> Self {
-        Self { index, ..self }
-    }
-
-    /// Sets [`archive_dir`](Self::archive_dir).
-    #[must_use]
-    pub fn archive_dir(self, archive_dir: impl Into<Option<PathBuf>>) -> Self {
-        Self { archive_dir: archive_dir.into(), ..self }
-    }
-
-    /// Sets [`index_dir`](Self::index_dir).
-    #[must_use]
-    pub fn index_dir(self, index_dir: impl Into<Option<PathBuf>>) -> Self {
-        Self { index_dir: index_dir.into(), ..self }
-    }
-
-    /// Sets [`import_elements_max`](Self::import_elements_max).
-    #[must_use]
-    pub fn import_elements_max(self, import_elements_max: u64) -> Self {
-        Self { import_elements_max, ..self }
+    terrane_io::setters! {
+        rules: Rules,
+        indexing: Indexing,
+        durability: Durability,
+        cache_bytes: usize,
+        chunk_bytes: u64,
+        hash_threads: usize,
+        access: Access,
+        index: Arc<dyn IndexEngine>,
+        archive_dir: impl Into<Option<PathBuf>>,
+        index_dir: impl Into<Option<PathBuf>>,
+        import_elements_max: u64,
     }
 
     /// Returns the locations that the options name.

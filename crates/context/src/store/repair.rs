@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Access, Disk, OpenMode};
+use terrane_io::{Access, Disk, Loss, OpenMode};
 
 use crate::base::address::{Address, Extent};
 use crate::base::error::{Error, Result};
@@ -45,15 +45,6 @@ use crate::tree::head::Head;
 const LOST_AND_FOUND: &str = "lost+found";
 /// Upper bound of the named commits; further ones are only counted.
 const NAMED_MAX: usize = 1000;
-
-/// Consent to the loss of durable commits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// The repair is refused, and changes nothing.
-    Refused,
-    /// The repair drops the lost commits, and names them.
-    Accepted,
-}
 
 /// Commits and bytes that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -49,22 +49,10 @@ impl Default for RealOptions {
 }
 
 impl RealOptions {
-    /// Sets [`queue`](Self::queue).
-    #[must_use]
-    pub fn queue(self, queue: QueueChoice) -> Self {
-        Self { queue, ..self }
-    }
-
-    /// Sets [`threads`](Self::threads).
-    #[must_use]
-    pub fn threads(self, threads: usize) -> Self {
-        Self { threads, ..self }
-    }
-
-    /// Sets [`modes`](Self::modes).
-    #[must_use]
-    pub fn modes(self, modes: FileModes) -> Self {
-        Self { modes, ..self }
+    crate::setters! {
+        queue: QueueChoice,
+        threads: usize,
+        modes: FileModes,
     }
 }
 

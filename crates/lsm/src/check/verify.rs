@@ -57,7 +57,8 @@ const DAMAGE_LISTED_MAX: usize = 16;
 
 mod loss;
 
-pub use loss::{Loss, Lost, LostWhat};
+pub use loss::{Lost, LostWhat};
+pub use terrane_io::Loss;
 
 use loss::Damaged;
 

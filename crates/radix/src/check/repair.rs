@@ -22,6 +22,7 @@ use crate::records::record::{
 };
 use crate::records::versions::{self, Head, TreeId, VERSIONS, Version, VersionId};
 use crate::store::store::Store;
+use terrane_io::Loss;
 use terrane_kv::{Database, Reader, Table};
 
 /// Bytes of the cache of nodes during a repair.
@@ -29,15 +30,6 @@ const CACHE_BYTES: usize = 64 << 20;
 /// Count of transactions if the record of the head is lost: more than any store has made, so that
 /// no other store takes its outdated roots for current.
 const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
-
-/// Whether a repair may drop versions or trees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// If a version or tree would be lost, nothing is changed; the report names the losses.
-    Refused,
-    /// Damaged versions are dropped, and trees whose records cannot be read.
-    Accepted,
-}
 
 /// A version that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,15 +21,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`cache_bytes`](Self::cache_bytes).
-    #[must_use]
-    pub fn cache_bytes(self, cache_bytes: usize) -> Self {
-        Self { cache_bytes, ..self }
-    }
-
-    /// Sets [`threads`](Self::threads).
-    #[must_use]
-    pub fn threads(self, threads: usize) -> Self {
-        Self { threads, ..self }
+    terrane_io::setters! {
+        cache_bytes: usize,
+        threads: usize,
     }
 }

@@ -65,16 +65,9 @@ pub struct PruneOptions {
 }
 
 impl PruneOptions {
-    /// Sets [`keep_fork_points`](Self::keep_fork_points).
-    #[must_use]
-    pub fn keep_fork_points(self, keep_fork_points: bool) -> Self {
-        Self { keep_fork_points, ..self }
-    }
-
-    /// Sets [`list`](Self::list).
-    #[must_use]
-    pub fn list(self, list: bool) -> Self {
-        Self { list, ..self }
+    terrane_io::setters! {
+        keep_fork_points: bool,
+        list: bool,
     }
 }
 
@@ -607,19 +600,8 @@ impl<'a> Transaction<'a> {
             next = record.neighbour.filter(|_| record.is_child);
         }
 
-        if beyond.is_empty() {
-            return Ok(0);
-        }
-
         // Oldest first: each version differs from its only child by the changes of the child alone.
-        self.change(|this| {
-            for (version, root) in beyond.iter().rev() {
-                this.remove_version(tree, root, *version, false)?;
-            }
-            Ok(())
-        })?;
-
-        Ok(beyond.len() as u64)
+        self.remove_from_last(tree, &beyond)
     }
 
     /// Prunes all versions of a tree whose root is not one of `roots`. Returns how many
@@ -640,20 +622,25 @@ impl<'a> Transaction<'a> {
             }
         }
 
-        if beyond.is_empty() {
+        // Newest first: forks go before their ancestors.
+        beyond.sort_unstable();
+        self.remove_from_last(tree, &beyond)
+    }
+
+    /// Removes versions of a tree, from the last of the list to the first. Returns how many.
+    fn remove_from_last(&mut self, tree: &TreeName, versions: &[(VersionId, Root)]) -> Result<u64> {
+        if versions.is_empty() {
             return Ok(0);
         }
 
-        beyond.sort_unstable();
         self.change(|this| {
-            // Newest first: forks go before their ancestors.
-            for (version, root) in beyond.iter().rev() {
+            for (version, root) in versions.iter().rev() {
                 this.remove_version(tree, root, *version, false)?;
             }
             Ok(())
         })?;
 
-        Ok(beyond.len() as u64)
+        Ok(versions.len() as u64)
     }
 
     /// Removes one version of a root.

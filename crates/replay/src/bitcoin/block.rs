@@ -25,10 +25,10 @@ pub enum Fault {
     #[error("the Merkle root of its transactions is not the header's")]
     MerkleRoot,
     /// The witnesses are not those that the coinbase commits to.
-    #[error("its witnesses are not those that the coinbase commits to")]
+    #[error("the coinbase commits to other witnesses")]
     WitnessCommitment,
     /// The first transaction is not a coinbase.
-    #[error("its first transaction {txid} is no coinbase")]
+    #[error("the first transaction {txid} is not a coinbase")]
     NoCoinbase {
         /// The transaction.
         txid: Txid,

@@ -76,10 +76,10 @@ pub enum Malformed {
     #[error("{0:?} is neither lower-case hexadecimal nor `-`")]
     Bytes(String),
     /// A field that should be a number is not.
-    #[error("{0:?} is no decimal number below 2^64")]
+    #[error("{0:?} is not a decimal number below 2^64")]
     Number(String),
     /// A field that should be a check is not, or stands twice.
-    #[error("{0:?} is no check that can stand here")]
+    #[error("{0:?} is not a check that can stand here")]
     Check(String),
     /// The record may not stand here.
     #[error("`{record}` {rule}")]

@@ -1,30 +1,22 @@
-//! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory
-//! until a durable point.
-//!
-//! An index has one state. The index therefore holds the last snapshot of each table, and memory
-//! holds the changes since. Before the changes take too much memory, the engine asks the replay for
-//! a durable point. [`commit`](Engine::commit) writes all snapshots saved since the last one as one
-//! batch: all of them or none.
+//! Terrane's B+tree as an engine of replays: all tables in one index, which a durable point changes
+//! by one batch.
 //!
 //! | key of the index                             | value                                                      |
 //! |----------------------------------------------|------------------------------------------------------------|
 //! | `00 00 00 00` ‖ name                         | a snapshot: number of its table, u32-LE ‖ its label        |
 //! | table, u32-BE ‖ `00` ‖ key                   | `00` ‖ value; or `01` ‖ its length, u32-LE, if it is longer than 700 bytes |
 //! | table, u32-BE ‖ `01` ‖ key ‖ piece, u32-BE   | such a value, in pieces of 700 bytes                       |
-//!
-//! Invariant: a table has one snapshot, its last. Tables are numbered from 1 on.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
 
-use crate::engines::engine::{Cause, Change, Cursor, Engine, EngineError, Result, State, Table};
+use crate::engines::engine::{Cause, EngineError, Result};
 use crate::engines::pending::{
-    self, CHANGES_BYTES_MAX, Changed, Changes, Merged, Stored, bytes_of, locked,
+    Changed, Changes, Saved, SingleState, SingleStateEngine, Snapshot, Stored, corrupt, refused,
 };
 use crate::error::Class;
 
@@ -52,37 +44,12 @@ const VALUES: u8 = 0;
 const PIECES: u8 = 1;
 
 /// Engine over an index in a directory.
-#[derive(Debug)]
-pub struct Btree(Arc<Shared>);
+pub type Btree = SingleStateEngine<IndexTables>;
 
+/// Tables in an index.
 #[derive(Debug)]
-struct Shared {
+pub struct IndexTables {
     index: Index,
-    /// Number of the next table.
-    next: AtomicU32,
-    /// Memory of changes, in bytes.
-    changes_bytes: AtomicUsize,
-    saved: Mutex<Vec<Saved>>,
-}
-
-/// Snapshot that waits for the next commit.
-#[derive(Debug)]
-struct Saved {
-    name: String,
-    label: String,
-    table: u32,
-    changes: Arc<Mutex<Changes>>,
-}
-
-#[derive(Debug)]
-struct BtreeTable {
-    shared: Arc<Shared>,
-    number: u32,
-    changes: Arc<Mutex<Changes>>,
-}
-
-fn corrupt(what: impl Into<Cause>) -> EngineError {
-    EngineError::Corrupt(what.into())
 }
 
 /// Returns the prefix of all keys of one kind of a table.
@@ -159,17 +126,7 @@ impl Btree {
 
         let config = Config::variable().memory_bytes(MEMORY_BYTES);
         let index = Index::open_or_create(disk.clone(), dir, &config)?;
-        let shared = Shared {
-            index,
-            next: AtomicU32::new(1),
-            changes_bytes: AtomicUsize::new(0),
-            saved: Mutex::new(Vec::new()),
-        };
-
-        // New tables get numbers above those of all snapshots.
-        let newest = shared.snapshots()?.into_iter().map(|(_, table, _)| table).max();
-        shared.next.store(newest.unwrap_or(0) + 1, Ordering::Relaxed);
-        Ok(Self(Arc::new(shared)))
+        Self::over(IndexTables { index })
     }
 }
 
@@ -188,30 +145,12 @@ fn refuse_foreign(disk: &dyn Disk, dir: &Path) -> Result<()> {
             let dir = dir.display();
             let name = &entry.name;
             let message = format!("{dir} is not a B+tree of Terrane: it has {name:?}");
-            Err(EngineError::Refused(message.into()))
+            refused(message)
         }
     }
 }
 
-impl Shared {
-    /// Returns names, tables and labels of all snapshots.
-    fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
-        let mut snapshots = Vec::new();
-        // The keys of table 0 are the names of snapshots.
-        let mut cursor = self.index.prefix(&[0; 4])?;
-        while let Some((key, value)) = cursor.next_ref()? {
-            let text = |bytes: &[u8]| {
-                String::from_utf8(bytes.to_vec())
-                    .map_err(|_| corrupt("a snapshot's name is no text"))
-            };
-            let (table, label) =
-                value.split_first_chunk::<4>().ok_or_else(|| corrupt("a snapshot is cut off"))?;
-            snapshots.push((text(&key[4..])?, u32::from_le_bytes(*table), text(label)?));
-        }
-
-        Ok(snapshots)
-    }
-
+impl IndexTables {
     /// Returns the head of each of `keys` of a table.
     fn heads(&self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| value_key(table, key)).collect();
@@ -310,21 +249,9 @@ impl Batch {
     }
 }
 
-impl Engine for Btree {
+impl SingleState for IndexTables {
     fn name(&self) -> &'static str {
         "btree"
-    }
-
-    fn is_durable(&self) -> bool {
-        true
-    }
-
-    fn forks_max(&self) -> usize {
-        0
-    }
-
-    fn keeps_snapshots(&self) -> bool {
-        false
     }
 
     fn key_bytes_max(&self) -> usize {
@@ -335,55 +262,37 @@ impl Engine for Btree {
         VALUE_BYTES_LIMIT
     }
 
-    fn new_table(&self) -> Result<Box<dyn Table>> {
-        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(BtreeTable { shared: self.0.clone(), number, changes: Arc::default() }))
-    }
-
-    fn snapshots(&self) -> Result<Vec<String>> {
-        Ok(self.0.snapshots()?.into_iter().map(|(name, ..)| name).collect())
-    }
-
-    fn open(&self, snapshot: &str, label: &str) -> Result<Box<dyn Table>> {
-        let found = self.0.snapshots()?.into_iter().find(|(name, ..)| name == snapshot);
-        let refused = |message: String| Err(EngineError::Refused(message.into()));
-        match found {
-            None => refused(format!("there is no snapshot {snapshot:?}")),
-            Some((_, _, found)) if found != label => {
-                refused(format!("snapshot {snapshot:?} has the label {found:?}, not {label:?}"))
-            }
-            Some((_, number, _)) => {
-                let shared = self.0.clone();
-                Ok(Box::new(BtreeTable { shared, number, changes: Arc::default() }))
-            }
+    fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let mut snapshots = Vec::new();
+        // The keys of table 0 are the names of snapshots.
+        let mut cursor = self.index.prefix(&[0; 4])?;
+        while let Some((key, value)) = cursor.next_ref()? {
+            snapshots.push(Snapshot::decode(&key[4..], value)?);
         }
+        Ok(snapshots)
     }
 
-    fn delete(&self, snapshot: &str) -> Result<()> {
-        let found = self.0.snapshots()?.into_iter().find(|(name, ..)| name == snapshot);
-        let Some((_, table, _)) = found else { return Ok(()) };
-        for kind in [VALUES, PIECES] {
-            self.0.remove_all(&prefix(table, kind))?;
-        }
-        // The name goes last, so that a repeated call deletes the rest of an interrupted deletion.
-        self.0.index.remove(&snapshot_key(snapshot))?;
-        Ok(self.0.index.flush(true)?)
+    fn get_many(&self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let heads = self.heads(table, keys)?.into_iter();
+        heads
+            .zip(keys)
+            .map(|(head, key)| head.map(|head| self.value(table, key, &head)).transpose())
+            .collect()
     }
 
-    fn commit(&self) -> Result<()> {
-        // If saving fails, the next save takes another name.
-        let saved = std::mem::take(&mut *locked(&self.0.saved));
-        let snapshots = self.0.snapshots()?;
+    fn scan(&self, table: u32, from: &[u8]) -> Result<Box<dyn Stored + '_>> {
+        // The heads of a table stand before its pieces.
+        let cursor = self.index.range(value_key(table, from)..prefix(table, PIECES))?;
+        Ok(Box::new(StoredHeads { tables: self, table, cursor }))
+    }
 
+    fn write(&self, saved: &[Saved], older: &[Snapshot]) -> Result<()> {
         let mut batch = Batch::default();
-        // All snapshots of a point go in one batch, so that a crash keeps all or none of them.
-        for Saved { name, label, table, changes } in &saved {
-            self.0.batch(*table, &locked(changes), &mut batch)?;
-            // A table has one snapshot, so its older names go.
-            let older = snapshots.iter().filter(|(_, of, _)| of == table);
-            batch.0.extend(older.map(|(name, ..)| (snapshot_key(name), None)));
-            let value = [&table.to_le_bytes(), label.as_bytes()].concat();
-            batch.0.push((snapshot_key(name), Some(value)));
+        // The last update of a key counts, so a name that is saved again comes after its removal.
+        batch.0.extend(older.iter().map(|older| (snapshot_key(&older.name), None)));
+        for saved in saved {
+            self.batch(saved.table, &saved.changes(), &mut batch)?;
+            batch.0.push((snapshot_key(&saved.name), Some(saved.value())));
         }
 
         let updates: Vec<Update<'_>> = batch
@@ -395,94 +304,24 @@ impl Engine for Btree {
             })
             .collect();
 
-        self.0.index.apply(&updates)?;
-        self.0.index.flush(true)?;
+        self.index.apply(&updates)?;
+        Ok(self.index.flush(true)?)
+    }
 
-        // Only durable changes leave memory.
-        for Saved { changes, .. } in saved {
-            let mut changes = locked(&changes);
-            let bytes = bytes_of(&changes);
-            self.0.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            changes.clear();
+    fn delete(&self, snapshot: &Snapshot) -> Result<()> {
+        for kind in [VALUES, PIECES] {
+            self.remove_all(&prefix(snapshot.table, kind))?;
         }
-
-        Ok(())
-    }
-
-    fn wants_commit(&self) -> bool {
-        self.0.changes_bytes.load(Ordering::Relaxed) > CHANGES_BYTES_MAX
-    }
-}
-
-impl State for BtreeTable {
-    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        // Changes in memory hide what is stored.
-        let changes = locked(&self.changes);
-        let mut found: Vec<Option<Vec<u8>>> =
-            keys.iter().map(|&key| changes.get(key).cloned().flatten()).collect();
-        let missing: Vec<usize> =
-            (0..keys.len()).filter(|&at| !changes.contains_key(keys[at])).collect();
-        drop(changes);
-        let stored: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();
-
-        for (at, head) in missing.into_iter().zip(self.shared.heads(self.number, &stored)?) {
-            if let Some(head) = head {
-                found[at] = Some(self.shared.value(self.number, keys[at], &head)?);
-            }
-        }
-
-        Ok(found)
-    }
-
-    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
-        // The heads of a table stand before its pieces.
-        let first = value_key(self.number, from);
-        let end = prefix(self.number, PIECES);
-        let cursor = self.shared.index.range(first..end)?;
-        let stored = StoredHeads { table: self, cursor };
-        Ok(Box::new(Merged::new(stored, &locked(&self.changes), from)?))
-    }
-}
-
-impl Table for BtreeTable {
-    fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
-        let mut held = locked(&self.changes);
-        for change in changes {
-            let (new, old) = pending::add(&mut held, change);
-            self.shared.changes_bytes.fetch_add(new, Ordering::Relaxed);
-            self.shared.changes_bytes.fetch_sub(old, Ordering::Relaxed);
-        }
-
-        Ok(())
-    }
-
-    fn fork(&self) -> Result<Box<dyn Table>> {
-        Err(EngineError::Refused("a B+tree has one state and makes no duplicates".into()))
-    }
-
-    fn save(&self, snapshot: &str, label: &str) -> Result<()> {
-        locked(&self.shared.saved).push(Saved {
-            name: snapshot.to_owned(),
-            label: label.to_owned(),
-            table: self.number,
-            changes: self.changes.clone(),
-        });
-        Ok(())
-    }
-}
-
-/// Uncommitted changes are dropped with the table.
-impl Drop for BtreeTable {
-    fn drop(&mut self) {
-        // Changes of a table that goes no longer count.
-        let bytes = bytes_of(&locked(&self.changes));
-        self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // The name goes last, so that a repeated call deletes the rest of an interrupted deletion.
+        self.index.remove(&snapshot_key(&snapshot.name))?;
+        Ok(self.index.flush(true)?)
     }
 }
 
 /// Keys of a table in the index, with the heads of their values.
 struct StoredHeads<'a> {
-    table: &'a BtreeTable,
+    tables: &'a IndexTables,
+    table: u32,
     cursor: terrane::btree::Cursor,
 }
 
@@ -493,7 +332,7 @@ impl Stored for StoredHeads<'_> {
     }
 
     fn value(&self, key: &[u8], head: Vec<u8>) -> Result<Vec<u8>> {
-        self.table.shared.value(self.table.number, key, &head)
+        self.tables.value(self.table, key, &head)
     }
 }
 

@@ -35,7 +35,7 @@ pub enum NoCommitHash {
     #[error("the hash of a commit is damaged: its checksum does not fit")]
     Checksum,
     /// The text is that of another kind of hash.
-    #[error("no hash of a commit (`Co…`, 52 characters)")]
+    #[error("not the hash of a commit (`Co…`, 52 characters)")]
     Kind,
 }
 

@@ -73,7 +73,8 @@ pub fn open_or_create(disk: &Arc<dyn Disk>, dir: &Path, settings: Settings) -> R
         if let Some(entry) = entries.iter().find(|entry| !is_ours(&entry.name)) {
             let dir = dir.display();
             let name = &entry.name;
-            let message = format!("{dir} is no context store of Terrane: it has {name:?}");
+            let message =
+                format!("{dir} is not a context store of Terrane: the directory has {name:?}");
             return Err(EngineError::Refused(message.into()));
         }
     }

@@ -134,7 +134,7 @@ impl Engine for ContextTables {
     fn snapshots(&self) -> Result<Vec<String>> {
         let name = |(name, _): (Vec<u8>, _)| {
             String::from_utf8(name)
-                .map_err(|_| EngineError::Refused("the name of a branch is no text".into()))
+                .map_err(|_| EngineError::Refused("the name of a branch is not UTF-8".into()))
         };
         self.store.branches().into_iter().map(name).collect()
     }
@@ -279,7 +279,7 @@ impl Cursor for ContextCursor {
         }
         let Some(step) = self.steps.pop() else { return Ok(None) };
         let key = std::str::from_utf8(&step).ok().and_then(hex::decode);
-        let key = key.ok_or_else(|| corrupt("a step below data is no key"))?;
+        let key = key.ok_or_else(|| corrupt("a step below data is not a key"))?;
         let value = self.context.find(&[DATA, &*step])?;
         let value = value.ok_or_else(|| corrupt("a key has no value"))?;
         Ok(Some(Entry { key, value }))

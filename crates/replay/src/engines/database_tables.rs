@@ -1,31 +1,23 @@
-//! LMDB and SQLite as engines of replays: all tables in one database, changes of a block in memory
-//! until a durable point.
-//!
-//! A database has one state. It therefore holds the last snapshot of each table, and memory holds
-//! the changes since. Before the changes take too much memory, the engine asks the replay for a
-//! durable point. [`commit`](Engine::commit) writes all snapshots saved since the last one in one
-//! transaction: all of them or none.
+//! LMDB and SQLite as engines of replays: all tables in one database, which a durable point changes
+//! in one transaction.
 //!
 //! | key of the main table | value                                               |
 //! |-----------------------|-----------------------------------------------------|
 //! | `00 00 00 00` ‖ name  | a snapshot: number of its table, u32-LE ‖ its label |
 //! | table, u32-BE ‖ key   | value                                               |
 //!
-//! Invariant: a table has one snapshot, its last. Tables are numbered from 1 on.
-//!
 //! The directory has the files of the database, `database` and others beside it, and `lock`, which
 //! the writing process holds: two replays would each write the changes that they have in memory.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, EntryKind, LockGuard, RealDisk};
 use terrane::kv::{self, Database, Durability, KEY_BYTES_MAX, Reader, VALUE_BYTES_MAX};
 
-use crate::engines::engine::{Cause, Change, Cursor, Engine, EngineError, Result, State, Table};
-use crate::engines::pending::{self, CHANGES_BYTES_MAX, Changes, Merged, Stored, bytes_of, locked};
+use crate::engines::engine::{EngineError, Result};
+use crate::engines::pending::{Saved, SingleState, SingleStateEngine, Snapshot, Stored, refused};
 
 /// Name of the database in the directory; names of its files begin with it.
 const DATABASE: &str = "database";
@@ -64,51 +56,28 @@ impl Kind {
 }
 
 /// Engine over a database in a directory.
-#[derive(Debug)]
-pub struct DatabaseTables {
-    kind: Kind,
-    shared: Arc<Shared>,
-}
+pub type DatabaseTables = SingleStateEngine<Tables>;
 
-struct Shared {
+/// Tables in a database.
+pub struct Tables {
+    kind: Kind,
     database: Arc<dyn Database>,
-    /// Number of the next table.
-    next: AtomicU32,
-    /// Memory of changes, in bytes.
-    changes_bytes: AtomicUsize,
-    saved: Mutex<Vec<Saved>>,
     /// Released behind the database.
     _lock: Box<dyn LockGuard>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for Tables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("database", &self.database).finish_non_exhaustive()
+        f.debug_struct("Tables").field("database", &self.database).finish_non_exhaustive()
     }
 }
 
-/// Snapshot that waits for the next commit.
-#[derive(Debug)]
-struct Saved {
-    name: String,
-    label: String,
-    table: u32,
-    changes: Arc<Mutex<Changes>>,
-}
-
-#[derive(Debug)]
-struct DatabaseTable {
-    shared: Arc<Shared>,
-    number: u32,
-    changes: Arc<Mutex<Changes>>,
-}
-
-fn corrupt(what: impl Into<Cause>) -> EngineError {
-    EngineError::Corrupt(what.into())
-}
-
-fn refused<T>(message: String) -> Result<T> {
-    Err(EngineError::Refused(message.into()))
+/// Closes the files of the database with the engine and its tables.
+impl Drop for Tables {
+    fn drop(&mut self) {
+        // Durable points are durable without the close.
+        let _ = self.database.close();
+    }
 }
 
 #[expect(clippy::big_endian_bytes, reason = "so that tables lie one after the other")]
@@ -142,18 +111,7 @@ impl DatabaseTables {
         let options = kv::OpenOptions::default().durability(Durability::Each);
         let database = options.open(&url, &[]).map_err(of_open)?;
 
-        let shared = Shared {
-            database,
-            next: AtomicU32::new(1),
-            changes_bytes: AtomicUsize::new(0),
-            saved: Mutex::new(Vec::new()),
-            _lock: lock,
-        };
-        // New tables get numbers above those of all snapshots.
-        let newest = shared.snapshots()?.into_iter().map(|(_, table, _)| table).max();
-        shared.next.store(newest.unwrap_or(0) + 1, Ordering::Relaxed);
-
-        Ok(Self { kind, shared: Arc::new(shared) })
+        Self::over(Tables { kind, database, _lock: lock })
     }
 }
 
@@ -189,29 +147,7 @@ fn refuse_foreign(disk: &dyn Disk, kind: Kind, dir: &Path) -> Result<()> {
     }
 }
 
-impl Shared {
-    /// Returns names, tables and labels of all snapshots.
-    fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
-        let reader = self.database.reader()?;
-        let mut cursor = reader.cursor(kv::Table::Main)?;
-        cursor.seek(&snapshot_key(""))?;
-
-        let mut snapshots = Vec::new();
-        while let Some((key, value)) = cursor.next()? {
-            // The keys of table 0 are the names of snapshots.
-            let Some(name) = key.strip_prefix(&[0; KEY_START]) else { break };
-            let text = |bytes: &[u8]| {
-                String::from_utf8(bytes.to_vec())
-                    .map_err(|_| corrupt("a snapshot's name is no text"))
-            };
-            let (table, label) =
-                value.split_first_chunk::<4>().ok_or_else(|| corrupt("a snapshot is cut off"))?;
-            snapshots.push((text(name)?, u32::from_le_bytes(*table), text(label)?));
-        }
-
-        Ok(snapshots)
-    }
-
+impl Tables {
     /// Removes all entries of a table, a bounded number in each transaction.
     fn remove_all(&self, table: u32) -> Result<()> {
         // A table goes in chunks, so that no transaction grows without bound.
@@ -237,46 +173,11 @@ impl Shared {
             self.database.settle(writer.commit()?)?;
         }
     }
-
-    /// Writes the changes of saved tables, and their names in place of older names.
-    fn write(&self, saved: &[Saved]) -> Result<()> {
-        // A table has one snapshot, so older ones go in the same transaction.
-        let older = self.snapshots()?;
-        let mut writer = self.database.writer()?;
-        for Saved { name, label, table, changes } in saved {
-            for (key, value) in &*locked(changes) {
-                let key = stored_key(*table, key);
-                match value {
-                    Some(value) => writer.overwrite(kv::Table::Main, &key, value)?,
-                    None => writer.remove(kv::Table::Main, &key)?,
-                }
-            }
-            for (older, ..) in older.iter().filter(|(_, of, _)| of == table) {
-                writer.remove(kv::Table::Main, &snapshot_key(older))?;
-            }
-            let value = [&table.to_le_bytes(), label.as_bytes()].concat();
-            writer.overwrite(kv::Table::Main, &snapshot_key(name), &value)?;
-        }
-
-        Ok(self.database.settle(writer.commit()?)?)
-    }
 }
 
-impl Engine for DatabaseTables {
+impl SingleState for Tables {
     fn name(&self) -> &'static str {
         self.kind.name()
-    }
-
-    fn is_durable(&self) -> bool {
-        true
-    }
-
-    fn forks_max(&self) -> usize {
-        0
-    }
-
-    fn keeps_snapshots(&self) -> bool {
-        false
     }
 
     fn key_bytes_max(&self) -> usize {
@@ -287,128 +188,58 @@ impl Engine for DatabaseTables {
         VALUE_BYTES_MAX
     }
 
-    fn new_table(&self) -> Result<Box<dyn Table>> {
-        let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let shared = Arc::clone(&self.shared);
-        Ok(Box::new(DatabaseTable { shared, number, changes: Arc::default() }))
-    }
+    fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let reader = self.database.reader()?;
+        let mut cursor = reader.cursor(kv::Table::Main)?;
+        cursor.seek(&snapshot_key(""))?;
 
-    fn snapshots(&self) -> Result<Vec<String>> {
-        Ok(self.shared.snapshots()?.into_iter().map(|(name, ..)| name).collect())
-    }
-
-    fn open(&self, snapshot: &str, label: &str) -> Result<Box<dyn Table>> {
-        let found = self.shared.snapshots()?.into_iter().find(|(name, ..)| name == snapshot);
-        match found {
-            None => refused(format!("there is no snapshot {snapshot:?}")),
-            Some((_, _, found)) if found != label => {
-                refused(format!("snapshot {snapshot:?} has the label {found:?}, not {label:?}"))
-            }
-            Some((_, number, _)) => {
-                let shared = Arc::clone(&self.shared);
-                Ok(Box::new(DatabaseTable { shared, number, changes: Arc::default() }))
-            }
+        let mut snapshots = Vec::new();
+        while let Some((key, value)) = cursor.next()? {
+            // The keys of table 0 are the names of snapshots.
+            let Some(name) = key.strip_prefix(&[0; KEY_START]) else { break };
+            snapshots.push(Snapshot::decode(name, &value)?);
         }
+
+        Ok(snapshots)
     }
 
-    fn delete(&self, snapshot: &str) -> Result<()> {
-        let found = self.shared.snapshots()?.into_iter().find(|(name, ..)| name == snapshot);
-        let Some((_, table, _)) = found else { return Ok(()) };
-        self.shared.remove_all(table)?;
+    fn get_many(&self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| stored_key(table, key)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        Ok(self.database.reader()?.get_many(kv::Table::Main, &keys)?)
+    }
+
+    fn scan(&self, table: u32, from: &[u8]) -> Result<Box<dyn Stored + '_>> {
+        Ok(Box::new(StoredEntries::new(self.database.reader()?, table, from)?))
+    }
+
+    fn write(&self, saved: &[Saved], older: &[Snapshot]) -> Result<()> {
+        let mut writer = self.database.writer()?;
+        // A name that is saved again is written after its removal.
+        for older in older {
+            writer.remove(kv::Table::Main, &snapshot_key(&older.name))?;
+        }
+        for saved in saved {
+            for (key, value) in &*saved.changes() {
+                let key = stored_key(saved.table, key);
+                match value {
+                    Some(value) => writer.overwrite(kv::Table::Main, &key, value)?,
+                    None => writer.remove(kv::Table::Main, &key)?,
+                }
+            }
+            writer.overwrite(kv::Table::Main, &snapshot_key(&saved.name), &saved.value())?;
+        }
+
+        Ok(self.database.settle(writer.commit()?)?)
+    }
+
+    fn delete(&self, snapshot: &Snapshot) -> Result<()> {
+        self.remove_all(snapshot.table)?;
 
         // The name goes last, so that a repeated call deletes the rest of an interrupted deletion.
-        let mut writer = self.shared.database.writer()?;
-        writer.remove(kv::Table::Main, &snapshot_key(snapshot))?;
-        Ok(self.shared.database.settle(writer.commit()?)?)
-    }
-
-    fn commit(&self) -> Result<()> {
-        // If saving fails, the next save takes another name.
-        let saved = std::mem::take(&mut *locked(&self.shared.saved));
-        self.shared.write(&saved)?;
-
-        // Only durable changes leave memory.
-        for Saved { changes, .. } in saved {
-            let mut changes = locked(&changes);
-            self.shared.changes_bytes.fetch_sub(bytes_of(&changes), Ordering::Relaxed);
-            changes.clear();
-        }
-
-        Ok(())
-    }
-
-    fn wants_commit(&self) -> bool {
-        self.shared.changes_bytes.load(Ordering::Relaxed) > CHANGES_BYTES_MAX
-    }
-}
-
-/// Closes the files of the database with the engine; tables are not used behind it.
-impl Drop for DatabaseTables {
-    fn drop(&mut self) {
-        // Durable points are durable without the close.
-        let _ = self.shared.database.close();
-    }
-}
-
-impl State for DatabaseTable {
-    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        // Changes in memory hide what is stored.
-        let changes = locked(&self.changes);
-        let mut found: Vec<Option<Vec<u8>>> =
-            keys.iter().map(|&key| changes.get(key).cloned().flatten()).collect();
-        let missing: Vec<usize> =
-            (0..keys.len()).filter(|&at| !changes.contains_key(keys[at])).collect();
-        drop(changes);
-
-        let stored: Vec<Vec<u8>> =
-            missing.iter().map(|&at| stored_key(self.number, keys[at])).collect();
-        let stored: Vec<&[u8]> = stored.iter().map(Vec::as_slice).collect();
-        let values = self.shared.database.reader()?.get_many(kv::Table::Main, &stored)?;
-        for (at, value) in missing.into_iter().zip(values) {
-            found[at] = value;
-        }
-
-        Ok(found)
-    }
-
-    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
-        let stored = StoredEntries::new(self.shared.database.reader()?, self.number, from)?;
-        Ok(Box::new(Merged::new(stored, &locked(&self.changes), from)?))
-    }
-}
-
-impl Table for DatabaseTable {
-    fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
-        let mut held = locked(&self.changes);
-        for change in changes {
-            let (new, old) = pending::add(&mut held, change);
-            self.shared.changes_bytes.fetch_add(new, Ordering::Relaxed);
-            self.shared.changes_bytes.fetch_sub(old, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn fork(&self) -> Result<Box<dyn Table>> {
-        refused("a database has one state and makes no duplicates".to_owned())
-    }
-
-    fn save(&self, snapshot: &str, label: &str) -> Result<()> {
-        locked(&self.shared.saved).push(Saved {
-            name: snapshot.to_owned(),
-            label: label.to_owned(),
-            table: self.number,
-            changes: Arc::clone(&self.changes),
-        });
-        Ok(())
-    }
-}
-
-/// Uncommitted changes are dropped with the table.
-impl Drop for DatabaseTable {
-    fn drop(&mut self) {
-        // Changes of a table that goes no longer count.
-        let bytes = bytes_of(&locked(&self.changes));
-        self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut writer = self.database.writer()?;
+        writer.remove(kv::Table::Main, &snapshot_key(&snapshot.name))?;
+        Ok(self.database.settle(writer.commit()?)?)
     }
 }
 

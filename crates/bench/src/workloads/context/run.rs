@@ -185,7 +185,7 @@ fn prepare(
             let dir = dir.display();
             let wanted = identity(options);
             Error::Options(format!(
-                "{dir} is there already and is not of {wanted:?}; remove it first"
+                "{dir} exists already and is not of {wanted:?}; remove the directory first"
             ))
         })?
     } else {

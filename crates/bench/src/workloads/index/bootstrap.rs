@@ -10,9 +10,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::engine::Engine;
-use super::report::{EngineReport, MemoryReport};
-use super::runner::{Lookup, Runner, memory_report, memory_warning};
+use super::report::EnginesReport;
+use super::runner::{Lookup, Runner, run_engines};
 use super::{Common, Error, Numbers, Result, bounded_entries, splitmix};
 use crate::instruments::limits::MemoryLimit;
 use terrane_replay::monitor::{Monitor, Phase};
@@ -59,21 +58,14 @@ pub struct Report {
     pub flush_every: u64,
     /// Seed of keys, values and operations.
     pub seed: u64,
-    /// Limit on memory.
-    pub memory: MemoryReport,
-    /// Each engine, in the order in which they were measured.
-    pub engines: Vec<EngineReport>,
-    /// Reasons to doubt the figures.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-    /// Whether the monitor has stopped it.
-    #[serde(skip)]
-    pub is_interrupted: bool,
+    /// The engines.
+    #[serde(flatten)]
+    pub run: EnginesReport,
 }
 
 /// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor
 /// asks to stop, the report is of what was measured until then and [says
-/// so](Report::is_interrupted).
+/// so](EnginesReport::is_interrupted).
 ///
 /// # Errors
 /// [`Error`].
@@ -91,13 +83,10 @@ pub fn run(
         return Err(Error::Options("absent must be at most 100".to_owned()));
     }
 
-    let mut engines = Vec::new();
-    for &engine in &common.engines {
-        engines.push(measure(store, engine, limit, options, monitor)?);
-        if monitor.stop() {
-            break;
-        }
-    }
+    let measure = |runner: &mut Runner<'_>, monitor: &mut dyn Monitor| {
+        measure(runner, limit, options, monitor).map(Some)
+    };
+    let run = run_engines(store, common, limit, monitor, measure)?;
 
     Ok(Report {
         entries,
@@ -105,22 +94,18 @@ pub fn run(
         absent_percent,
         flush_every: common.flush_every,
         seed: common.seed,
-        memory: memory_report(common, limit),
-        engines,
-        warnings: memory_warning(common, limit).into_iter().collect(),
-        is_interrupted: monitor.stop(),
+        run,
     })
 }
 
+/// Runs the workload on one engine; returns the numbers of its entries, and how many live.
 fn measure(
-    store: &Path,
-    engine: Engine,
+    runner: &mut Runner<'_>,
     limit: Option<&MemoryLimit>,
     options: &Options,
     monitor: &mut dyn Monitor,
-) -> Result<EngineReport> {
+) -> Result<(Numbers, u64)> {
     let Options { entries, ops, ref common, .. } = *options;
-    let mut runner = Runner::new(store, engine, common)?;
 
     let numbers = Numbers::new(common.seed, entries);
     let mut sorted = (0..entries).map(|number| {
@@ -133,7 +118,7 @@ fn measure(
     runner.load(&mut sorted)?;
     let mut live = entries;
     for op in 0..ops {
-        operation(&mut runner, numbers, options, op, &mut live)?;
+        operation(runner, numbers, options, op, &mut live)?;
         if op % TOLD_EVERY == 0 {
             // This call updates the peak, which the limit remembers.
             let _ = limit.and_then(MemoryLimit::page_cache_peak_bytes);
@@ -144,13 +129,7 @@ fn measure(
         }
     }
 
-    let measured = runner.measured()?;
-    let check = match runner.check(numbers, live, monitor) {
-        Err(Error::Interrupted) => None,
-        check => Some(check?),
-    };
-
-    runner.finish(measured, check)
+    Ok((numbers, live))
 }
 
 /// Does operation `op` with a map that has the numbers below `live`.

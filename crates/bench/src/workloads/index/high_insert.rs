@@ -8,10 +8,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::engine::Engine;
-use super::report::{EngineReport, MemoryReport};
-use super::runner::{Runner, memory_report, memory_warning};
-use super::{Common, Error, Key, Numbers, Result, Value, bounded_entries};
+use super::report::EnginesReport;
+use super::runner::{Runner, run_engines};
+use super::{Common, Key, Numbers, Result, Value, bounded_entries};
 use crate::instruments::limits::MemoryLimit;
 use crate::workloads::bounded;
 use terrane_replay::monitor::{Monitor, Phase};
@@ -41,24 +40,17 @@ pub struct Report {
     pub flush_every: u64,
     /// Seed of keys and values.
     pub seed: u64,
-    /// Limit on memory.
-    pub memory: MemoryReport,
-    /// Each engine, in the order in which they were measured.
-    pub engines: Vec<EngineReport>,
-    /// Reasons to doubt the figures.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-    /// Whether the monitor has stopped it.
-    #[serde(skip)]
-    pub is_interrupted: bool,
+    /// The engines.
+    #[serde(flatten)]
+    pub run: EnginesReport,
 }
 
 /// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor
 /// asks to stop, the report is of what was measured until then and [says
-/// so](Report::is_interrupted).
+/// so](EnginesReport::is_interrupted).
 ///
 /// # Errors
-/// [`Error`].
+/// [`Error`](super::Error).
 pub fn run(
     store: &Path,
     limit: Option<&MemoryLimit>,
@@ -69,35 +61,22 @@ pub fn run(
     bounded_entries("entries", entries)?;
     bounded("batch", batch, 1)?;
 
-    let mut engines = Vec::new();
-    for &engine in &common.engines {
-        engines.push(measure(store, engine, limit, options, monitor)?);
-        if monitor.stop() {
-            break;
-        }
-    }
+    let measure = |runner: &mut Runner<'_>, monitor: &mut dyn Monitor| {
+        measure(runner, limit, options, monitor).map(Some)
+    };
+    let run = run_engines(store, common, limit, monitor, measure)?;
 
-    Ok(Report {
-        entries,
-        batch,
-        flush_every: common.flush_every,
-        seed: common.seed,
-        memory: memory_report(common, limit),
-        engines,
-        warnings: memory_warning(common, limit).into_iter().collect(),
-        is_interrupted: monitor.stop(),
-    })
+    Ok(Report { entries, batch, flush_every: common.flush_every, seed: common.seed, run })
 }
 
+/// Runs the workload on one engine; returns the numbers of its entries, and how many live.
 fn measure(
-    store: &Path,
-    engine: Engine,
+    runner: &mut Runner<'_>,
     limit: Option<&MemoryLimit>,
     options: &Options,
     monitor: &mut dyn Monitor,
-) -> Result<EngineReport> {
+) -> Result<(Numbers, u64)> {
     let Options { entries, batch, ref common } = *options;
-    let mut runner = Runner::new(store, engine, common)?;
     let numbers = Numbers::new(common.seed, 0);
 
     let mut done = 0;
@@ -118,11 +97,5 @@ fn measure(
         monitor.progress(Phase::Operations, done, Some(entries));
     }
 
-    let measured = runner.measured()?;
-    let check = match runner.check(numbers, done, monitor) {
-        Err(Error::Interrupted) => None,
-        check => Some(check?),
-    };
-
-    runner.finish(measured, check)
+    Ok((numbers, done))
 }

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::report::{EngineReport, MemoryReport};
-use super::runner::{Lookup, Runner, memory_report, memory_warning};
+use super::report::EnginesReport;
+use super::runner::{Lookup, Runner, run_engines};
 use super::{Common, Error, Key, Result};
 use crate::instruments::limits::MemoryLimit;
 use terrane_replay::hex;
@@ -47,21 +47,14 @@ pub struct Report {
     /// Operations after which a durable flush is made; absent if the trace has told when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flush_every: Option<u64>,
-    /// Limit on memory.
-    pub memory: MemoryReport,
-    /// Each engine, in the order in which they were measured.
-    pub engines: Vec<EngineReport>,
-    /// Reasons to doubt the figures.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-    /// Whether the monitor has stopped it.
-    #[serde(skip)]
-    pub is_interrupted: bool,
+    /// The engines.
+    #[serde(flatten)]
+    pub run: EnginesReport,
 }
 
 /// Replays a trace in directories below `store`, by a process that may be under a `limit`. If the
 /// monitor asks to stop, the report is of what was measured until then and [says
-/// so](Report::is_interrupted).
+/// so](EnginesReport::is_interrupted).
 ///
 /// # Errors
 /// [`Error`]; [`Error::Trace`] for a trace that cannot be read, [`Error::Wrong`] for the first
@@ -79,32 +72,22 @@ pub fn run(
     }
     let dialect = open(trace, options.dialect)?.dialect();
 
-    let mut engines = Vec::new();
-    let mut warnings = Vec::from_iter(memory_warning(&common, limit));
-    for &engine in &common.engines {
+    let replay = |runner: &mut Runner<'_>, monitor: &mut dyn Monitor| {
         let operations = open(trace, Some(dialect))?;
-        let mut runner = Runner::new(store, engine, &common)?;
-        replay(&mut runner, (trace, operations), limit, options, monitor)?;
-        let measured = runner.measured()?;
-        engines.push(runner.finish(measured, None)?);
-        if monitor.stop() {
-            break;
-        }
-    }
+        replay(runner, (trace, operations), limit, options, monitor).map(|()| None)
+    };
 
-    if engines.windows(2).any(|pair| pair[0].result_hash != pair[1].result_hash) && !monitor.stop()
-    {
-        warnings.push("the engines gave different answers: see result_hash".to_owned());
+    let mut run = run_engines(store, &common, limit, monitor, replay)?;
+    let differ = run.engines.windows(2).any(|pair| pair[0].result_hash != pair[1].result_hash);
+    if differ && !run.is_interrupted {
+        run.warnings.push("the engines gave different answers: see result_hash".to_owned());
     }
 
     Ok(Report {
         dialect: dialect.name(),
         checked: options.check,
         flush_every: (!options.trace_flushes).then_some(common.flush_every),
-        memory: memory_report(&common, limit),
-        engines,
-        warnings,
-        is_interrupted: monitor.stop(),
+        run,
     })
 }
 

@@ -12,6 +12,22 @@ pub use super::engine::Engine;
 use crate::instruments::meter::{DeviceUsage, Usage};
 use terrane_replay::latency::LatencyReport;
 
+/// Part of a report that every workload has.
+#[derive(Debug, Clone, Serialize)]
+pub struct EnginesReport {
+    /// Limit on memory.
+    pub memory: MemoryReport,
+    /// Each engine, in the order in which they were measured.
+    pub engines: Vec<EngineReport>,
+    /// Reasons to doubt the figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Whether the monitor has stopped the run. The report is then of what was measured until it
+    /// did.
+    #[serde(skip)]
+    pub is_interrupted: bool,
+}
+
 /// Report of one engine.
 #[derive(Debug, Clone, Serialize)]
 pub struct EngineReport {

@@ -10,8 +10,8 @@ use super::curve::Curve;
 use super::engine::Engine;
 use super::map::Map;
 use super::report::{
-    CallReport, Calls, CheckReport, EngineIo, EngineReport, FindReport, IoReport, MemoryReport,
-    TreeReport, since,
+    CallReport, Calls, CheckReport, EngineIo, EngineReport, EnginesReport, FindReport, IoReport,
+    MemoryReport, TreeReport, since,
 };
 use super::{ENTRY_BYTES, Error, Key, Numbers, Result, Value, seconds, splitmix};
 use crate::instruments::limits::MemoryLimit;
@@ -130,17 +130,17 @@ pub(super) enum Lookup {
 
 /// Figures of an engine before the final check.
 #[derive(Debug)]
-pub(super) struct Measured {
+struct Measured {
     now: Reading,
     generate_s: f64,
 }
 
 impl<'a> Runner<'a> {
     /// Makes an empty map below `store`.
-    pub(super) fn new(store: &Path, engine: Engine, common: &'a Common) -> Result<Self> {
+    fn new(store: &Path, engine: Engine, common: &'a Common) -> Result<Self> {
         let dir = store.join(engine.name());
         if dir.exists() {
-            let message = format!("{} is there already; remove it first", dir.display());
+            let message = format!("{} exists already; remove the directory first", dir.display());
             return Err(Error::Options(message));
         }
 
@@ -261,14 +261,14 @@ impl<'a> Runner<'a> {
     }
 
     /// Ends what is measured, with everything durable.
-    pub(super) fn measured(&mut self) -> Result<Measured> {
+    fn measured(&mut self) -> Result<Measured> {
         self.flush()?;
         let generate_s = (self.began.elapsed().saturating_sub(self.busy)).as_secs_f64();
         Ok(Measured { now: Reading::now(self.map.as_ref(), &self.dir)?, generate_s })
     }
 
     /// Compares finds of present numbers, below `live`, and of the same number of absent numbers.
-    pub(super) fn check(
+    fn check(
         &mut self,
         numbers: Numbers,
         live: u64,
@@ -331,11 +331,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Closes the engine, removes its files unless `keep` asks for them, and returns the report.
-    pub(super) fn finish(
-        self,
-        measured: Measured,
-        check: Option<CheckReport>,
-    ) -> Result<EngineReport> {
+    fn finish(self, measured: Measured, check: Option<CheckReport>) -> Result<EngineReport> {
         let entries = self.map.entries()?.or(self.live);
         let rss_peak_bytes = rss_peak_bytes();
 
@@ -415,8 +411,44 @@ fn find_report(
     }
 }
 
+/// Runs `work` on each engine in turn, in directories below `store`, until the monitor asks to
+/// stop. If `work` returns the numbers of its entries and how many live, finds are checked at the
+/// end.
+pub(super) fn run_engines(
+    store: &Path,
+    common: &Common,
+    limit: Option<&MemoryLimit>,
+    monitor: &mut dyn Monitor,
+    mut work: impl FnMut(&mut Runner<'_>, &mut dyn Monitor) -> Result<Option<(Numbers, u64)>>,
+) -> Result<EnginesReport> {
+    let mut engines = Vec::new();
+    for &engine in &common.engines {
+        let mut runner = Runner::new(store, engine, common)?;
+        let live = work(&mut runner, monitor)?;
+        let measured = runner.measured()?;
+
+        let check = live.map(|(numbers, live)| runner.check(numbers, live, monitor));
+        let check = match check {
+            Some(Err(Error::Interrupted)) => None,
+            check => check.transpose()?,
+        };
+
+        engines.push(runner.finish(measured, check)?);
+        if monitor.stop() {
+            break;
+        }
+    }
+
+    Ok(EnginesReport {
+        memory: memory_report(common, limit),
+        engines,
+        warnings: memory_warning(common, limit).into_iter().collect(),
+        is_interrupted: monitor.stop(),
+    })
+}
+
 /// Returns the report on the memory of a run.
-pub(super) fn memory_report(common: &Common, limit: Option<&MemoryLimit>) -> MemoryReport {
+fn memory_report(common: &Common, limit: Option<&MemoryLimit>) -> MemoryReport {
     MemoryReport {
         budget_bytes: common.memory_budget,
         memory_enforced: limit.is_some(),
@@ -426,7 +458,7 @@ pub(super) fn memory_report(common: &Common, limit: Option<&MemoryLimit>) -> Mem
 }
 
 /// Returns a warning if the memory of an engine is the page cache and no limit bounds the cache.
-pub(super) fn memory_warning(common: &Common, limit: Option<&MemoryLimit>) -> Option<String> {
+fn memory_warning(common: &Common, limit: Option<&MemoryLimit>) -> Option<String> {
     (common.engines.contains(&Engine::Lmdb) && limit.is_none()).then(|| {
         "memory not enforced: lmdb takes what page cache there is; give --memory-limit".to_owned()
     })

@@ -20,7 +20,7 @@ use super::windows::{confidence_95, is_steady, window_ops};
 use super::{Prepared, setup};
 use crate::instruments::limits::MemoryLimit;
 use crate::instruments::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
-use crate::workloads::{Error, Result, bounded, open, open_in_memory, seconds};
+use crate::workloads::{Error, Result, bounded, label_of, open, open_in_memory, seconds};
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
 
@@ -107,11 +107,7 @@ fn measure(
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
     let snapshot = Prepared::snapshot()?;
-    let label = match session.snapshot_info(&snapshot) {
-        Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
-        info => Some(info?.label),
-    };
-
+    let label = label_of(session, &snapshot)?;
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {
         let message = "no table of this benchmark; make one with `terrane bench kvget setup`";
         return Err(Error::Options(message.to_owned()));

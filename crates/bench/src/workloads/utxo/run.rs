@@ -23,7 +23,7 @@ pub use super::options::{Mode, Options};
 use super::work::{Moment, Work};
 use super::{Prepared, merge_debt_bytes, setup};
 use crate::instruments::meter::{reset_rss_peak, rss_bytes};
-use crate::workloads::{Error, Result, open, open_in_memory, seconds};
+use crate::workloads::{Error, Result, label_of, open, open_in_memory, seconds};
 use terrane_replay::latency::LatencyReport;
 use terrane_replay::monitor::Monitor;
 
@@ -145,11 +145,7 @@ fn measure(
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
     let snapshot = Prepared::snapshot()?;
-    let label = match session.snapshot_info(&snapshot) {
-        Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
-        info => Some(info?.label),
-    };
-
+    let label = label_of(session, &snapshot)?;
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {
         let message = "no table of this benchmark; make one with `terrane bench utxo setup`";
         return Err(Error::Options(message.to_owned()));

@@ -357,7 +357,7 @@ impl<'a> Work<'a> {
 
         if (count, found) != (expected, sum) {
             let message = format!("the table has {count} entries, not the {expected} expected");
-            let same = "the table has as many entries as expected, but others";
+            let same = "the table has the expected number of entries, but other entries";
             let message = if count == expected { same.to_owned() } else { message };
             return Err(Error::Wrong(message));
         }

@@ -1,12 +1,11 @@
 //! `terrane bench commits`: latencies of small commits, alone or beside other work of the store.
 
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
+use clap::Args;
 use terrane::lsm::Durability;
 use terrane_bench::workloads::commits::{self, Beside, Merges, Options};
 use terrane_replay::latency::LatencyReport;
 
+use super::CommonArgs;
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -26,77 +25,46 @@ Examples:
     terrane bench commits --store DIR --durability none --tables 1 \\
       --merges at-once";
 
-/// Durability of the commits.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DurabilityArg {
-    /// The store has no log
-    None,
-    /// Commits survive the end of the process
-    Buffered,
-    /// Commits survive a loss of power; threads that wait at the same time share an fsync
-    Group,
-    /// The same, within the call of the commit
-    Each,
-}
-
-impl From<DurabilityArg> for Durability {
-    fn from(durability: DurabilityArg) -> Self {
-        match durability {
-            DurabilityArg::None => Self::None,
-            DurabilityArg::Buffered => Self::Buffered,
-            DurabilityArg::Group => Self::Group,
-            DurabilityArg::Each => Self::Each,
-        }
+args::choices! {
+    /// Durability of the commits.
+    enum DurabilityArg => Durability {
+        /// The store has no WAL
+        None => Durability::None,
+        /// Commits survive the end of the process
+        Buffered => Durability::Buffered,
+        /// Commits survive a loss of power after a wait; threads that wait together share an fsync
+        Group => Durability::Group,
+        /// Commits survive a loss of power once their call returns
+        Each => Durability::Each,
     }
 }
 
-/// Other work of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum BesideArg {
-    /// A table that flushes and compacts all the time
-    Compaction,
-    /// Checkpoints, one after the other
-    Checkpoint,
-    /// A table whose ranges are deleted
-    RangeDelete,
-}
-
-impl From<BesideArg> for Beside {
-    fn from(beside: BesideArg) -> Self {
-        match beside {
-            BesideArg::Compaction => Self::Compaction,
-            BesideArg::Checkpoint => Self::Checkpoint,
-            BesideArg::RangeDelete => Self::RangeDelete,
-        }
+args::choices! {
+    /// Other work of the store.
+    enum BesideArg => Beside {
+        /// A table that flushes and compacts all the time
+        Compaction => Beside::Compaction,
+        /// Checkpoints, one after the other
+        Checkpoint => Beside::Checkpoint,
+        /// Range deletes in a second table
+        RangeDelete => Beside::RangeDelete,
     }
 }
 
-/// When compaction is done.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum MergesArg {
-    /// In equal shares inside the commits
-    Shares,
-    /// On the thread of the session
-    Background,
-    /// Each compaction at once when it is due
-    AtOnce,
-}
-
-impl From<MergesArg> for Merges {
-    fn from(merges: MergesArg) -> Self {
-        match merges {
-            MergesArg::Shares => Self::Shares,
-            MergesArg::Background => Self::Background,
-            MergesArg::AtOnce => Self::AtOnce,
-        }
+args::choices! {
+    /// Schedule of compaction.
+    enum MergesArg => Merges {
+        /// In equal shares inside the commits
+        Shares => Merges::Shares,
+        /// On the background thread of the session
+        Background => Merges::Background,
+        /// In one piece, when the compaction is due
+        AtOnce => Merges::AtOnce,
     }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitsArgs {
-    /// Directory of the store to work in; created if it is missing
-    #[arg(long, value_name = "DIR")]
-    store: PathBuf,
     /// Threads that commit
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1")]
     threads: u64,
@@ -109,21 +77,14 @@ pub(crate) struct CommitsArgs {
     /// Other work of the store meanwhile
     #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
     beside: Vec<BesideArg>,
-    /// When compaction is done
+    /// Schedule of compaction
     #[arg(long, value_name = "WHEN", default_value = "shares")]
     merges: MergesArg,
     /// Length of the measurement in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     seconds: f64,
-    /// Seed of the keys
-    #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
-    seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    common: CommonArgs,
 }
 
 impl CommitsArgs {
@@ -138,11 +99,11 @@ impl CommitsArgs {
             beside: beside.map(Beside::from).collect(),
             merges: self.merges.into(),
             seconds: self.seconds,
-            seed: self.seed,
+            seed: self.common.seed,
         };
 
-        let mut progress = Progress::new(self.quiet);
-        let report = commits::run(&self.store, &options, &mut progress)?;
+        let mut progress = Progress::new(self.common.output.quiet);
+        let report = commits::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
         let threads = format!("{} threads, {} tables", report.threads, report.tables);
@@ -164,7 +125,7 @@ impl CommitsArgs {
             ));
         }
 
-        output::report(command, self.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }
 

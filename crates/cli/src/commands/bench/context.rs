@@ -18,7 +18,7 @@ use terrane_replay::latency::SpreadReport;
 
 use super::choices::ProfileArg;
 use super::head::{Head, Started};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -27,7 +27,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   1,000 blocks of the protocol Lima over a million values, each commit durable:
     terrane bench context --store /tmp/terrane-context
-  As many again while a second thread collects old commits:
+  The same, then again while a second thread collects old commits:
     terrane bench context --store /tmp/terrane-context --gc
   A large state, loaded once and used again, for a program to read:
     terrane bench context --store DIR --values 10M --keep --json
@@ -52,7 +52,7 @@ pub(crate) struct ContextArgs {
     /// Values of the starting state
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1M")]
     values: u64,
-    /// Blocks to measure; with --gc the same number again
+    /// Blocks to measure; --gc measures the same number again
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     blocks: u64,
     /// Blocks to warm up with, which are not measured
@@ -87,7 +87,7 @@ pub(crate) struct ContextArgs {
     /// Reads with direct I/O, past the page cache
     #[arg(long)]
     direct: bool,
-    /// Makes commits durable some time later, not before the call returns
+    /// Makes commits durable after the call returns, some time later
     #[arg(long)]
     relaxed: bool,
     /// Keeps the store
@@ -96,12 +96,8 @@ pub(crate) struct ContextArgs {
     /// Seed of values and blocks
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Default number of blocks between two collections.
@@ -151,7 +147,7 @@ impl ContextArgs {
 
     pub(super) fn run(&self, command: &str) -> Result<u8, Failure> {
         let started = Started::now();
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let report = run::run(&self.store, &self.options(), &mut progress)?;
         drop(progress);
@@ -168,7 +164,7 @@ impl ContextArgs {
 
         let text = output::aligned(&lines(&whole.report));
 
-        output::checked(command, self.json, &whole, &text, interrupted.as_ref())
+        output::checked(command, self.output.json, &whole, &text, interrupted.as_ref())
     }
 }
 

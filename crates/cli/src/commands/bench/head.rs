@@ -1,12 +1,12 @@
 //! Header of every benchmark report: program, arguments, time, and the rate of the device.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use terrane::state_dir;
 use terrane_bench::instruments::device::{self, Beside, Pattern, Yardstick};
-use terrane_bench::instruments::host;
+use terrane_bench::instruments::host::{self, Host};
 
 use crate::ui::exit::Failure;
 use crate::ui::progress::Progress;
@@ -52,6 +52,16 @@ pub(super) struct Head {
     source: &'static str,
 }
 
+/// Report with its header and the machine.
+#[derive(Debug, Serialize)]
+pub(super) struct Headed<'a, T> {
+    #[serde(flatten)]
+    head: Head,
+    #[serde(flatten)]
+    report: &'a T,
+    host: Host,
+}
+
 /// Start of a benchmark.
 pub(super) struct Started {
     at: SystemTime,
@@ -62,6 +72,17 @@ impl Started {
     /// Returns the present time as the start.
     pub(super) fn now() -> Self {
         Self { at: SystemTime::now(), moment: Instant::now() }
+    }
+
+    /// Returns a report on work in `dir` that ends now, with its header.
+    pub(super) fn report<'a, T>(
+        &self,
+        report: &'a T,
+        dir: &Path,
+        is_interrupted: bool,
+    ) -> Headed<'a, T> {
+        let head = if is_interrupted { self.head_interrupted() } else { self.head() };
+        Headed { head, report, host: Host::of(dir) }
     }
 
     /// Returns the header of a benchmark that ends now and is complete.

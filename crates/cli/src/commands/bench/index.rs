@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::index::engine::Engine;
-use terrane_bench::workloads::index::report::{CallReport, EngineReport, FindReport, MemoryReport};
+use terrane_bench::workloads::index::report::{
+    CallReport, EngineReport, EnginesReport, FindReport, MemoryReport,
+};
 use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
 use terrane_replay::traces::index::Dialect;
 
-use super::head::{Head, Started};
-use crate::ui::args;
+use super::head::Started;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -46,14 +47,14 @@ Examples:
   Beside LMDB, whose memory is the page cache, under a limit for all:
     terrane bench index high-insert --store DIR --engine btree,lmdb \\
       --memory-limit 320MiB --json
-  The same and keep what was written, to look at:
+  A small map, whose files stay for `terrane inspect`:
     terrane bench index high-insert --store DIR --entries 1M --keep
     terrane inspect DIR/btree
 
-Each engine works in its own directory below the store, which must not exist yet and is removed \
-at the end. The workload makes its writes durable at regular intervals. At the end it looks up a \
-sample; a missing or wrong entry ends it with exit code 1. After Ctrl-C the report covers the \
-measurement until then.";
+Each engine works in its own directory below the store. The directory must not exist yet, and is \
+removed at the end. The workload makes its writes durable at regular intervals, and looks up a \
+sample at the end. If an entry is missing or wrong, the exit code is 1. After Ctrl-C the report \
+covers the measurement until then.";
 
 const BOOTSTRAP_EXAMPLES: &str = "\
 Examples:
@@ -63,69 +64,50 @@ Examples:
     terrane bench index bootstrap --store DIR --entries 291M --ops 100M \\
       --memory-budget 1GiB --engine btree,lmdb
 
-10 of 99 operations add an entry, 69 find one, 20 ask whether one is present. Each operation is \
-one call, and every answer is compared with the expected one. The first entries are loaded in key \
-order, which is not measured. Directories, flushes and exit codes are those of high-insert.";
+10 of 99 operations add an entry, 69 find an entry, and 20 ask whether a key is present. Each \
+operation is one call, and the workload compares every answer with the expected answer. Loading the \
+first entries, in key order, is not measured. Directories, flushes and exit codes are those of \
+high-insert.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
-  A trace of cactus or mirage/index; its dialect is found out:
+  A trace of cactus or mirage/index, whose dialect the command detects:
     terrane bench index replay migration.trace --store /tmp/terrane-index
-  Its beginning, with a flush after every 10,000 operations in place of its own:
+  The first 10 million operations, with a flush after every 10,000:
     terrane bench index replay migration.trace --store DIR --limit 10M \\
       --flush-every 10k
 
 The first answer that differs from the recorded one ends the replay with exit code 1; the message \
 names record and key. Directories are those of high-insert.";
 
-/// Name of an engine.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum EngineArg {
-    /// Terrane's B+tree
-    Btree,
-    /// Table of Terrane, in a store with a log
-    Lsm,
-    /// LMDB, one commit for each call, synced at flushes
-    Lmdb,
-    /// Sorted map in memory: the cost of the workload itself
-    Memory,
-}
-
-impl From<EngineArg> for Engine {
-    fn from(engine: EngineArg) -> Self {
-        match engine {
-            EngineArg::Btree => Self::Btree,
-            EngineArg::Lsm => Self::Lsm,
-            EngineArg::Lmdb => Self::Lmdb,
-            EngineArg::Memory => Self::Memory,
-        }
+args::choices! {
+    /// Name of an engine.
+    enum EngineArg => Engine {
+        /// Terrane's B+tree
+        Btree => Engine::Btree,
+        /// Table of Terrane, in a store with a WAL
+        Lsm => Engine::Lsm,
+        /// LMDB, one commit for each call, synced at flushes
+        Lmdb => Engine::Lmdb,
+        /// Sorted map in memory: the cost of the workload itself
+        Memory => Engine::Memory,
     }
 }
 
 /// Default number of operations between two durable flushes.
 const FLUSH_EVERY: u64 = 10_000;
 
-/// Name of a dialect of traces.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DialectArg {
-    /// Traces of the migration of cactus, and of Terrane
-    Migration,
-    /// Traces of the benchmark of mirage/index
-    Mirage,
-    /// Traces of cactus with keys and values of fixed sizes
-    Recorder,
-    /// Traces of cactus with keys and values as strings
-    RecorderStrings,
-}
-
-impl From<DialectArg> for Dialect {
-    fn from(dialect: DialectArg) -> Self {
-        match dialect {
-            DialectArg::Migration => Self::Migration,
-            DialectArg::Mirage => Self::Mirage,
-            DialectArg::Recorder => Self::Recorder,
-            DialectArg::RecorderStrings => Self::RecorderStrings,
-        }
+args::choices! {
+    /// Name of a dialect of traces.
+    enum DialectArg => Dialect {
+        /// Traces of the migration of cactus, and of Terrane
+        Migration => Dialect::Migration,
+        /// Traces of the benchmark of mirage/index
+        Mirage => Dialect::Mirage,
+        /// Traces of cactus with keys and values of fixed sizes
+        Recorder => Dialect::Recorder,
+        /// Traces of cactus with keys and values as strings
+        RecorderStrings => Dialect::RecorderStrings,
     }
 }
 
@@ -138,11 +120,11 @@ struct CommonArgs {
     /// Engines, measured one after the other
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', default_value = "btree")]
     engine: Vec<EngineArg>,
-    /// Operations between two flushes, by default 10k; by default a trace with flushes of its own
-    /// has those
+    /// Operations between two durable flushes, by default 10k; by default a trace keeps the flushes
+    /// that it has
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     flush_every: Option<u64>,
-    /// Lookups of present keys at the end, and of the same number of absent ones
+    /// Lookups of present keys at the end, and the number of lookups of absent keys
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "100k")]
     sample: u64,
     /// Memory of each engine that has a budget
@@ -157,12 +139,8 @@ struct CommonArgs {
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -246,7 +224,7 @@ impl CommonArgs {
         &self,
         work: impl FnOnce(Option<&MemoryLimit>, &mut Progress) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         work(limit.as_ref(), &mut progress)
     }
@@ -260,21 +238,10 @@ impl CommonArgs {
         lines: &[(&str, String)],
     ) -> Result<u8, Failure> {
         let interrupted = is_interrupted.then(|| Failure::interrupted("interrupted"));
-        let head = if is_interrupted { started.head_interrupted() } else { started.head() };
-        let headed = HeadedReport { head, report, host: Host::of(&self.store) };
+        let headed = started.report(report, &self.store, is_interrupted);
         let text = output::aligned(lines);
-        output::checked(command, self.json, &headed, &text, interrupted.as_ref())
+        output::checked(command, self.output.json, &headed, &text, interrupted.as_ref())
     }
-}
-
-/// Report with its header.
-#[derive(Serialize)]
-struct HeadedReport<'a, T> {
-    #[serde(flatten)]
-    head: Head,
-    #[serde(flatten)]
-    report: &'a T,
-    host: Host,
 }
 
 impl HighInsertArgs {
@@ -286,8 +253,8 @@ impl HighInsertArgs {
             Ok(high_insert::run(&self.common.store, limit, &options, progress)?)
         })?;
         let lines = vec![("entries", format!("{entries}, {batch} a call"))];
-        let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
+        let lines = lines_of(lines, &report.run);
+        self.common.report(command, &started, (&report, report.run.is_interrupted), &lines)
     }
 }
 
@@ -301,8 +268,8 @@ impl BootstrapArgs {
             Ok(bootstrap::run(&self.common.store, limit, &options, progress)?)
         })?;
         let lines = vec![("entries", format!("{entries}, {absent} % of lookups absent"))];
-        let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
+        let lines = lines_of(lines, &report.run);
+        self.common.report(command, &started, (&report, report.run.is_interrupted), &lines)
     }
 }
 
@@ -325,22 +292,20 @@ impl ReplayArgs {
             Ok(replay::run(&self.common.store, &self.trace, limit, &options, progress)?)
         })?;
         let lines = vec![("dialect", report.dialect.to_owned())];
-        let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
+        let lines = lines_of(lines, &report.run);
 
-        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
+        self.common.report(command, &started, (&report, report.run.is_interrupted), &lines)
     }
 }
 
 /// Lines of the report that all workloads share, for people.
 fn lines_of(
     mut lines: Vec<(&'static str, String)>,
-    memory: &MemoryReport,
-    engines: &[EngineReport],
-    warnings: &[String],
+    run: &EnginesReport,
 ) -> Vec<(&'static str, String)> {
-    lines.extend(memory_lines(memory));
-    lines.extend(engines.iter().flat_map(engine_lines));
-    lines.extend(warnings.iter().map(|warning| ("warning", warning.clone())));
+    lines.extend(memory_lines(&run.memory));
+    lines.extend(run.engines.iter().flat_map(engine_lines));
+    lines.extend(run.warnings.iter().map(|warning| ("warning", warning.clone())));
     lines
 }
 

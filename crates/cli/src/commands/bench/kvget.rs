@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
+use clap::{Args, Subcommand};
 use terrane_bench::instruments::device::Yardstick;
-use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::kvget::data::Distribution;
 use terrane_bench::workloads::kvget::report::Report;
@@ -14,8 +12,8 @@ use terrane_bench::workloads::kvget::setup;
 
 use super::choices::{OptimizeForArg, ShapeArg};
 use super::files::FileArgs;
-use super::head::{Head, Started, yardstick_of};
-use crate::ui::args;
+use super::head::{Started, yardstick_of};
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -65,21 +63,13 @@ A run changes nothing and can be repeated. Every result is checked: a missing ke
 or an absent key that is found ends the run with exit code 1. After Ctrl-C the report covers the \
 measurement until then.";
 
-/// Name of a distribution of keys.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DistributionArg {
-    /// Random keys
-    Uniform,
-    /// Each key once, then from the first again
-    Every,
-}
-
-impl From<DistributionArg> for Distribution {
-    fn from(distribution: DistributionArg) -> Self {
-        match distribution {
-            DistributionArg::Uniform => Self::Uniform,
-            DistributionArg::Every => Self::Every,
-        }
+args::choices! {
+    /// Name of a distribution of keys.
+    enum DistributionArg => Distribution {
+        /// Random keys
+        Uniform => Distribution::Uniform,
+        /// Each key once, then from the first again
+        Every => Distribution::Every,
     }
 }
 
@@ -97,7 +87,7 @@ fn warm_up(text: &str) -> Result<WarmUp, String> {
     match text.strip_prefix("fixed:") {
         Some(ratio) => args::ratio(ratio).map(WarmUp::Fixed),
         None if text == "steady" => Ok(WarmUp::Steady),
-        None => Err("write `steady`, or `fixed:0.05%` for so many reads for each key".to_owned()),
+        None => Err("write `steady`, or `fixed:0.05%` for a share of the keys".to_owned()),
     }
 }
 
@@ -106,10 +96,10 @@ pub(crate) struct SetupArgs {
     /// Directory of the store; created if it is missing
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
-    /// Keys
+    /// Keys of the table
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     keys: u64,
-    /// Shape of its levels
+    /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "levelled-10")]
     shape: ShapeArg,
     /// Seed of values and operations
@@ -117,16 +107,6 @@ pub(crate) struct SetupArgs {
     seed: u64,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-#[derive(Debug, Args)]
-struct OutputArgs {
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -163,18 +143,18 @@ pub(crate) struct RunArgs {
     /// Choice of the keys
     #[arg(long, value_name = "DISTRIBUTION", default_value = "uniform")]
     dist: DistributionArg,
-    /// Keys of each call; the number of reads does not depend on it, the speed does
+    /// Keys of each call, which change the speed and not the number of reads
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "64")]
     batch: u64,
     /// Threads that read
     #[arg(long, value_name = "N", default_value = "1",
         value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: u64,
-    /// Reads that warm up and do not count: until their cost is `steady`, or `fixed:PERCENT` of the
-    /// keys
+    /// Length of the warm-up, which is not measured: until the cost of reads is `steady`, or
+    /// `fixed:PERCENT` of the keys
     #[arg(long, value_name = "WHEN", value_parser = warm_up, default_value = "steady")]
     warm: WarmUp,
-    /// Reads through the page cache, whose memory no budget counts
+    /// Reads through the page cache of the system, outside every memory budget
     #[arg(long)]
     buffered: bool,
     /// Measures the device too, before and after the run
@@ -225,22 +205,10 @@ impl SetupArgs {
             ("stream", report.stream_hash.clone()),
         ];
 
-        let head = started.head();
-        let host = Host::of(&self.store);
-        let measured = Measurement { head, report: &report, host };
+        let measured = started.report(&report, &self.store, false);
 
         output::report(command, self.output.json, &measured, &lines)
     }
-}
-
-/// Report with its header.
-#[derive(Serialize)]
-struct Measurement<'a, T> {
-    #[serde(flatten)]
-    head: Head,
-    #[serde(flatten)]
-    report: &'a T,
-    host: Host,
 }
 
 impl RunArgs {
@@ -301,9 +269,8 @@ impl RunArgs {
         }
 
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
-        let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
         let dir = self.stored().cloned().unwrap_or_else(std::env::temp_dir);
-        let measured = Measurement { head, report: &report, host: Host::of(&dir) };
+        let measured = started.report(&report, &dir, report.is_interrupted);
         let failure = interrupted.as_ref();
         files.write(output::object(command, &measured, failure)?, &report.windows)?;
         let text = output::aligned(&lines(&report));

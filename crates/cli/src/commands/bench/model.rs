@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use terrane_bench::model::{FilterKind, Goal, Prediction, Shape};
 
 use super::choices::OptimizeForArg;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
@@ -38,21 +38,12 @@ enum ShapeArg {
     Lazy4,
 }
 
-/// Name of a kind of filter.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum FilterArg {
-    Bloom,
-    Ribbon,
-    Fuse,
-}
-
-impl From<FilterArg> for FilterKind {
-    fn from(filter: FilterArg) -> Self {
-        match filter {
-            FilterArg::Bloom => Self::Bloom,
-            FilterArg::Ribbon => Self::Ribbon,
-            FilterArg::Fuse => Self::Fuse,
-        }
+args::choices! {
+    /// Name of a kind of filter.
+    enum FilterArg => FilterKind {
+        Bloom => FilterKind::Bloom,
+        Ribbon => FilterKind::Ribbon,
+        Fuse => FilterKind::Fuse,
     }
 }
 
@@ -89,9 +80,8 @@ pub(crate) struct ModelArgs {
     /// JSON of a `terrane bench kvget run`, whose table and memory replace all of the above
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Parses a number above 0.
@@ -199,7 +189,7 @@ impl ModelArgs {
 
         let lines: Vec<_> = lines.iter().map(|(name, row)| (name.as_str(), row.clone())).collect();
 
-        output::report(command, self.json, &predictions, &lines)
+        output::report(command, self.output.json, &predictions, &lines)
     }
 
     fn table(&self) -> Shape {

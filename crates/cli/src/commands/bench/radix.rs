@@ -51,7 +51,7 @@ use wait4::Wait4 as _;
 
 use super::head::{Head, Started};
 use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::Progress;
@@ -76,44 +76,29 @@ appends of the size of a commit, each with an fdatasync, and the time to hash th
 needs --redis-url, or --start-redis, which starts a server whose time counts. Measure on a quiet \
 machine.";
 
-/// Name of a load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LoadArg {
-    /// The ten tests of Transact
-    Tests,
-    /// Commits of one key each
-    Single,
-    /// Commits of one key each, each of which prunes the root before it
-    Prune,
-    /// One value at many addresses: all set, overwritten and pruned at once
-    Equal,
-    /// 100 commits of 1,000 keys each
-    Batch,
-    /// Lookups of keys in memory, of 100,000
-    Get,
-    /// Listing of prefixes, of 100,000 keys
-    Leaves,
-    /// Room on disk, of 100,000 keys in 100 versions, and of the last one alone
-    Space,
-}
-
-impl From<LoadArg> for Load {
-    fn from(load: LoadArg) -> Self {
-        match load {
-            LoadArg::Tests => Self::Tests,
-            LoadArg::Single => Self::Single,
-            LoadArg::Prune => Self::Prune,
-            LoadArg::Equal => Self::Equal,
-            LoadArg::Batch => Self::Batch,
-            LoadArg::Get => Self::Get,
-            LoadArg::Leaves => Self::Leaves,
-            LoadArg::Space => Self::Space,
-        }
+args::choices! {
+    /// Name of a load.
+    enum LoadArg => Load {
+        /// The ten tests of Transact
+        Tests => Load::Tests,
+        /// Commits of one key each
+        Single => Load::Single,
+        /// Commits of one key each, each of which prunes the root before it
+        Prune => Load::Prune,
+        /// One value at many addresses: all set, overwritten and pruned at once
+        Equal => Load::Equal,
+        /// 100 commits of 1,000 keys each
+        Batch => Load::Batch,
+        /// Lookups of keys in memory, of 100,000
+        Get => Load::Get,
+        /// Listing of prefixes, of 100,000 keys
+        Leaves => Load::Leaves,
+        /// Room on disk, of 100,000 keys in 100 versions, and of the last one alone
+        Space => Load::Space,
     }
 }
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct RadixArgs {
     /// Directory to work in; created if it is missing. May be given several times, one for each
     /// file system
@@ -153,12 +138,8 @@ pub(crate) struct RadixArgs {
     /// Seed of keys, values and choices
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Runs one cell in the directory, and writes its measurement
     #[arg(long, hide = true)]
     cell: Option<String>,
@@ -317,7 +298,7 @@ impl RadixArgs {
         }
 
         let started = Started::now();
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let before = load_average();
         let work: Result<Vec<WorkDir>, Failure> =
             self.dir.iter().map(|dir| WorkDir::make(dir)).collect();
@@ -389,7 +370,13 @@ impl RadixArgs {
             host: Host::of(&self.dir[0]),
         };
 
-        output::checked(command, self.json, &comparison, &comparison.text(self.per_test), None)
+        output::checked(
+            command,
+            self.output.json,
+            &comparison,
+            &comparison.text(self.per_test),
+            None,
+        )
     }
 
     fn back_ends(&self) -> Vec<BackEnd> {

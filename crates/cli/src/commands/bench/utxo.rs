@@ -12,7 +12,7 @@ use terrane_bench::workloads::utxo::draws::{Draws, Kind};
 use terrane_bench::workloads::utxo::run::{self, Mode, Report};
 use terrane_bench::workloads::utxo::setup::{self, Loading};
 
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -29,7 +29,7 @@ pub(crate) enum Utxo {
     /// Measures on a fork of the table, which is dropped afterwards
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Draws the operations of a run without applying them, and measures that
+    /// Draws the operations of a run without applying them, and measures the draws
     #[command(after_help = DRY_RUN_EXAMPLES)]
     DryRun(DryRunArgs),
 }
@@ -52,7 +52,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   Look up, delete and insert 256 entries at a time, and measure the device:
     terrane bench utxo run --store /tmp/terrane-utxo --calibrate
-  Lookups only, eight batches under way at once:
+  Lookups only, eight batches in flight:
     terrane bench utxo run --store /tmp/terrane-utxo --mode lookup-only \\
       --in-flight 8
   Lookups ahead of updates, two threads, and compare the whole table at the end:
@@ -64,26 +64,16 @@ const DRY_RUN_EXAMPLES: &str = "\
 Example:
   terrane bench utxo dry-run --entries 100M --batches 10000";
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeArg {
-    /// A batch of lookups, then its updates, then the next batch
-    Sequential,
-    /// Lookups of later batches beside the updates of earlier ones
-    Pipelined,
-    /// No updates
-    LookupOnly,
-    /// No lookups; ends when merges are no further behind than at first
-    UpdateOnly,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(mode: ModeArg) -> Self {
-        match mode {
-            ModeArg::Sequential => Self::Sequential,
-            ModeArg::Pipelined => Self::Pipelined,
-            ModeArg::LookupOnly => Self::LookupOnly,
-            ModeArg::UpdateOnly => Self::UpdateOnly,
-        }
+args::choices! {
+    enum ModeArg => Mode {
+        /// A batch of lookups, then its updates, then the next batch
+        Sequential => Mode::Sequential,
+        /// Lookups of later batches beside the updates of earlier ones
+        Pipelined => Mode::Pipelined,
+        /// No updates
+        LookupOnly => Mode::LookupOnly,
+        /// No lookups; ends when the merge debt is no larger than at the start
+        UpdateOnly => Mode::UpdateOnly,
     }
 }
 
@@ -103,6 +93,8 @@ pub(crate) struct SetupArgs {
     #[command(flatten)]
     table: TableArgs,
     #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -112,14 +104,14 @@ struct TableArgs {
     /// Entries of the table
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     entries: u64,
-    /// Way of loading
+    /// Way of loading the entries
     #[arg(long, value_name = "WAY", default_value = "updates")]
     load: LoadArg,
-    /// Entries that are replaced after loading, so that the table has the shape of use
+    /// Share of the entries to replace after loading, which gives the levels the shape of use
     #[arg(long, value_name = "PERCENT", default_value = "20",
         value_parser = clap::value_parser!(u64).range(0..=100))]
     churn: u64,
-    /// Shape of its levels
+    /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "default")]
     shape: ShapeArg,
     /// Seed of keys, values and operations
@@ -128,22 +120,16 @@ struct TableArgs {
 }
 
 #[derive(Debug, Args)]
-struct OutputArgs {
-    /// Memory for write buffers, filters, indexes and cached pages
+struct EngineArgs {
+    /// Memory for memtables, filters, indexes and cached pages
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
     /// Kind of lookup that memory is spent on first: present keys, absent keys, or both alike
     #[arg(long, alias = "goal", value_name = "LOOKUPS", default_value = "hits")]
     optimize_for: OptimizeForArg,
-    /// Threads; with 2, merges run on a thread of their own
+    /// Threads; with 2, compaction has a thread of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: Option<u64>,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -183,6 +169,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
     #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -200,12 +188,8 @@ pub(crate) struct DryRunArgs {
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl Utxo {
@@ -227,7 +211,7 @@ impl Utxo {
 }
 
 impl TableArgs {
-    fn options(&self, output: &OutputArgs) -> setup::Options {
+    fn options(&self, engine: &EngineArgs) -> setup::Options {
         setup::Options {
             entries: self.entries,
             loading: match self.load {
@@ -237,9 +221,9 @@ impl TableArgs {
             churn_percent: self.churn,
             seed: self.seed,
             shape: self.shape.into(),
-            memory_budget: output.memory_budget,
-            memory_goal: output.optimize_for.into(),
-            background_merges: output.threads != Some(1),
+            memory_budget: engine.memory_budget,
+            memory_goal: engine.optimize_for.into(),
+            background_merges: engine.threads != Some(1),
         }
     }
 }
@@ -248,7 +232,7 @@ impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Started::now();
         let mut progress = Progress::new(self.output.quiet);
-        let report = setup::run(&self.store, &self.table.options(&self.output), &mut progress)?;
+        let report = setup::run(&self.store, &self.table.options(&self.engine), &mut progress)?;
         drop(progress);
 
         let lines = [
@@ -352,11 +336,11 @@ impl RunArgs {
             batches: self.batches,
             batch_size: self.batch_size,
             in_flight: self.in_flight.unwrap_or(in_flight),
-            threads: self.output.threads.unwrap_or(threads),
+            threads: self.engine.threads.unwrap_or(threads),
             queue_depth: self.queue_depth,
             check: self.check,
-            memory_budget: self.output.memory_budget,
-            memory_goal: self.output.optimize_for.into(),
+            memory_budget: self.engine.memory_budget,
+            memory_goal: self.engine.optimize_for.into(),
         }
     }
 
@@ -380,7 +364,7 @@ impl RunArgs {
         let report = match self.stored() {
             Some(store) => run::run(store, &self.options(), &mut progress)?,
             None => {
-                let setup = self.table.options(&self.output);
+                let setup = self.table.options(&self.engine);
                 run::run_in_memory(&setup, &self.options(), &mut progress)?
             }
         };
@@ -502,7 +486,7 @@ struct Drawn {
 
 impl DryRunArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let prepared = Prepared { seed: self.seed, entries: self.entries, first: 0 };
         let count = (self.batches, self.batch_size);
         let dir = std::env::temp_dir();
@@ -529,6 +513,6 @@ impl DryRunArgs {
             ("stream", drawn.stream_hash.clone()),
         ];
 
-        output::report(command, self.json, &drawn, &lines)
+        output::report(command, self.output.json, &drawn, &lines)
     }
 }

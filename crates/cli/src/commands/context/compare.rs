@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use terrane::context::{Change, Context, Error, Fold, Kind, Tree};
 
-use super::{CommonArgs, checkout, open, path_text, steps};
-use crate::ui::args;
+use super::{checkout, open, path_text, steps};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::text::hex;
@@ -48,7 +48,7 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     summary: bool,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 /// Default maximum of paths in a JSON object, since memory holds all of them.
@@ -175,10 +175,10 @@ impl DiffArgs {
             added: 0,
             removed: 0,
             changed: 0,
-            changes: (self.common.json && !self.summary).then(Vec::new),
+            changes: (self.common.output.json && !self.summary).then(Vec::new),
         };
 
-        let mut lines = (!self.common.json && !self.summary).then(Lines::new);
+        let mut lines = (!self.common.output.json && !self.summary).then(Lines::new);
         let mut shown = below.clone();
         ended(part(&older)?.diff(&part(&newer)?, |path, change| {
             let (letter, name, count) = match change {
@@ -209,7 +209,7 @@ impl DiffArgs {
             ("changed", difference.changed.to_string()),
         ];
 
-        output::report(command, self.common.json, &difference, &lines)
+        output::report(command, self.common.output.json, &difference, &lines)
     }
 }
 
@@ -228,7 +228,7 @@ impl DumpArgs {
         }
 
         let mut values = Vec::new();
-        let mut lines = (!self.common.json).then(Lines::new);
+        let mut lines = (!self.common.output.json).then(Lines::new);
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = at.clone();
         let root: [&[u8]; 0] = [];

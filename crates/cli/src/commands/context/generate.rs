@@ -16,7 +16,7 @@ use terrane_replay::engines::context::{CommitHash, ContextEngine as _};
 use terrane_replay::engines::context_store::{ContextStore, Settings, open_or_create};
 
 use crate::commands::bench::choices::ProfileArg;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -65,12 +65,8 @@ pub(crate) struct GenTraceArgs {
     /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -96,8 +92,8 @@ impl GenTraceArgs {
             fork_every: self.fork_every,
         })?;
 
-        let output = Output::new(&self.file, self.force, self.json)?;
-        let bar = ByteBar::new("writing", self.quiet);
+        let output = Output::new(&self.file, self.force, self.output.json)?;
+        let bar = ByteBar::new("writing", self.output.quiet);
 
         let mut written = 0;
         let write = |stream: &mut dyn Write| {

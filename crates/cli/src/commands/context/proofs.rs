@@ -14,8 +14,8 @@ use terrane::context::{
     Rules, Tree, produce_tree_proof,
 };
 
-use super::{CommonArgs, checkout, open, path_text, steps};
-use crate::ui::args;
+use super::{checkout, open, path_text, steps};
+use crate::ui::args::{self, OutputArgs, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output::{self, bytes};
@@ -60,7 +60,7 @@ pub(crate) struct ProveArgs {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -80,9 +80,8 @@ pub(crate) struct VerifyProofArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
         default_value = PROOF_BYTES_MAX)]
     bytes_max: u64,
-    /// Prints one JSON object to standard output
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Questions to a tree; each may be given several times.
@@ -306,7 +305,7 @@ impl ProveArgs {
             return Err(Failure::usage(why));
         }
 
-        let output = Output::new(&self.file, self.force, self.common.json)?;
+        let output = Output::new(&self.file, self.force, self.common.output.json)?;
         let store = open(&self.common.store)?;
         let (commit, context) = checkout(&store, self.commit.as_deref())?;
 
@@ -394,7 +393,7 @@ impl VerifyProofArgs {
         let bytes = encoded.len() as u64;
 
         let report = Verified { root_hex, file, bytes, content, answers };
-        if self.json {
+        if self.output.json {
             return output::report(command, true, &report, &[]);
         }
 

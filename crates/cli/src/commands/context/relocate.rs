@@ -9,7 +9,8 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::Store;
 use terrane::io::{Disk, RealDisk};
 
-use super::{CACHE_BYTES, CommonArgs, LocationArgs, note};
+use super::{CACHE_BYTES, LocationArgs, note};
+use crate::ui::args::StoreArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::text::count_of;
@@ -36,7 +37,7 @@ pub(crate) struct MoveArgs {
     #[command(flatten)]
     locations: LocationArgs,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Serialize)]
@@ -75,6 +76,6 @@ impl MoveArgs {
         lines.extend(report.index_entries.map(made));
         lines.push(("time", format!("{:.3} s", report.wall_s)));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

@@ -12,10 +12,8 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::{Error, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
-use super::{
-    CACHE_BYTES, CommonArgs, LocationArgs, checkout, open, open_to_write, options, store_bytes,
-};
-use crate::ui::args;
+use super::{CACHE_BYTES, LocationArgs, checkout, open, open_to_write, options, store_bytes};
+use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -72,11 +70,8 @@ pub(crate) struct ExportArgs {
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -92,11 +87,8 @@ pub(crate) struct ImportArgs {
     /// Maximum number of elements, each of which takes 128 bytes of memory or more
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "33_554_432")]
     elements_max: u64,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
-    pub(super) common: CommonArgs,
+    pub(super) common: StoreArgs,
 }
 
 #[derive(Serialize)]
@@ -218,18 +210,18 @@ impl ExportArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ];
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 
     fn write_file(&self, path: &Path, command: &str) -> Result<(), Failure> {
-        let output = Output::new(path, self.force, self.common.json)?.with_mode(self.mode);
+        let output = Output::new(path, self.force, self.common.output.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.commit.as_deref())?;
         let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
         let from = from.transpose()?.map(|(from, _)| from);
-        let bar = ByteBar::new("exporting", self.quiet);
+        let bar = ByteBar::new("exporting", self.common.output.quiet);
 
         let export = |out: &mut dyn Write| match &from {
             Some(from) => reader.export_since(from, &commit, out),
@@ -267,7 +259,8 @@ impl ImportArgs {
         let dir = self.common.store.as_path();
 
         // A missing input is refused before a store is created for it.
-        let mut input = BufReader::new(Input::open(path, ByteBar::new("importing", self.quiet))?);
+        let mut input =
+            BufReader::new(Input::open(path, ByteBar::new("importing", self.common.output.quiet))?);
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let reader = existing(&disk, dir)?;
         let created = reader.is_none();
@@ -326,6 +319,6 @@ impl ImportArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

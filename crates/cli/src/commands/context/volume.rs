@@ -6,7 +6,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::io::RealDisk;
 
-use super::{CommonArgs, open, open_to_write, options, store_bytes};
+use super::{open, open_to_write, options, store_bytes};
+use crate::ui::args::StoreArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::text::table;
@@ -51,7 +52,7 @@ pub(crate) enum VolumeCommand {
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: StoreArgs,
 }
 
 #[derive(Serialize)]
@@ -88,7 +89,7 @@ impl VolumeCommand {
     }
 }
 
-fn add(common: &CommonArgs, command: &str) -> Result<(), Failure> {
+fn add(common: &StoreArgs, command: &str) -> Result<(), Failure> {
     let reader = open(&common.store)?;
     let options = options(&reader);
     drop(reader);
@@ -99,14 +100,14 @@ fn add(common: &CommonArgs, command: &str) -> Result<(), Failure> {
     let path = done?.display().to_string();
     closed?;
     let lines = [("added", path.clone()), ("volumes", volumes.to_string())];
-    output::report(command, common.json, &Added { path, volumes }, &lines)
+    output::report(command, common.output.json, &Added { path, volumes }, &lines)
 }
 
-fn list(common: &CommonArgs, command: &str) -> Result<(), Failure> {
+fn list(common: &StoreArgs, command: &str) -> Result<(), Failure> {
     let volumes: Result<Vec<Volume>, Failure> =
         open(&common.store)?.volumes().iter().map(|path| Volume::of(path)).collect();
     let volumes = volumes?;
-    if common.json {
+    if common.output.json {
         return output::report(command, true, &Volumes { volumes }, &[]);
     }
     let mut rows = vec![["VOLUME", "BYTES"].map(str::to_owned).to_vec()];

@@ -6,7 +6,7 @@ use std::vec;
 
 use terrane_lmdb::{
     Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Kind, PageLimit, Pair,
-    Snapshot, SyncMode, data_path,
+    ReadTables as _, Snapshot, SyncMode, data_path,
 };
 
 use super::input::{Entry, Input, refused_flag};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use terrane::radix::{Address, Form, Proof, Root, verify_proof};
 
 use super::{Answer, CommonArgs, RootArgs, TreeArgs, addresses_of, find_root};
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
 use crate::ui::output::{self, bytes};
@@ -78,9 +78,8 @@ pub(crate) struct VerifyProofArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
         default_value = PROOF_BYTES_MAX)]
     bytes_max: u64,
-    /// Prints one JSON object to standard output
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -114,7 +113,7 @@ impl Proven {
 
 impl ProveArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        let output = Output::new(&self.file, self.force, self.common.json)?;
+        let output = Output::new(&self.file, self.force, self.common.output.json)?;
         let addresses = addresses_of(&self.addresses)?;
         let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
@@ -172,7 +171,7 @@ impl VerifyProofArgs {
 
         let bytes = encoded.len() as u64;
         let report = Proven { tree: None, root: root.to_string(), file, bytes, values };
-        if self.json {
+        if self.output.json {
             return output::report(command, true, &report, &[]);
         }
 

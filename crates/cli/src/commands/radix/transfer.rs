@@ -54,9 +54,6 @@ pub(crate) struct ExportArgs {
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
     tree: TreeArgs,
     #[command(flatten)]
@@ -77,9 +74,6 @@ pub(crate) struct ImportArgs {
     /// Durability of the result when the command ends
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = DurabilityArg::Each)]
     durability: DurabilityArg,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
     #[command(flatten)]
     pub(super) common: CommonArgs,
 }
@@ -117,14 +111,15 @@ fn failure(error: ExchangeError, file: &Path) -> Failure {
 
 impl ExportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        let output = Output::new(&self.file, self.force, self.common.json)?.with_mode(self.mode);
+        let output =
+            Output::new(&self.file, self.force, self.common.output.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
         let named = || find_root(&tree, self.root.root.as_deref());
         let root = if self.all { None } else { Some(named()?) };
-        let bar = ByteBar::new("exporting", self.quiet);
+        let bar = ByteBar::new("exporting", self.common.output.quiet);
 
         let export = |out: &mut dyn Write| match &root {
             Some(root) => tree.export(root, out).map(|done| (1, done.values, done.bytes)),
@@ -169,7 +164,8 @@ impl ImportArgs {
         let started = Instant::now();
 
         // A missing input is refused before a store is created for it.
-        let mut input = Input::open(&self.file, ByteBar::new("importing", self.quiet))?;
+        let mut input =
+            Input::open(&self.file, ByteBar::new("importing", self.common.output.quiet))?;
         let opening = self.common.redis.opening(self.backend, self.durability);
         let store = opening.open_or_create(&self.common.store)?;
         check_replay(&store)?;
@@ -218,6 +214,6 @@ impl ImportArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ];
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

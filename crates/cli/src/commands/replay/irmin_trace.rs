@@ -33,9 +33,9 @@ use terrane_replay::traces::container::Family;
 use terrane_replay::traces::irmin::{self, Collection, Options, Report};
 use terrane_replay::traces::octez;
 
-use super::{OutputArgs, check_inputs};
+use super::check_inputs;
 use crate::commands::context;
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -134,7 +134,7 @@ impl IrminTraceArgs {
         let family = Family::of(&start);
         if family.is_none() && start.len() as u64 == MAGIC_BYTES {
             let found = String::from_utf8_lossy(&start);
-            let message = format!("no trace of irmin or Octez: it begins with {found:?}");
+            let message = format!("not a trace of irmin or Octez: the file begins with {found:?}");
             return Err(Failure::usage(message).about(&shown.to_string()));
         }
 

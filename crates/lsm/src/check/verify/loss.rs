@@ -42,15 +42,6 @@ use crate::run::salvage::{DamagedRun, KeyGap, Salvaged, salvage};
 use crate::session::inner::{ACTIVE, SNAPSHOTS, snapshot_name, snapshot_path};
 use crate::session::snapshot::run_ref;
 
-/// Whether a repair may lose something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// Damage that cannot be repaired without loss stays.
-    Refused,
-    /// Damaged data are dropped, and named.
-    Accepted,
-}
-
 /// Something that a repair has let go of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,38 +1,19 @@
 //! The engine against a sorted map: long values, changes above what is stored, points that a crash
 //! cuts short.
 
-use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use terrane::io::FaultPlan;
 use terrane::io::{SimDisk, Survival};
 
 use super::*;
-use crate::engines::engine::Entry;
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+use crate::engines::engine::{Change, Engine as _, Table};
+use crate::engines::pending::tests::{Model, content, put, range};
 
 fn open(disk: &Arc<SimDisk>) -> Btree {
     let disk: Arc<dyn Disk> = disk.clone();
     Btree::open_on(&disk, Path::new("/index")).unwrap()
-}
-
-fn content(table: &dyn State, from: &[u8]) -> Model {
-    let mut cursor = table.scan(from).unwrap();
-    let mut model = Model::new();
-    while let Some(Entry { key, value }) = cursor.next().unwrap() {
-        assert!(model.last_key_value().is_none_or(|(last, _)| *last < key));
-        model.insert(key, value);
-    }
-    model
-}
-
-fn put(table: &mut dyn Table, model: &mut Model, key: &[u8], value: Option<Vec<u8>>) {
-    table.update(&[Change { key, value: value.as_deref() }]).unwrap();
-    match value {
-        Some(value) => model.insert(key.to_vec(), value),
-        None => model.remove(key),
-    };
 }
 
 /// Values of every length around pieces, which grow, shrink and go.
@@ -50,7 +31,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
         {
             let length = lengths[(at + shift) % lengths.len()];
             let value = (at != round).then(|| vec![round as u8; length]);
-            put(table.as_mut(), &mut model, key, value);
+            put(table.as_mut(), &mut model, key, value.as_deref());
         }
 
         assert_eq!(content(table.as_ref(), b""), model, "before");
@@ -59,9 +40,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
         engine.commit().unwrap();
         assert_eq!(engine.0.changes_bytes.load(Ordering::Relaxed), 0);
         assert_eq!(content(table.as_ref(), b""), model, "after");
-        let from: Model =
-            model.range(b"b".to_vec()..).map(|(k, v)| (k.clone(), v.clone())).collect();
-        assert_eq!(content(table.as_ref(), b"b"), from);
+        assert_eq!(content(table.as_ref(), b"b"), range(&model, b"b"));
         let keys = [&b"a"[..], b"absent", b"c"];
         let expected: Vec<_> = keys.iter().map(|key| model.get(*key).cloned()).collect();
         assert_eq!(table.get_many(&keys).unwrap(), expected);
@@ -77,7 +56,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
 
     // A deleted table leaves no key behind, and the next table has another number.
     engine.delete("point 3").unwrap();
-    assert!(engine.0.index.is_empty().unwrap());
+    assert!(engine.0.store.index.is_empty().unwrap());
     assert!(content(engine.new_table().unwrap().as_ref(), b"").is_empty());
 }
 

@@ -1,12 +1,11 @@
 //! The engine against a sorted map, on each database: changes above stored entries, several tables,
 //! snapshots, and what is left when the process ends between two durable points.
 
-use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::engines::engine::Entry;
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+use crate::engines::engine::Engine as _;
+use crate::engines::pending::tests::{Model, content, put, range};
 
 const KINDS: &[Kind] = &[
     #[cfg(feature = "lmdb")]
@@ -14,28 +13,6 @@ const KINDS: &[Kind] = &[
     #[cfg(feature = "sqlite")]
     Kind::Sqlite,
 ];
-
-fn content(table: &dyn State, from: &[u8]) -> Model {
-    let mut cursor = table.scan(from).unwrap();
-    let mut model = Model::new();
-    while let Some(Entry { key, value }) = cursor.next().unwrap() {
-        assert!(model.last_key_value().is_none_or(|(last, _)| *last < key));
-        model.insert(key, value);
-    }
-    model
-}
-
-fn put(table: &mut dyn Table, model: &mut Model, key: &[u8], value: Option<&[u8]>) {
-    table.update(&[Change { key, value }]).unwrap();
-    match value {
-        Some(value) => model.insert(key.to_vec(), value.to_vec()),
-        None => model.remove(key),
-    };
-}
-
-fn range(model: &Model, from: &[u8]) -> Model {
-    model.range(from.to_vec()..).map(|(key, value)| (key.clone(), value.clone())).collect()
-}
 
 #[test]
 fn changes_are_found_before_and_after_they_are_stored() {
@@ -60,7 +37,7 @@ fn changes_are_found_before_and_after_they_are_stored() {
             }
 
             engine.commit().unwrap();
-            assert_eq!(engine.shared.changes_bytes.load(Ordering::Relaxed), 0);
+            assert_eq!(engine.0.changes_bytes.load(Ordering::Relaxed), 0);
             for (table, model) in tables.iter().zip(&models) {
                 assert_eq!(content(table.as_ref(), b""), *model, "{kind:?} after");
                 assert_eq!(content(table.as_ref(), b"b"), range(model, b"b"));
@@ -86,7 +63,7 @@ fn changes_are_found_before_and_after_they_are_stored() {
         // A deleted table leaves no key behind, and the next table has another number.
         engine.delete("table 0 round 2").unwrap();
         engine.delete("table 1 round 2").unwrap();
-        let reader = engine.shared.database.reader().unwrap();
+        let reader = engine.0.store.database.reader().unwrap();
         assert_eq!(reader.count(kv::Table::Main).unwrap(), 0, "{kind:?}");
         drop(reader);
         assert!(content(engine.new_table().unwrap().as_ref(), b"").is_empty());

@@ -15,6 +15,7 @@ use terrane::io::bytes::{Overrun, Reader};
 
 use super::error::Malformed;
 use crate::engines::context::CommitHash;
+use crate::traces::varint;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
@@ -61,21 +62,7 @@ impl<'a> Input<'a> {
 
     /// A number of 64 bits at most.
     pub(super) fn number(&mut self) -> Result<u64> {
-        let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
-            let bits = u64::from(byte & 0x7F);
-            // The last byte has room for one bit.
-            if bits << shift >> shift != bits {
-                return Err(Malformed::Number);
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-
-        Err(Malformed::Number)
+        varint::read(&mut self.reader)?.ok_or(Malformed::Number)
     }
 
     pub(super) fn i32(&mut self) -> Result<i32> {
@@ -324,12 +311,8 @@ impl Output {
         self.0.push(byte);
     }
 
-    pub(super) fn number(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.0.push(number as u8);
+    pub(super) fn number(&mut self, number: u64) {
+        varint::put(&mut self.0, number);
     }
 
     pub(super) fn i64(&mut self, number: i64) {

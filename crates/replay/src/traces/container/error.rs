@@ -32,7 +32,7 @@ pub enum Error {
     },
     /// The file is too short to be a trace.
     #[error(
-        "{bytes} bytes are no trace: magic and version alone have {}",
+        "{bytes} bytes are not a trace: magic and version alone have {}",
         super::limits::PREAMBLE_BYTES
     )]
     TooShort {
@@ -40,7 +40,7 @@ pub enum Error {
         bytes: u64,
     },
     /// The file does not begin as a trace of the family does.
-    #[error("no trace of {expected}: it begins with {:?}", String::from_utf8_lossy(.found))]
+    #[error("not a trace of {expected}: the file begins with {:?}", String::from_utf8_lossy(.found))]
     Magic {
         /// The family that was asked for.
         expected: Family,
@@ -88,13 +88,13 @@ pub enum Error {
 #[non_exhaustive]
 pub enum Malformed {
     /// The row ends inside one of its parts.
-    #[error("it is too short for what is in it")]
+    #[error("too short for the content")]
     Short,
     /// The row goes on behind its last part.
-    #[error("{0} bytes follow its last part")]
+    #[error("{0} bytes follow the last part")]
     Excess(u64),
     /// The row is longer than any that was ever recorded.
-    #[error("{0} bytes are more than it can have")]
+    #[error("{0} bytes are too many")]
     TooLong(u64),
     /// A number does not end, or goes beyond its range.
     #[error("a number is out of range")]

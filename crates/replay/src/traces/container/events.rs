@@ -293,6 +293,36 @@ pub enum TreeOperation<'a, T, F, H> {
 /// The tag of listing in raw traces; the later ones come one later there.
 const LIST_TAG: u8 = 13;
 
+/// Decodes an event that makes a context, by its place among these events. The events of both
+/// families are the same, and differ in their types.
+macro_rules! decode_write {
+    ($place:expr, $input:expr) => {{
+        // All of these events begin with their context.
+        let context = $input.read()?;
+        Ok(match $place {
+            0 => Self::Add {
+                context,
+                key: $input.read()?,
+                value: $input.read()?,
+                to: $input.read()?,
+            },
+            1 => Self::Remove { context, key: $input.read()?, to: $input.read()? },
+            2 => Self::AddProtocol { context, hash: $input.read()?, to: $input.read()? },
+            3 => Self::AddPredecessorBlock { context, hash: $input.read()?, to: $input.read()? },
+            4 => Self::AddPredecessorOps { context, hash: $input.read()?, to: $input.read()? },
+            5 => Self::AddTestChain { context, status: $input.read()?, to: $input.read()? },
+            6 => Self::RemoveTestChain { context, to: $input.read()? },
+            _ => Self::ForkTestChain {
+                context,
+                protocol: $input.read()?,
+                time: $input.read()?,
+                to: $input.read()?,
+            },
+        })
+    }};
+}
+pub(super) use decode_write;
+
 /// Decodes an operation on a tree; `has_list` in raw traces.
 pub(super) fn tree_operation<'a, T, F, H>(
     input: &mut Input<'a>,

@@ -7,7 +7,7 @@ use std::io::BufRead;
 
 use super::codes::{Decode, Input, Key, List};
 use super::error::{Malformed, Result};
-use super::events::{Fold, Listing, Status, TreeOperation, tree_operation};
+use super::events::{Fold, Listing, Status, TreeOperation, decode_write, tree_operation};
 use super::limits::Family;
 use super::rows::Rows;
 
@@ -254,7 +254,7 @@ impl<'a> Decode<'a> for Event<'a> {
             0 => Ok(Self::Tree(tree_operation(input, true)?)),
             1..=10 => Self::decode_read(tag, input),
             11..=18 => Self::decode_info(tag, input),
-            19..=26 => Self::decode_write(tag, input),
+            19..=26 => decode_write!(tag - 19, input),
             27..=36 => Self::decode_store(tag, input),
             _ => Self::decode_rare(tag, input),
         }
@@ -316,27 +316,6 @@ impl<'a> Event<'a> {
                 } else {
                     Ok(Self::RetrieveCommitInfo { commit, answer, times })
                 }
-            }
-        }
-    }
-
-    fn decode_write(tag: u8, input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
-        // All of these events begin with their context.
-        let context = input.read()?;
-        match tag {
-            19 => {
-                let (key, value) = input.read()?;
-                Ok(Self::Add { context, key, value, to: input.read()? })
-            }
-            20 => Ok(Self::Remove { context, key: input.read()?, to: input.read()? }),
-            21 => Ok(Self::AddProtocol { context, hash: input.read()?, to: input.read()? }),
-            22 => Ok(Self::AddPredecessorBlock { context, hash: input.read()?, to: input.read()? }),
-            23 => Ok(Self::AddPredecessorOps { context, hash: input.read()?, to: input.read()? }),
-            24 => Ok(Self::AddTestChain { context, status: input.read()?, to: input.read()? }),
-            25 => Ok(Self::RemoveTestChain { context, to: input.read()? }),
-            _ => {
-                let (protocol, time) = input.read()?;
-                Ok(Self::ForkTestChain { context, protocol, time, to: input.read()? })
             }
         }
     }

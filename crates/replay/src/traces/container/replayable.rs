@@ -14,7 +14,7 @@ use std::io::{BufRead, Write};
 
 use super::codes::{Decode, Encode, Input, Items, Key, List, Output, Scoped};
 use super::error::{Malformed, Result};
-use super::events::{Fold, Status, TreeOperation, tree_operation};
+use super::events::{Fold, Status, TreeOperation, decode_write, tree_operation};
 use super::limits::Family;
 use super::rows::{Rows, RowsWriter};
 
@@ -155,7 +155,7 @@ impl<'a> Decode<'a> for Event<'a> {
             13 => Ok(Self::FindPredecessorOps { context: input.read()? }),
             14 => Ok(Self::GetTestChain { context: input.read()? }),
             15 => Ok(Self::Exists { commit: input.read()?, answer: input.read()? }),
-            16..=23 => Self::decode_write(tag, input),
+            16..=23 => decode_write!(tag - 16, input),
             _ => Self::decode_store(tag, input),
         }
     }
@@ -184,27 +184,6 @@ impl<'a> Event<'a> {
                     8 => Ok(Self::MemTree { context, key, answer }),
                     _ => Ok(Self::Find { context, key, found: answer }),
                 }
-            }
-        }
-    }
-
-    fn decode_write(tag: u8, input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
-        // All of these events begin with their context.
-        let context = input.read()?;
-        match tag {
-            16 => {
-                let (key, value) = input.read()?;
-                Ok(Self::Add { context, key, value, to: input.read()? })
-            }
-            17 => Ok(Self::Remove { context, key: input.read()?, to: input.read()? }),
-            18 => Ok(Self::AddProtocol { context, hash: input.read()?, to: input.read()? }),
-            19 => Ok(Self::AddPredecessorBlock { context, hash: input.read()?, to: input.read()? }),
-            20 => Ok(Self::AddPredecessorOps { context, hash: input.read()?, to: input.read()? }),
-            21 => Ok(Self::AddTestChain { context, status: input.read()?, to: input.read()? }),
-            22 => Ok(Self::RemoveTestChain { context, to: input.read()? }),
-            _ => {
-                let (protocol, time) = input.read()?;
-                Ok(Self::ForkTestChain { context, protocol, time, to: input.read()? })
             }
         }
     }

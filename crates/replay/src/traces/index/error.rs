@@ -51,14 +51,16 @@ pub enum Error {
         what: Malformed,
     },
     /// No dialect reads the first records: this is no trace, or it is damaged.
-    #[error("record {record}: no dialect reads the trace up to here; name the one it is in")]
+    #[error(
+        "record {record}: no dialect reads the trace up to here; name the dialect of the trace"
+    )]
     UnknownDialect {
         /// The first record that the last dialect left does not read.
         record: u64,
     },
     /// Several dialects read the first records, and mean different things.
     #[error(
-        "the first {records} records can be in dialect {first} and in {second}; name the one they are in"
+        "the first {records} records can be in dialect {first} and in {second}; name the dialect of the trace"
     )]
     AmbiguousDialect {
         /// One dialect.
@@ -102,7 +104,7 @@ pub enum Malformed {
     #[error("a key is damaged: its checksum does not fit")]
     KeyChecksum,
     /// A key is the text of something else than a hash of a context.
-    #[error("a key is no hash of a context (`Co…`)")]
+    #[error("a key is not the hash of a context (`Co…`)")]
     KeyKind,
 }
 

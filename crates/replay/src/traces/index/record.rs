@@ -26,6 +26,7 @@ use terrane::io::bytes::{Overrun, Reader};
 
 use super::dialect::{Dialect, Kind};
 use super::error::Malformed;
+use crate::traces::varint;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
@@ -119,7 +120,7 @@ impl Op {
                 #[expect(clippy::big_endian_bytes, reason = "the format of others")]
                 let length = u64::try_from(i32::from_be_bytes(*length)).ok()?;
                 out.extend_from_slice(offset);
-                put_varint(&mut out, length);
+                varint::put(&mut out, length);
                 out.extend_from_slice(kind);
             }
             Self::Remove { key } => put_key(&mut out, 4, key),
@@ -138,29 +139,7 @@ impl From<Overrun> for Malformed {
 
 /// An unsigned number of any length that 64 bits have room for.
 pub(super) fn varint(input: &mut Reader<'_>) -> Result<u64, Malformed> {
-    let mut number = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let byte = input.u8()?;
-        let bits = u64::from(byte & 0x7F);
-        // The last byte has room for one bit.
-        if bits << shift >> shift != bits {
-            return Err(Malformed::Number);
-        }
-        number |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-
-    Err(Malformed::Number)
-}
-
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
+    varint::read(input)?.ok_or(Malformed::Number)
 }
 
 fn string<'a>(input: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
@@ -198,7 +177,7 @@ fn key_of_text(text: &[u8]) -> Result<[u8; KEY_BYTES], Malformed> {
 fn put_key(out: &mut Vec<u8>, tag: u8, key: &[u8; KEY_BYTES]) {
     let text = base58::encode_check(&[TEXT_PREFIX.as_slice(), key].concat());
     out.push(tag);
-    put_varint(out, text.len() as u64);
+    varint::put(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 

@@ -63,7 +63,7 @@ pub enum Error {
         found: bool,
     },
     /// A fold visits more, or less, than when the trace was recorded.
-    #[error("{place}: a fold visits {} than when it was recorded", if *.is_more { "more" } else { "less" })]
+    #[error("{place}: a fold visits {} than the recorded fold", if *.is_more { "more" } else { "less" })]
     FoldMismatch {
         /// Place in the trace.
         place: EventPlace,

@@ -384,7 +384,7 @@ fn folds_nest_and_visit_what_was_recorded() {
     assert!(matches!(error, Error::FoldMismatch { is_more: true, .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "block 1 (level 101), event 12: a fold visits more than when it was recorded"
+        "block 1 (level 101), event 12: a fold visits more than the recorded fold"
     );
 
     let error = failing(&blocks, |block| {

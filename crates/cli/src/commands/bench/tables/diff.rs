@@ -39,7 +39,7 @@ impl DiffArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let Self { entries, updates, versions, .. } = *self;
         let options = Options { entries, updates, versions, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = diff::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -58,7 +58,7 @@ impl DiffArgs {
         let pages = report.compaction_pages_max;
         lines.push(("compactions at a flush", format!("up to {pages} pages")));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }
 

@@ -39,7 +39,7 @@ impl ForksArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let Self { forks, blocks, entries, .. } = *self;
         let options = Options { forks, blocks, entries, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = forks::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -64,6 +64,6 @@ impl ForksArgs {
         }
         lines.push(("checked", format!("{} old forks, all lookups", report.checked_forks)));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct IngestArgs {
 impl IngestArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let options = Options { entries: self.entries, batch: self.batch, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = ingest::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -50,6 +50,6 @@ impl IngestArgs {
             ("runs", format!("{}, {} stored entries", report.runs, report.stored_entries)),
         ];
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use terrane::io::QueueChoice;
 use terrane_bench::workloads::queue::{self, Options};
 
-use crate::ui::args;
+use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
@@ -21,24 +21,15 @@ Examples:
 The file is made in DIR and removed at the end. Every read is checked. Processor time is that of \
 the whole process, workers of the queue included.";
 
-/// Kind of a queue.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum QueueArg {
-    /// io_uring where the system has it, threads elsewhere
-    Auto,
-    /// io_uring, or an error
-    IoUring,
-    /// Threads
-    Threads,
-}
-
-impl From<QueueArg> for QueueChoice {
-    fn from(queue: QueueArg) -> Self {
-        match queue {
-            QueueArg::Auto => Self::Auto,
-            QueueArg::IoUring => Self::IoUring,
-            QueueArg::Threads => Self::Threads,
-        }
+args::choices! {
+    /// Kind of a queue.
+    enum QueueArg => QueueChoice {
+        /// io_uring where the system has it, threads elsewhere
+        Auto => QueueChoice::Auto,
+        /// io_uring, or an error
+        IoUring => QueueChoice::IoUring,
+        /// Threads
+        Threads => QueueChoice::Threads,
     }
 }
 
@@ -65,12 +56,8 @@ pub(crate) struct QueueArgs {
     /// Seed of the pages to read
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Prints one JSON object to standard output at the end
-    #[arg(long)]
-    json: bool,
-    /// Hides the progress bar
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl QueueArgs {
@@ -83,7 +70,7 @@ impl QueueArgs {
             buffered: self.buffered,
             seed: self.seed,
         };
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.output.quiet);
         let report = queue::run(&self.dir, &options, &mut progress)?;
         drop(progress);
 
@@ -95,6 +82,6 @@ impl QueueArgs {
             ("processor", format!("{:.2} us a read", report.cpu_us_per_read)),
         ];
 
-        output::report(command, self.json, &report, &lines)
+        output::report(command, self.output.json, &report, &lines)
     }
 }

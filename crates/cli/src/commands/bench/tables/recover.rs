@@ -61,11 +61,11 @@ impl RecoverArgs {
             filler.args(["--entries", &entries.to_string()]);
             filler.args(["--wal-bytes", &wal_bytes.to_string()]);
             filler.args(["--seed", &self.common.seed.to_string()]);
-            filler.args(self.common.quiet.then_some("--quiet"));
+            filler.args(self.common.output.quiet.then_some("--quiet"));
             filler
         };
 
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = recover::run(&self.common.store, &options, filler, &mut progress)?;
         drop(progress);
 
@@ -81,13 +81,13 @@ impl RecoverArgs {
             ("longest later", format!("{later_ms:.1} ms, of {later} commits")),
         ];
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 
     /// Fills the store, prints the number of commits, and waits. The process that started this one
     /// kills it then; if that process ends instead, standard input does.
     fn fill(&self, options: &Options) -> Result<(), Failure> {
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let filled = recover::fill(&self.common.store, options, &mut progress)?;
         drop(progress);
 

@@ -32,7 +32,7 @@ pub(crate) struct RetainedArgs {
 impl RetainedArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let options = Options { blocks: self.blocks, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = retained::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -53,7 +53,7 @@ impl RetainedArgs {
         let back = format!("{} blocks in {:.3} s", report.roll_back_blocks, report.roll_back_s);
         lines.push(("back", back));
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }
 

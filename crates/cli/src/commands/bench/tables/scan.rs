@@ -48,7 +48,7 @@ impl ScanArgs {
             keep: self.keep,
             seed: self.common.seed,
         };
-        let mut progress = Progress::new(self.common.quiet);
+        let mut progress = Progress::new(self.common.output.quiet);
         let report = scan::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
 
@@ -62,7 +62,7 @@ impl ScanArgs {
             lines.extend(round.scans.iter().map(|scan| (title(scan), shown(scan))));
         }
 
-        output::report(command, self.common.json, &report, &lines)
+        output::report(command, self.common.output.json, &report, &lines)
     }
 }
 
