@@ -296,7 +296,7 @@ pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anc
 /// commit.
 fn head_bytes(options: &Options) -> usize {
     match options.indexing {
-        Indexing::Minimal => options.cache_bytes / 4 * 3,
+        Indexing::Minimal => options.cache_bytes / 8 * 7,
         // A node may be stored as a record whose base no node knows.
         Indexing::Always => 0,
     }
