@@ -312,7 +312,7 @@ fn progress_of_compactions_is_kept_however_a_session_ends() {
                 session.close().unwrap();
             }
         }
-        assert!(kept > 25, "only {kept} merges were kept");
+        assert!(kept > by_effort(8, 25), "only {kept} merges were kept");
     });
 }
 

@@ -314,15 +314,13 @@ impl Disk for ReadOnlySource {
 #[test]
 fn a_store_on_a_read_only_medium_is_salvaged_like_any_other() {
     let specimen = specimen();
-    let run_of = |disk: &Arc<SimDisk>| {
-        let files = disk.files().into_iter();
-        files.filter(|path| path.extension().is_some_and(|end| end == "run")).max().unwrap()
-    };
 
     for is_damaged in [false, true] {
         let writable = specimen.disk.clone_disk();
         if is_damaged {
-            writable.flip_bit(&run_of(&writable), 8 * 100);
+            for (path, _) in specimen.runs() {
+                writable.flip_bit(&path, 8 * 300);
+            }
         }
         let frozen = writable.clone_disk();
         let expected = run(&writable).unwrap();

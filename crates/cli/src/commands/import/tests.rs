@@ -1,7 +1,7 @@
 //! Crashes of an import.
 //!
 //! Goal: after a crash at any call the table is there whole or not at all, the portions are the
-//! first ones of the source, and the import goes on from them. Method: a small import with three
+//! first ones of the source, and the import goes on from them. Method: a small import with two
 //! portions on a simulated disk, crashed at each call; each image is opened, compared, and imported
 //! into again.
 
@@ -15,7 +15,7 @@ use terrane_testkit::sweep::{Loss, Sweep};
 use super::*;
 
 /// Entries of the source.
-const NUMBERS: Range<u8> = 0..7;
+const NUMBERS: Range<u8> = 0..5;
 
 /// Entries of a portion.
 const PORTION: u64 = 2;
@@ -97,7 +97,7 @@ fn is_imported(disk: &Arc<SimDisk>) -> bool {
 
 #[test]
 fn a_crash_at_any_call_leaves_the_table_whole_or_portions_to_go_on_behind() {
-    let mut resumed = [0_u32; 4];
+    let mut resumed = [0_u32; 3];
     let mut whole = 0;
     let images = Sweep::whole(1).crash(import, |crash| {
         crash.images(Loss::each(crash.call), |image| {
@@ -113,5 +113,5 @@ fn a_crash_at_any_call_leaves_the_table_whole_or_portions_to_go_on_behind() {
     });
 
     assert!(resumed.iter().all(|count| *count > 5), "{resumed:?}");
-    assert!(whole > 10 && images > 300, "{whole} of {images} whole");
+    assert!(whole > 10 && images > 200, "{whole} of {images} whole");
 }
