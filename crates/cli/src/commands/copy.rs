@@ -285,10 +285,13 @@ fn load(store: &Store, name: &TableName, stream: &mut Stream<'_>) -> Result<(), 
         }
         ControlFlow::Continue(())
     })?;
-    match merged {
-        ControlFlow::Continue(table) => Ok(drop(store.install(name, &table)?)),
-        ControlFlow::Break(failure) => Err(failure),
-    }
+    let table = match merged {
+        ControlFlow::Continue(table) => table,
+        ControlFlow::Break(failure) => return Err(failure),
+    };
+
+    store.install(name, &table)?;
+    Ok(())
 }
 
 fn update((key, found): &(Vec<u8>, StoredValue)) -> (&[u8], Update<'_>) {

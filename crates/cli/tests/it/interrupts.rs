@@ -1,9 +1,9 @@
 //! Ctrl-C of commands that rewrite or copy a store.
 //!
 //! Goal: the exit code is 130, the store is whole afterwards, and the command can be repeated.
-//! Method: the first file that a command writes shows that its work has begun; the store has so many
-//! bytes that the work takes many times as long as a signal. `import` and the benchmarks, which stop
-//! at a place of their choice, have tests in their files.
+//! Method: the first file that a command writes shows that its work has begun. The work on 20 MB
+//! takes many times as long as a signal. `import` and the benchmarks stop at a place of their
+//! choice; their files have tests of that.
 
 use std::collections::BTreeSet;
 use std::fs;
