@@ -34,8 +34,9 @@ fn interrupted(arguments: &[&str], has_begun: &dyn Fn() -> bool) -> Answer {
 fn filled(place: &Place) -> PathBuf {
     let store = place.store();
     let value = "v".repeat(480);
-    let lines: String = (0..ENTRIES).map(|key| format!("key {key:08}\t{key} {value}\n")).collect();
-    let file = place.write("lines", lines.as_bytes());
+    let line = |key| format!("key {key:08}\t{key} {value}\n");
+    let lines: Vec<String> = (0..ENTRIES).map(line).collect();
+    let file = place.write("lines", lines.concat().as_bytes());
     call(&store, &["import", "--from-sorted", text(&file)]).done();
     call(&store, &["delete", "--prefix", "key 000000"]).done();
     store
