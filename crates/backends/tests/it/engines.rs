@@ -124,9 +124,8 @@ fn both_keep_the_rules_in_memory() {
 #[test]
 fn both_keep_the_rules_on_the_real_disk() {
     let all = [Durability::Buffered, Durability::Group, Durability::None, Durability::Each];
-    for kind in KINDS {
-        for durability in &all[..by_effort(2, all.len())] {
-            let durability = *durability;
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        for &durability in by_effort(&all[number..=number], &all) {
             let place = tempfile::tempdir().unwrap();
             let opening = Opening { kind, memory: Memory::Least, durability };
             keeps_the_rules(opening, RealDisk::auto(), place.path(), &Extent::small(3));

@@ -20,6 +20,8 @@
 mod input;
 #[cfg(feature = "lmdb")]
 mod lmdb;
+#[cfg(test)]
+mod tests;
 
 use std::fs;
 use std::io;
@@ -196,8 +198,7 @@ impl Feed {
     }
 
     /// Reads the entries of a portion again. Returns `false` if the source has others.
-    fn skip(&mut self, portion: &Source) -> Result<bool, Failure> {
-        let mut stored = portion.entries(KeyRange::Prefix(Vec::new()), false)?;
+    fn skip(&mut self, stored: &mut Entries<'_>) -> Result<bool, Failure> {
         loop {
             self.look(Phase::Check)?;
             let chunk = stored.take(CHUNK)?;
@@ -506,7 +507,7 @@ impl Import {
     ) -> Result<(bool, u64), Failure> {
         for portion in portions.iter() {
             let stored = Source::open(&self.store, &self.table, Point::Snapshot(&portion.name))?;
-            let same = feed.skip(&stored)?;
+            let same = feed.skip(&mut stored.entries(KeyRange::Prefix(Vec::new()), false)?)?;
             let last = portion.label.rsplit_once(LABEL_LAST).map(|(_, last)| last);
             if !same || feed.last.as_deref().map(hex).as_deref() != last {
                 let place = feed.input.place();

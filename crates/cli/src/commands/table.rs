@@ -62,9 +62,9 @@ Examples:
     terrane table build accounts --store /data/copy --create \\
       --from /data/ledger --from-table accounts --version 7
 
-There must be no table of that name. If the command ends with exit code 0, all entries are \
-durable; otherwise the table does not exist. A killed command may leave a table whose name ends \
-with `-unfinished`. `terrane btree build` copies in the other direction.";
+There must be no table of that name. The entries go past the log, and the table appears whole, or \
+not at all. If the command ends with exit code 0, all entries are durable; otherwise the table \
+does not exist. `terrane btree build` copies in the other direction.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
