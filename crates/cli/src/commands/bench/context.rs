@@ -72,7 +72,7 @@ pub(crate) struct ContextArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     gc_rate: Option<u64>,
     /// Memory for decoded objects
-    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "128MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "256MiB")]
     memory_budget: u64,
     /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
