@@ -328,12 +328,19 @@ impl Compaction {
         self.done.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
-        // In this order: the total never falls.
+    /// Pages of work left; another thread may do them meanwhile.
+    pub(crate) fn left(&self) -> u64 {
+        // `done` is read first, because the total never falls: it cannot be below a `done` of
+        // earlier. The other way round a compaction that starts again in between, and gets a higher
+        // total, could have done more than the total that was read, and the difference would wrap.
         let done = self.done();
         let total = self.total();
         debug_assert!(done <= total, "no more is done than there is");
-        done == total
+        total - done
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left() == 0
     }
 
     /// Access mode of lookups to the output.

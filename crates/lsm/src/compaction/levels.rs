@@ -326,7 +326,7 @@ impl CompactionEnv<'_> {
 /// Completes a compaction that is due.
 fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
     // Credits should have paid for all of the work, so a rest is worth an event.
-    let left = pending.compaction.total() - pending.compaction.done();
+    let left = pending.compaction.left();
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
     }

@@ -326,7 +326,7 @@ impl Union {
                 let mut slices = Sources::default();
                 slices.add(compaction.view());
                 let entries: u64 = slices.runs.iter().map(|run| run.meta().entries).sum();
-                let left = u128::from(compaction.total() - compaction.done());
+                let left = u128::from(compaction.left());
                 let left = u128::from(entries) * left;
                 left.div_ceil(u128::from(compaction.total().max(1))) as u64 + 1
             }

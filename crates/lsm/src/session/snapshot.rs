@@ -915,7 +915,7 @@ fn resume(
     let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);
     // There may turn out to be more to do.
-    while compaction.total() - compaction.done() > fits {
+    while compaction.left() > fits {
         compaction.advance_to(compaction.total() - fits)?;
     }
     let base = compaction.done();

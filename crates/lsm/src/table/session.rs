@@ -14,7 +14,7 @@ use crate::files::handles::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, WantedReserve, check_room_for};
 use crate::run::blob::{self, BlobRef};
 use crate::run::check::Progress;
-use crate::session::inner::{Holder, SessionInner, make_dir};
+use crate::session::inner::{Holder, OpenSettings, SessionInner, make_dir};
 use crate::session::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::session::transfer::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::stats::SessionStats;
@@ -186,7 +186,9 @@ impl Session {
         }
         // A random salt keeps callers from choosing keys whose hashes collide.
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        let inner = SessionInner::open(disk, dir, salt, options.open_files_max, reserve)?;
+        let open_files_max = options.open_files_max;
+        let settings = OpenSettings { salt, open_files_max, reserve };
+        let inner = SessionInner::open(disk, dir, settings)?;
         event!(DEBUG, "session.opened", dir);
         Ok(Self { inner })
     }

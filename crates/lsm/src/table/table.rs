@@ -1244,7 +1244,7 @@ impl Table {
         });
 
         for pending in self.tree.pending() {
-            stats.merge_debt_pages += pending.compaction.total() - pending.compaction.done();
+            stats.merge_debt_pages += pending.compaction.left();
             stats.unfinished_bytes += pending.compaction.built_bytes();
         }
 
