@@ -19,6 +19,7 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 use crate::compaction::background::Worker;
 use crate::compaction::compaction::{Compaction, CompactionSpec};
 use crate::compaction::resume::ResumedPages;
+use crate::config::TableConfig;
 use crate::entry::entry::Update;
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result, unreadable};
@@ -34,6 +35,8 @@ use crate::manifest::manifest::{self, StoreManifest};
 use crate::manifest::snapshot_meta::{
     MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta, is_name,
 };
+use crate::memory::grants::SessionMemory;
+use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 use crate::session::registry::{Registry, Stored};
 use crate::stats::{Counters, FilterStats, SessionStats};
@@ -54,6 +57,8 @@ pub(crate) struct SessionInner {
     worker: Worker,
     lookups: LookupThread,
     files: Arc<FileSet>,
+    /// `None` without a memory budget.
+    memory: Option<Arc<SessionMemory>>,
     dir: PathBuf,
     salt: u64,
     closed: AtomicBool,
@@ -450,12 +455,14 @@ pub(crate) struct OpenSettings {
     pub(crate) open_files_max: usize,
     /// Reserve that the session is to have.
     pub(crate) reserve: WantedReserve,
+    /// Memory budget of the session, in bytes.
+    pub(crate) memory_budget: Option<u64>,
 }
 
 impl OpenSettings {
-    /// Settings of a session that keeps the reserve that it has.
+    /// Settings of a session that keeps the reserve that it has, without a memory budget.
     pub(crate) fn new(salt: u64, open_files_max: usize) -> Self {
-        Self { salt, open_files_max, reserve: WantedReserve::AsItIs }
+        Self { salt, open_files_max, reserve: WantedReserve::AsItIs, memory_budget: None }
     }
 }
 
@@ -632,6 +639,7 @@ impl SessionInner {
         keep_orphans(&files, dir, &orphans, &lost, is_known)?;
 
         let mut inner = Self::new(files, dir, meta.salt, anchor);
+        inner.set_memory_budget(settings.memory_budget);
         inner.snapshots = Registry::new(referenced.snapshots);
         inner.leased = Mutex::new(leased);
         inner.lock = Mutex::new(Some(guard));
@@ -643,6 +651,7 @@ impl SessionInner {
         disk: &Arc<dyn Disk>,
         dir: &Path,
         open_files_max: usize,
+        memory_budget: Option<u64>,
     ) -> Result<Arc<Self>> {
         let dir = &disk.absolute(dir)?;
         let anchor = anchor_dir(disk.as_ref(), dir)?;
@@ -652,7 +661,13 @@ impl SessionInner {
         let meta = read_metadata(disk.as_ref(), dir)?;
         let open = FileHandles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
-        Ok(Arc::new(Self::new(files, dir, meta.salt, anchor)))
+        let mut inner = Self::new(files, dir, meta.salt, anchor);
+        inner.set_memory_budget(memory_budget);
+        Ok(Arc::new(inner))
+    }
+
+    fn set_memory_budget(&mut self, budget: Option<u64>) {
+        self.memory = budget.map(|budget| SessionMemory::new(&self.files, budget));
     }
 
     /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of
@@ -674,6 +689,7 @@ impl SessionInner {
             worker: Worker::default(),
             lookups: LookupThread::default(),
             files,
+            memory: None,
             dir: dir.to_owned(),
             salt,
             closed: AtomicBool::new(false),
@@ -815,6 +831,7 @@ impl SessionInner {
             bytes: read(&sums.bytes),
             filter_bytes: read(&sums.filter_bytes),
             index_bytes: read(&sums.index_bytes),
+            memory: self.memory.as_ref().map(|memory| memory.stats()),
             lookups: activity.lookups,
             found: activity.found,
             memory_hits: activity.memory_hits,
@@ -847,6 +864,32 @@ impl SessionInner {
 
     pub(crate) fn files(&self) -> &Arc<FileSet> {
         &self.files
+    }
+
+    /// The memory budget of the session, if it has one.
+    pub(crate) fn memory(&self) -> Option<&Arc<SessionMemory>> {
+        self.memory.as_ref()
+    }
+
+    /// Refuses a configuration whose own memory budget the session has no room for; `had` is the
+    /// budget that it takes the place of, 0 for none. Where nothing can be written, tables are as
+    /// their writer has them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`].
+    pub(crate) fn check_own_budget(&self, config: &TableConfig, had: u64) -> Result<()> {
+        match (&self.memory, config.memory_budget) {
+            (Some(memory), Some(budget)) if !self.is_read_only() => {
+                memory.check_own_budget(budget, had)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A prefetcher for a cursor or a diff.
+    pub(crate) fn prefetcher(&self) -> Arc<Prefetcher> {
+        let allowance = self.memory.as_ref().map(|memory| memory.read_ahead());
+        Prefetcher::of_scan(self.files.handles(), allowance)
     }
 
     pub(crate) fn disk(&self) -> &dyn Disk {

@@ -29,7 +29,7 @@ use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View};
 use crate::compaction::levels::{
-    CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
+    Capacity, CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
 };
 use crate::compaction::union::{Piece, Union, UnionProgress, UnionTable};
 use crate::config::{CompactionThread, DiskCache, LEVELS_MAX, MemoryGoal, TableConfig};
@@ -707,7 +707,8 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
     let set = inner.files();
     let config = &meta.config;
     let salt = inner.salt();
-    let context = CompactionEnv { set, config, salt, table: inner.id() };
+    let capacity = Capacity::of(config, None);
+    let context = CompactionEnv { set, config, capacity, salt, table: inner.id() };
 
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
