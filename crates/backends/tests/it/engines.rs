@@ -58,6 +58,7 @@ impl Opening {
                 let mut options = LsmOptions::default().durability(self.durability);
                 if is_least {
                     options.write_buffer_bytes = Some(2_000);
+                    options.shared_memory_bytes = Some(1 << 20);
                     options.log_bytes_max = Some(64 << 10);
                 }
                 Arc::new(LsmDatabase::open(disk, dir, indexes, &options)?)
@@ -447,6 +448,9 @@ fn options_that_cannot_be_are_refused() {
     let mut options = LsmOptions::default();
     (options.memory_bytes, options.write_buffer_bytes) = (Some(64 << 20), Some(1 << 20));
     refused(lsm(options));
+    let options = LsmOptions::default().memory_bytes(64 << 20).shared_memory_bytes(64 << 20);
+    refused(lsm(options));
+    refused(lsm(LsmOptions::default().shared_memory_bytes(1000)));
     let btree =
         |options: BtreeOptions| BtreeDatabase::open(disk.clone(), dir, &[], &options).map(drop);
     let mut options = BtreeOptions::default();

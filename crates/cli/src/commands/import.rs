@@ -38,8 +38,9 @@ use terrane::lsm::{
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use self::input::{Dump, Entry, Input, Lines, STDIN};
+use crate::commands::kv::MemoryArgs;
 use crate::stores::open::{
-    check_table_is_new, has_snapshot, open_tables, open_to_read, remove_content,
+    Opening, check_table_is_new, has_snapshot, open_tables_with, open_to_read, remove_content,
 };
 use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Point, Source, StoredValue};
 use crate::ui::args::{self, OutputArgs};
@@ -113,6 +114,8 @@ pub(crate) struct Import {
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     table: TableName,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -523,7 +526,8 @@ impl Import {
         let first = feed.batch(self.portion)?;
         let before = Before::of(&self.store);
         let found = portions.len();
-        let store = open_tables(&self.store, true)?;
+        let opening = Opening { memory_budget: self.memory.budget(), ..Opening::default() };
+        let store = open_tables_with(&self.store, true, opening)?;
         let mut run = Run { store, feed, table: &self.table, source, portions };
         let imported = run
             .load(first, self.portion)

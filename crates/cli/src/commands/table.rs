@@ -21,7 +21,7 @@ use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
 use crate::stores::listed::ListedTable;
 use crate::stores::open::{
-    check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
+    Opening, check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
 };
 use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
@@ -276,7 +276,8 @@ impl CreateArgs {
         // The configuration is checked before a store is created for it.
         config.validate()?;
         check_table_is_new(&self.common.store, &self.name)?;
-        let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
+        let opening = Opening { reserve_bytes: self.reserve.bytes(), ..Opening::default() };
+        let store = open_tables_with(&self.common.store, true, opening)?;
         store.create_table(&self.name, &config)?;
         store.close()?;
         let created = Created { table: self.name.as_str() };

@@ -184,6 +184,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
     for (arguments, why) in [
         (&["put", "a", "1", "--upsert"][..], "no merge operator"),
         (&["put", "a", "1", "--reserve", "1MiB"], "no reserve"),
+        (&["put", "a", "1", "--memory-budget", "8MiB"], "no memory budget"),
         (&["put", "a", "1", "--table", "other"], "no tables"),
         (&["delete", "a", "--table", "other"], "no tables"),
         (&["put", &long, "1"], "600 bytes"),
