@@ -16,6 +16,7 @@ mod elsewhere;
 mod faults;
 mod folds;
 mod golden;
+mod head;
 mod heads;
 mod hostile;
 mod losses;
