@@ -2,9 +2,9 @@
 //!
 //! May import `base`. Begin with [`record`]: its header has the bytes of each kind of record.
 //!
-//! A decoded record is immutable and shared by the cache of the pack and by all trees that loaded
-//! it. [`pins`] lists the roots that live trees may still read; a collection treats each pin as a
-//! root.
+//! A decoded record is shared by the cache of the pack and by all nodes that were loaded from it; a
+//! node that changes takes a copy, unless it is the only holder. [`pins`] lists the roots that live
+//! trees may still read; a collection treats each pin as a root.
 //!
 //! Invariants:
 //! - A record refers to earlier records only.

@@ -6,11 +6,12 @@
 //!
 //! Begin with [`tree`], the public type; then [`node`] (nodes in memory) and [`edit`] (changes of
 //! nodes). A commit runs [`digest`] (hashes, from the leaves up), then [`encode`] (records,
-//! children first).
+//! children first). [`head`] keeps the nodes of the newest commit for the next block.
 //!
 //! Invariants:
 //! - The shape of a directory is a function of its set of steps, never of its history.
-//! - A stored node never changes. A changed node keeps its stored node and the differences.
+//! - A node that two trees hold never changes: a change copies it first. A node that one tree holds
+//!   is changed in place, and loses its hash and its place.
 //! - A change that fails has changed nothing, because all reads come before the first write.
 //! - Walks over whole trees keep a list on the heap: chosen names make paths of 33,000 nodes.
 //!   Recursion stays within one directory, at most 64 inodes.

@@ -4,10 +4,10 @@
 //! targets, so a change of one child reads no other child.
 //!
 //! **In memory** the body of a node is the preimage of its hash: a list of entries, or of buckets,
-//! exactly as it is hashed. Beside the list stand the extents of the children and the bytes of short
-//! values. A change of a child overwrites 32 bytes. A node in memory may be newer than its record:
-//! a *stale* child has another hash than the list says, a *changed* one differs from the full record
-//! that the next delta is based on.
+//! exactly as it is hashed. Beside the list stand the extents of the children and the bytes of
+//! short values. A change of a child overwrites 32 bytes. A node in memory may be newer than its
+//! record: a *stale* child has another hash than the list says, a *changed* one differs from the
+//! full record that the next delta is based on.
 //!
 //! **Deltas.** A delta is never based on a delta, so a node costs two reads at most. A delta is
 //! worth writing while its changes number less than the square root of twice the size of its base.
@@ -382,8 +382,8 @@ impl Entries {
         hash_in(&self.list, self.hash_at(item))
     }
 
-    /// Extent of the child of an item; [`NOWHERE`] if the child is not stored. The value must not be
-    /// stored here.
+    /// Extent of the child of an item; [`NOWHERE`] if the child is not stored. The value must not
+    /// be stored here.
     pub(crate) fn extent(&self, item: usize) -> Extent {
         debug_assert!(!self.is_inline(item), "the value is elsewhere");
         self.items[item].extent()

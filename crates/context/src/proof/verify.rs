@@ -196,7 +196,7 @@ impl<'a> Builder<'a> {
             self.path.pop();
         }
 
-        Ok(Node::of_bindings(leaf, bindings, height))
+        Ok(Node::of_bindings(leaf, &bindings, height))
     }
 
     /// Builds the content of a bucket.

@@ -152,7 +152,7 @@ impl Copier<'_> {
         let mut copy = match node.shape() {
             Shape::Entries(entries) => {
                 debug_assert_eq!(bindings.len(), entries.len(), "each entry was copied once");
-                Node::of_bindings(entries.is_leaf(), bindings, node.height())
+                Node::of_bindings(entries.is_leaf(), &bindings, node.height())
             }
             Shape::Inner(inner) => {
                 debug_assert!(

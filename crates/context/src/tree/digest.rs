@@ -346,8 +346,8 @@ pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     *unknown.hash.get().expect("it was hashed")
 }
 
-/// Appends the preimage of a node whose children have hashes. Values stored in the node that have no
-/// hash are appended to `inline`, and their hashes are filled in later.
+/// Appends the preimage of a node whose children have hashes. Values stored in the node that have
+/// no hash are appended to `inline`, and their hashes are filled in later.
 fn preimage(node: &Node, inline: &mut Preimages, out: &mut Preimages) {
     let near = |number: usize| node.member(number).and_then(Member::hash).expect(HASHED);
     match &node.record().body {

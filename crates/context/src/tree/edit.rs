@@ -337,7 +337,7 @@ fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
     }
     let bindings = gather(env, dir)?;
     *dir = Arc::new(if wants_flat {
-        Node::of_bindings(false, bindings, dir.height())
+        Node::of_bindings(false, &bindings, dir.height())
     } else {
         inode(env, 0, bindings, dir.height())
     });
@@ -354,7 +354,7 @@ fn gather(env: &Env, node: &Node) -> Result<Vec<Binding>> {
 pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -> Node {
     let count = bindings.len() as u64;
     if env.rules.is_leaf(depth, count) {
-        return Node::of_bindings(true, bindings, height);
+        return Node::of_bindings(true, &bindings, height);
     }
     debug_assert!(
         depth < crate::base::hashing::INODE_DEPTH_MAX,

@@ -1,19 +1,19 @@
-//! Head: the tree of the newest commit, whose nodes stay in memory. The next block begins with them,
-//! and neither reads nor decodes what the blocks before it read or wrote.
+//! Head: the tree of the newest commit, whose nodes stay in memory. The next block begins with
+//! them, and neither reads nor decodes what the blocks before it read or wrote.
 //!
-//! A checkout of the newest commit shares the nodes with the head. The first change of that tree takes
-//! them from the head, so that the tree is their only holder and changes them in place; its commit
-//! gives them back. A tree that is changed and dropped without a commit drops them too: the next
-//! checkout reads what it needs.
+//! A checkout of the newest commit shares the nodes with the head. The first change of that tree
+//! takes them from the head, so that the tree is their only holder and changes them in place; its
+//! commit gives them back. A tree that is changed and dropped without a commit drops them too: the
+//! next checkout reads what it needs.
 //!
 //! Invariant: the head has the nodes of one commit, as they are stored. So it changes the cost of a
 //! checkout, never a tree.
 //!
 //! **Memory.** The weight of the nodes is estimated: what is loaded and added counts, what is
 //! forgotten counts off. When the estimate is above the budget, the tree that takes the nodes trims
-//! them first, a sixteenth of the nodes in a step. A step works like the hand of a clock: it forgets
-//! the nodes that no call passed since the hand was there last. If a whole round is not enough, half
-//! of the nodes go by chance.
+//! them first, a sixteenth of the nodes in a step. A step works like the hand of a clock: it
+//! forgets the nodes that no call passed since the hand was there last. If a whole round is not
+//! enough, half of the nodes go by chance.
 //!
 //! Rejected: a cache of nodes by address (a lookup and a lock for each node on a path).
 
@@ -130,8 +130,8 @@ impl Head {
 }
 
 /// Goes over the nodes below `node`, or over those of one step, and forgets those for which `stays`
-/// returns false and that have no others below. Adds their weight to `freed`; returns whether a node
-/// below stays.
+/// returns false and that have no others below. Adds their weight to `freed`; returns whether a
+/// node below stays.
 ///
 /// A step divides the children of the first node on each path that has enough of them.
 fn trim_below(

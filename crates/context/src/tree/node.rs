@@ -1,11 +1,11 @@
-//! Nodes of a tree in memory: directories whose children are loaded on demand, and which are changed
-//! in place where no other tree holds them.
+//! Nodes of a tree in memory: directories whose children are loaded on demand, and which are
+//! changed in place where no other tree holds them.
 //!
 //! A directory is one [`Node`] with entries (flat, or the only leaf of its inode), or a tree of
 //! inodes: inner nodes over leaves. A node is its [`Record`] and those of its children that are in
-//! memory. A commit leaves the nodes in place: it gives each a hash and a place, and the next change
-//! of a node [settles](Node::settle) what the commit found out about its children. So a tree that is
-//! committed block after block neither reads nor copies a node twice.
+//! memory. A commit leaves the nodes in place: it gives each a hash and a place, and the next
+//! change of a node [settles](Node::settle) what the commit found out about its children. So a tree
+//! that is committed block after block neither reads nor copies a node twice.
 //!
 //! Invariants:
 //! - The shape is a function of the set of steps alone (see [`hashing`](crate::base::hashing)).
@@ -14,8 +14,8 @@
 //! - A child that is a directory is never empty.
 //!
 //! Rejected: nodes of one arena by number (every call of every thread would take the lock of the
-//! arena); changed nodes as a stored node and differences (an allocation, and a search in two places,
-//! for each node that a block changes).
+//! arena); changed nodes as a stored node and differences (an allocation, and a search in two
+//! places, for each node that a block changes).
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -397,10 +397,9 @@ impl<'a> Spot<'a> {
     pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
         match self {
             Self::Item { node, entries, item } if !entries.is_value(item) => node.node_at(item),
-            Self::Item { .. } => None,
             Self::Own(Child::Dir(node)) => Some(node),
             Self::Own(Child::DirAt(far)) => far.1.get(),
-            Self::Own(_) => None,
+            Self::Item { .. } | Self::Own(_) => None,
         }
     }
 
@@ -598,15 +597,15 @@ impl Node {
 
     /// Creates an empty directory, or an empty leaf.
     pub(crate) fn empty(leaf: bool) -> Self {
-        Self::of_bindings(leaf, Vec::new(), 1)
+        Self::of_bindings(leaf, &[], 1)
     }
 
     /// Creates a directory or a leaf of ascending steps.
-    pub(crate) fn of_bindings(leaf: bool, bindings: Vec<Binding>, height: u16) -> Self {
+    pub(crate) fn of_bindings(leaf: bool, bindings: &[Binding], height: u16) -> Self {
         debug_assert!(bindings.windows(2).all(|pair| pair[0].0 < pair[1].0), "steps ascend");
         let mut entries = Entries::new(leaf);
         let mut members = Vec::with_capacity(bindings.len());
-        for (step, child) in &bindings {
+        for (step, child) in bindings {
             let (stored, member) = child.parts();
             entries.push(step, stored);
             members.push(member.map_or_else(OnceLock::new, OnceLock::from));
@@ -856,7 +855,9 @@ impl Node {
                         continue;
                     }
                     if entries.is_inline(item) {
-                        inline.next().into_iter().for_each(|hash| entries.put_hash(item, hash));
+                        if let Some(hash) = inline.next() {
+                            entries.put_hash(item, hash);
+                        }
                     } else if let Some(link) = link(item) {
                         entries.settle(item, &link);
                     }
@@ -867,7 +868,9 @@ impl Node {
                 for bucket in (0..BRANCHING_MAX as usize).filter(|bucket| stale >> bucket & 1 == 1)
                 {
                     let rank = inner.rank(bucket).expect("stale buckets are there");
-                    link(rank).iter().for_each(|link| inner.settle(bucket, link));
+                    if let Some(link) = link(rank) {
+                        inner.settle(bucket, &link);
+                    }
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! The nodes of the newest commit stay in memory, and commits need not wait for their sync.
 //!
-//! Goal: what is kept in memory from block to block changes the cost of a call, never an answer: not
-//! with other trees of the same nodes alive, not with blocks that are thrown away, not with hardly
-//! any memory. Commits behind tickets are there at once, become durable in their order, and are
-//! durable when a ticket says so.
+//! Goal: what is kept in memory from block to block changes the cost of a call, never an answer:
+//! not with other trees of the same nodes alive, not with blocks that are thrown away, not with
+//! hardly any memory. Commits behind tickets are there at once, become durable in their order, and
+//! are durable when a ticket says so.
 //!
 //! Method: random chains of blocks beside maps, with every hash compared to that of a tree that was
 //! made anew; counters of reads; crashes on the simulated disk.
@@ -205,7 +205,7 @@ fn the_nodes_in_memory_keep_to_the_budget() {
     assert!(most > 50 << 10 && most < (budget as u64) * 3 / 2, "{most}");
 }
 
-/// What a ticket was waited for survives a crash, and of the others a beginning.
+/// Commits whose ticket was waited for survive a crash, and of the others a beginning.
 #[test]
 fn commits_become_durable_in_their_order_and_when_their_ticket_says_so() {
     for_each_seed("commits_become_durable_in_their_order", 40, |rng, _| {
