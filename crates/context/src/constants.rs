@@ -3,7 +3,7 @@
 use crate::base::address::UNIT_BYTES;
 use crate::base::path::HEIGHT_MAX;
 use crate::object::record::{
-    ENTRIES_DELTA, FLAT, INLINE_BYTES_MAX, INNER, INNER_DELTA, LEAF, TAG_DIR, TAG_INLINE,
+    ENTRIES_DELTA, FLAT, INLINE_BYTES_MAX, INNER, INNER_DELTA, LEAF, TAG_DIR, TAG_HEX, TAG_INLINE,
     TAG_VALUE, VALUE,
 };
 use crate::pack::archive::{VOLUME_MAGIC, VOLUME_VERSION};
@@ -66,6 +66,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_TAG_INLINE", TAG_INLINE.to_string()),
         ("CONTEXT_TAG_VALUE", TAG_VALUE.to_string()),
         ("CONTEXT_TAG_DIR", TAG_DIR.to_string()),
+        ("CONTEXT_TAG_HEX", format!("{TAG_HEX:#x}")),
         ("CONTEXT_INLINE_BYTES_MAX", INLINE_BYTES_MAX.to_string()),
         ("CONTEXT_HEIGHT_MAX", HEIGHT_MAX.to_string()),
         ("CONTEXT_SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),

@@ -10,9 +10,9 @@
 //! full record that the next delta is based on.
 //!
 //! **Deltas.** A delta is never based on a delta, so a node costs two reads at most. A delta is
-//! worth writing while its changes number less than the square root of twice the size of its base.
-//! The deltas up to the next full record then take about the bytes of that full record, which
-//! minimizes the sum.
+//! worth writing while its number of changes, times its bytes, is below twice the bytes of the full
+//! record. The deltas up to the next full record then take about the bytes of that full record,
+//! which minimizes the sum.
 
 #![doc = include_str!("../../../../docs/format/context-record.md")]
 
@@ -21,7 +21,7 @@ use std::cmp::Ordering;
 use crate::base::address::{Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8};
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
-use crate::base::hashing::{BUCKET_BYTES, EntryLayout};
+use crate::base::hashing::{BUCKET_BYTES, EntryLayout, STEP_BYTES_MAX};
 use crate::base::path::HEIGHT_MAX;
 
 /// The longest value that is stored in its directory, in bytes.
@@ -34,17 +34,68 @@ pub(crate) const INNER: u8 = 4;
 pub(crate) const INNER_DELTA: u8 = 5;
 pub(crate) const ENTRIES_DELTA: u8 = 6;
 
-/// Largest number of entries of the full record that never gets a delta.
-const DELTA_ENTRIES_MIN: usize = 8;
-
-/// Returns whether a delta of `changes` is worth writing for a node of `count` entries or links.
-fn is_delta_worth(changes: usize, count: usize) -> bool {
-    changes > 0 && changes * changes < 2 * count
+/// Returns whether a delta is worth writing that has this number of changes, and of bytes, for a
+/// node whose full record has `full` bytes.
+fn is_delta_worth(changes: usize, bytes: usize, full: usize) -> bool {
+    changes > 0 && changes * bytes < 2 * full && bytes < full
 }
+
+/// Approximate bytes of an extent in a record.
+const EXTENT_BYTES: usize = 5;
+/// Approximate bytes of a record beside its entries or links: its head, its frame, its padding.
+const RECORD_BYTES: usize = 24;
 
 pub(crate) const TAG_INLINE: u8 = 1;
 pub(crate) const TAG_VALUE: u8 = 2;
 pub(crate) const TAG_DIR: u8 = 3;
+/// Flag of the tag: the step consists of hexadecimal digits, two in a byte.
+pub(crate) const TAG_HEX: u8 = 0x10;
+
+/// The shortest step that is written as hexadecimal digits, in bytes.
+const HEX_STEP_BYTES_MIN: usize = 8;
+
+/// Returns whether a step is written as hexadecimal digits.
+fn is_hex(step: &[u8]) -> bool {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    step.len() >= HEX_STEP_BYTES_MIN && step.len().is_multiple_of(2) && step.iter().all(is_digit)
+}
+
+/// Writes a step of hexadecimal digits, two in a byte.
+fn put_hex(step: &[u8], out: &mut Vec<u8>) {
+    // The low bits of a digit, and nine more for a letter, without a branch.
+    let digit = |byte: u8| (byte & 15) + 9 * (byte >> 6);
+    let (pairs, _) = step.as_chunks::<2>();
+    out.extend(pairs.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)));
+}
+
+/// Reads the step of an entry with this tag.
+fn take_step<'a, 'b: 'a>(
+    tag: u8,
+    bytes: &mut &'b [u8],
+    room: &'a mut [u8; STEP_BYTES_MAX],
+) -> Result<&'a [u8], Corrupt> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+    let len = usize::from(take_u8(bytes)?);
+    let step = take_bytes(bytes, len)?;
+    if tag & TAG_HEX == 0 {
+        // A step has one encoding.
+        return if is_hex(step) {
+            Err(Corrupt::rule("a step of hexadecimal digits takes half of its bytes", 1, 0))
+        } else {
+            Ok(step)
+        };
+    }
+    let most = STEP_BYTES_MAX / 2;
+    let Some(room) = room.get_mut(..2 * len).filter(|room| room.len() >= HEX_STEP_BYTES_MIN) else {
+        return Err(Corrupt::rule("bytes of hexadecimal digits", most as u64, len as u64));
+    };
+    for (pair, byte) in room.chunks_exact_mut(2).zip(step) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    Ok(room)
+}
 
 /// Directory node.
 #[derive(Debug, Clone)]
@@ -108,6 +159,8 @@ const STALE: u8 = 4;
 const CHANGED: u8 = 8;
 /// Flag of a changed item whose step the full record lacks.
 const NEW: u8 = 16;
+/// Flag of an item whose step is written as hexadecimal digits.
+const HEX: u8 = 32;
 
 impl Item {
     fn tag(self) -> u8 {
@@ -503,7 +556,10 @@ impl Entries {
             start: start as u32,
             step_len: step.len() as u8,
             mark: mark(step),
-            kind: CHANGED | NEW | if hash.is_none() { STALE } else { 0 },
+            kind: CHANGED
+                | NEW
+                | if hash.is_none() { STALE } else { 0 }
+                | if is_hex(step) { HEX } else { 0 },
             value_len: 0,
             payload: [0; TINY_BYTES_MAX],
         };
@@ -651,14 +707,26 @@ impl Entries {
     /// Full record on which a delta of the content is best based; `None` if the content is best
     /// written in full.
     fn delta_base(&self) -> Option<Extent> {
-        let (full, len) = self.full?;
-        let len = len as usize;
-        let kept = self.items.iter().filter(|item| !item.has(CHANGED)).count();
-
-        // Entries that are not kept, and entries of the full record that are gone or changed.
-        debug_assert!(kept <= self.len() && kept <= len, "kept entries are in both");
-        let changes = (self.len() - kept) + (len - kept);
-        (len > DELTA_ENTRIES_MIN && is_delta_worth(changes, len)).then_some(full)
+        let (full, _) = self.full?;
+        let mut changes = 0;
+        let mut changed_bytes = RECORD_BYTES + EXTENT_BYTES;
+        let mut full_bytes = RECORD_BYTES;
+        for item in &self.items {
+            let step = usize::from(item.step_len) >> u8::from(item.has(HEX));
+            let content = match item.tag() {
+                TAG_INLINE => 1 + usize::from(item.value_len),
+                _ => EXTENT_BYTES + HASH_BYTES,
+            };
+            let bytes = 2 + step + content;
+            full_bytes += bytes;
+            if item.has(CHANGED) {
+                changes += 1;
+                changed_bytes += bytes;
+            }
+        }
+        changes += self.gone.len();
+        changed_bytes += self.gone.iter().map(|step| 1 + step.len()).sum::<usize>();
+        is_delta_worth(changes, changed_bytes, full_bytes).then_some(full)
     }
 
     /// Writes the body of a record at `at`, given the links of the children that are nowhere, in
@@ -700,7 +768,8 @@ impl Entries {
                 stored => stored,
             };
             if is_own(&item) {
-                put_entry(at, self.step(item), stored, out);
+                let is_hex = self.items[item].has(HEX);
+                put_entry(at, (self.step(item), is_hex), stored, out);
             }
         }
         debug_assert!(links.next().is_none(), "each link belongs to a child");
@@ -719,11 +788,11 @@ pub(crate) fn put_entries<'a>(
     out.push(if leaf { LEAF } else { FLAT });
     put_leb(out, u64::from(height));
     put_leb(out, entries.len() as u64);
-    entries.for_each(|(step, stored)| put_entry(at, step, stored, out));
+    entries.for_each(|(step, stored)| put_entry(at, (step, is_hex(step)), stored, out));
 }
 
 /// Writes an entry of a record at `at`.
-fn put_entry(at: Address, step: &[u8], stored: Stored<'_>, out: &mut Vec<u8>) {
+fn put_entry(at: Address, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out: &mut Vec<u8>) {
     let tag = match stored {
         Stored::Inline(_) => TAG_INLINE,
         Stored::Value(_) => TAG_VALUE,
@@ -731,8 +800,13 @@ fn put_entry(at: Address, step: &[u8], stored: Stored<'_>, out: &mut Vec<u8>) {
         Stored::Nowhere { .. } => unreachable!("children are written before their directory"),
     };
     debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
-    out.extend_from_slice(&[tag, step.len() as u8]);
-    out.extend_from_slice(step);
+    if is_hex {
+        out.extend_from_slice(&[tag | TAG_HEX, (step.len() / 2) as u8]);
+        put_hex(step, out);
+    } else {
+        out.extend_from_slice(&[tag, step.len() as u8]);
+        out.extend_from_slice(step);
+    }
     match stored {
         Stored::Inline(value) => {
             put_leb(out, value.len() as u64);
@@ -766,8 +840,12 @@ impl Inner {
     /// Full record on which a delta of the content is best based; `None` if the content is best
     /// written in full.
     fn delta_base(&self) -> Option<Extent> {
+        const LINK_BYTES: usize = EXTENT_BYTES + HASH_BYTES;
+
         let changes = self.changed.count_ones() as usize;
-        self.full.filter(|_| is_delta_worth(changes, self.len()))
+        let changed_bytes = RECORD_BYTES + EXTENT_BYTES + changes * LINK_BYTES;
+        let full_bytes = RECORD_BYTES + self.len() * LINK_BYTES;
+        self.full.filter(|_| is_delta_worth(changes, changed_bytes, full_bytes))
     }
 
     /// Writes the body of a record at `at`, given the links of the buckets that are nowhere, in
@@ -1025,10 +1103,14 @@ fn sizes(leaf: bool, count: usize, mut bytes: &[u8]) -> (usize, usize) {
     let mut values = 0;
     let mut entry = || -> Result<(), Corrupt> {
         let tag = take_u8(&mut bytes)?;
-        let step_len = usize::from(take_u8(&mut bytes)?);
-        take_bytes(&mut bytes, step_len)?;
+        let encoded_len = usize::from(take_u8(&mut bytes)?);
+        take_bytes(&mut bytes, encoded_len)?;
+        let step_len = if tag & TAG_HEX == 0 { encoded_len } else { 2 * encoded_len };
+        if step_len > STEP_BYTES_MAX {
+            return Err(Corrupt::short("a step"));
+        }
         list += layout.before(step_len) + step_len + layout.between + HASH_BYTES;
-        if tag == TAG_INLINE {
+        if tag & !TAG_HEX == TAG_INLINE {
             let len = take_leb(&mut bytes)? as usize;
             take_bytes(&mut bytes, len)?;
             values += if len > TINY_BYTES_MAX { len } else { 0 };
@@ -1060,13 +1142,13 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
 
     for item in 0..count {
         let tag = take_u8(bytes)?;
-        let step_len = take_u8(bytes)?;
-        let step = take_bytes(bytes, usize::from(step_len))?;
+        let mut room = [0; STEP_BYTES_MAX];
+        let step = take_step(tag, bytes, &mut room)?;
         if step.is_empty() || !entries.is_empty_or_before(step) {
-            return Err(Corrupt::rule("steps ascend", item as u64, u64::from(step_len)));
+            return Err(Corrupt::rule("steps ascend", item as u64, step.len() as u64));
         }
 
-        let stored = match tag {
+        let stored = match tag & !TAG_HEX {
             TAG_INLINE => {
                 let len = take_leb(bytes)? as usize;
                 if len > INLINE_BYTES_MAX {
