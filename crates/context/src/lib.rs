@@ -45,6 +45,7 @@ pub use proof::proof::{
 };
 pub use proof::prove::{Target, merkle_tree, produce_tree_proof};
 pub use snapshot::snapshot::Snapshot;
+pub use store::background_gc::{CollectionHandle, StartedCollection};
 pub use store::branches::{MergeValues, Strategy, Write};
 pub use store::check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};
 pub use store::context::Context;

@@ -9,13 +9,14 @@
 //!
 //! | level | lock | held by |
 //! |-------|------|---------|
+//! | 0 | `Store::collector` | the start of a collection on a thread of its own; released by `close` before it joins the thread |
 //! | 1 | `Store::collection` | a collection, an import, `add_volume`, `close`, for all of the call |
 //! | 2 | `Store::writer` | every append, checkpoint and branch change; a search by hash |
 //! | 2 | `StoreReader::tail` | `StoreReader::sync` |
 //! | 3 | `StoreInner::view` | short reads and updates; a checkout while it pins its root |
 //! | 3 | `Store::synced` | group commit; released during the fsync |
 //! | 3 | `StoreInner::tables` | a reader that looks a commit up, while it reads tables from the pack |
-//! | 4 | `Store::{written, reserve, held, marks, counters, preimages}`, pins, `Watches::{queue, list}`, the index | one at a time |
+//! | 4 | `Store::{written, reserve, held, collected_to, marks, counters, preimages}`, pins, `Watches::{queue, list}`, the index | one at a time |
 //! | 5 | `Pack::catalog`, handles and cache of the pack | one at a time |
 //!
 //! No two locks of level 3 are held together. Level 4 is taken under level 1, 2 or 3: `written`
@@ -39,6 +40,7 @@ pub(crate) mod reindex;
 pub(crate) mod store;
 pub(crate) mod reader;
 pub(crate) mod gc;
+pub(crate) mod background_gc;
 pub(crate) mod check;
 pub(crate) mod repair;
 pub(crate) mod history;

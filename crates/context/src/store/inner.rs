@@ -435,6 +435,33 @@ impl StoreInner {
         Ok(None)
     }
 
+    /// Returns the oldest commit from which on the latest collection kept all; `None` if no collection
+    /// removed commits, or if no such commit is left.
+    ///
+    /// Cost: one read for each table of commits.
+    pub(crate) fn oldest_retained(&self) -> Result<Option<Hash>> {
+        let (retained, mut commits) = {
+            let view = self.view();
+            let recent = view.recent.iter().map(|(hash, extent)| (*hash, *extent));
+            (view.control.retained, recent.collect::<Vec<_>>())
+        };
+        if retained == (Address { chunk: 0, unit: 0 }) {
+            return Ok(None);
+        }
+
+        // Tables behind the one that has an older commit may be gone.
+        for table in self.tables() {
+            let table = table?;
+            let is_last = table.commits.iter().any(|(_, extent)| extent.at < retained);
+            commits.extend(table.commits);
+            if is_last {
+                break;
+            }
+        }
+        let kept = commits.into_iter().filter(|(_, extent)| extent.at >= retained);
+        Ok(kept.min_by_key(|(_, extent)| extent.at).map(|(hash, _)| hash))
+    }
+
     /// Returns the hash of a commit whose record is unreadable, if a table of commits has it.
     pub(crate) fn hash_in_tables(&self, at: Extent) -> Option<Hash> {
         let name = |(hash, extent): (Hash, Extent)| (extent == at).then_some(hash);

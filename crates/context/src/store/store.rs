@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use terrane_io::Anchor;
@@ -257,6 +258,10 @@ pub struct Store {
     pub(crate) closing: AtomicBool,
     /// Held by a collection, an import, and calls that exclude both.
     pub(crate) collection: Mutex<()>,
+    /// Thread of the latest collection that runs on a thread of its own.
+    pub(crate) collector: Mutex<Option<JoinHandle<()>>>,
+    /// Target of the latest collection since the store was opened.
+    pub(crate) collected_to: Mutex<Option<Hash>>,
     pub(crate) held: Mutex<HeldCommits>,
     /// Live records, while a collection removes the others.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
@@ -708,6 +713,8 @@ impl Store {
             preimages: Mutex::default(),
             closing: AtomicBool::new(false),
             collection: Mutex::new(()),
+            collector: Mutex::new(None),
+            collected_to: Mutex::new(None),
             held: Mutex::default(),
             marks: RwLock::new(None),
         };
@@ -1593,7 +1600,7 @@ impl Store {
         lock(&self.preimages).clone()
     }
 
-    /// Cancels a collection, makes all commits durable, and releases the lock. Later calls are
+    /// Cancels a collection, joins its thread if it has one of its own, makes all commits durable, and releases the lock. Later calls are
     /// refused, but checked-out contexts stay readable. Closing twice is no error.
     ///
     /// The callback `pace` of a collection must not call this.
@@ -1602,6 +1609,13 @@ impl Store {
     /// Errors of [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
+        let collector = lock(&self.collector).take();
+        if let Some(collector) =
+            collector.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            // The handle of the collection reports a panic.
+            let _ = collector.join();
+        }
 
         // Waits for a running collection, which `closing` ends soon.
         let _ended = lock(&self.collection);

@@ -6,6 +6,7 @@
 mod script;
 mod advance;
 mod archive;
+mod background;
 mod checks;
 mod collection;
 mod crash;
