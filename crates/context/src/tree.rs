@@ -34,6 +34,7 @@ pub(crate) mod encode;
 pub(crate) mod copy;
 pub(crate) mod write_buffer;
 pub(crate) mod tree;
+pub(crate) mod of_hashes;
 pub(crate) mod prefetch;
 pub(crate) mod fold;
 pub(crate) mod diff;
