@@ -62,6 +62,7 @@ pub use terrane_io::{Durability, ErrorKind};
 pub use tree::concrete::Concrete;
 pub use tree::diff::Change;
 pub use tree::fold::{Children, Depth, Fold, Order, PARTS_MAX, TreeStats};
+pub use tree::into_value::IntoValue;
 pub use tree::merge::{Merged, Versions};
 pub use tree::prefetch::Prefetch;
 pub use tree::tree::{Kind, Tree};

@@ -33,6 +33,7 @@ pub(crate) mod edit;
 pub(crate) mod encode;
 pub(crate) mod copy;
 pub(crate) mod write_buffer;
+pub(crate) mod into_value;
 pub(crate) mod tree;
 pub(crate) mod of_hashes;
 pub(crate) mod prefetch;

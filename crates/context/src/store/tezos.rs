@@ -20,6 +20,7 @@ use crate::base::hash::{HASH_BYTES, Hash, base58check};
 use crate::base::path::PathText;
 use crate::store::context::Context;
 use crate::store::store::{Meta, Store};
+use crate::tree::into_value::IntoValue;
 use crate::tree::tree::Tree;
 
 const DATA: &[u8] = b"data";
@@ -202,7 +203,7 @@ impl TezosContext {
     ///
     /// # Errors
     /// Errors of [`Tree::add`].
-    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
+    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl IntoValue) -> Result<bool> {
         self.context.add(&physical(path), value)
     }
 

@@ -380,14 +380,23 @@ impl<'a> Spot<'a> {
 
     /// The value, if it is one.
     pub(crate) fn value(self, env: &Env) -> Result<Option<Vec<u8>>> {
+        self.with_value(env, <[u8]>::to_vec)
+    }
+
+    /// Calls `read` with the value in place, if the child is one.
+    pub(crate) fn with_value<R>(
+        self,
+        env: &Env,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
         // The value of a tree that was committed is at hand still.
         if let Self::Own(Child::Value(value)) = self {
-            return Ok(Some(value.bytes.to_vec()));
+            return Ok(Some(read(&value.bytes)));
         }
         match self.content() {
-            Content::Inline(bytes) => Ok(Some(bytes.to_vec())),
-            Content::ValueAt(link) => Ok(Some(env.load_value(&link)?.to_vec())),
-            Content::Value(value) => Ok(Some(value.bytes.to_vec())),
+            Content::Inline(bytes) => Ok(Some(read(bytes))),
+            Content::ValueAt(link) => Ok(Some(read(&*env.load_value(&link)?))),
+            Content::Value(value) => Ok(Some(read(&value.bytes))),
             Content::Blinded { is_value: true, hash } => Err(env.missing(hash)),
             Content::Dir(_) | Content::DirAt(_) | Content::Blinded { .. } => Ok(None),
         }

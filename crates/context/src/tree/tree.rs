@@ -4,6 +4,7 @@
 //! change of a tree that no clone shares happens in place. Bound values
 //! [wait](crate::tree::write_buffer) in a buffer until a call needs the tree as a whole.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -17,6 +18,7 @@ use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest::{self, Hasher};
 use crate::tree::edit::{bind, unbind};
 use crate::tree::head::Head;
+use crate::tree::into_value::IntoValue;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Spot, Value};
 use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
@@ -264,8 +266,8 @@ impl Tree {
 
     /// Returns a value of the same store.
     #[must_use]
-    pub fn of_value(&self, value: impl Into<Box<[u8]>>) -> Self {
-        self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
+    pub fn of_value(&self, value: impl IntoValue) -> Self {
+        self.with_root(Child::Value(Arc::new(Value::new(value.into_value()))))
     }
 
     /// Returns a shallow tree, of which only the hash is known.
@@ -382,6 +384,44 @@ impl Tree {
         })
     }
 
+    /// Calls `read` with the value at `path` in place, without copying it. Returns the result of
+    /// `read`; `None` where [`find`](Self::find) returns `None`.
+    ///
+    /// ```
+    /// use terrane_context::{Rules, Tree};
+    ///
+    /// let mut tree = Tree::new(Rules::TEZOS)?;
+    /// tree.add(&["a", "b"], "value")?;
+    /// assert_eq!(tree.find_with(&["a", "b"], <[u8]>::len)?, Some(5));
+    /// # Ok::<(), terrane_context::Error>(())
+    /// ```
+    ///
+    /// Cost: as [`find`](Self::find), without the allocation.
+    ///
+    /// # Errors
+    /// Errors of [`mem`](Self::mem).
+    pub fn find_with<S: AsRef<[u8]>, R>(
+        &self,
+        path: &[S],
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+
+        // The buffer is newer than the nodes.
+        if let Some(value) = self.buffer.get(path) {
+            return Ok(Some(read(&value.bytes)));
+        }
+        let read = Cell::new(Some(read));
+        self.with_base(|base| match locate(&self.env, base, path)? {
+            Some(spot) => {
+                let read = read.take().expect("the nodes are looked at once");
+                spot.with_value(&self.env, read).map_err(|error| at_path(error, path))
+            }
+            None => Ok(None),
+        })
+    }
+
     /// Returns the tree at `path`, if one is bound.
     ///
     /// # Errors
@@ -442,8 +482,8 @@ impl Tree {
     /// # Errors
     /// Errors of [`mem`](Self::mem), and [`StepSize`](Error::StepSize),
     /// [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
-    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
-        let bytes: Box<[u8]> = value.into();
+    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl IntoValue) -> Result<bool> {
+        let bytes = value.into_value();
         check_value(&bytes)?;
         let steps = Steps::new(path);
         let path = steps.as_slice();
@@ -682,11 +722,7 @@ impl Tree {
     ///
     /// # Errors
     /// Errors of [`add`](Self::add).
-    pub fn singleton<S: AsRef<[u8]>>(
-        &self,
-        path: &[S],
-        value: impl Into<Box<[u8]>>,
-    ) -> Result<Self> {
+    pub fn singleton<S: AsRef<[u8]>>(&self, path: &[S], value: impl IntoValue) -> Result<Self> {
         let mut tree = self.empty();
         tree.add(path, value)?;
         Ok(tree)

@@ -32,4 +32,5 @@ mod snapshot;
 mod stores;
 mod tezos;
 mod trees;
+mod values;
 mod vectors;
