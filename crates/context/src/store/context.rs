@@ -46,6 +46,11 @@ impl Context {
         &self.tree
     }
 
+    /// Returns the tree alone.
+    pub(crate) fn into_tree(self) -> Tree {
+        self.tree
+    }
+
     /// Returns the tree, for changes.
     pub fn tree_mut(&mut self) -> &mut Tree {
         &mut self.tree
