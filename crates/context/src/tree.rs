@@ -37,6 +37,7 @@ pub(crate) mod into_value;
 pub(crate) mod tree;
 pub(crate) mod of_hashes;
 pub(crate) mod prefetch;
+pub(crate) mod clear;
 pub(crate) mod fold;
 pub(crate) mod diff;
 pub(crate) mod merge;

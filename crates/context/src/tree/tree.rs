@@ -172,7 +172,7 @@ impl Tree {
     }
 
     /// The tree, without the buffered values if they were not applied yet.
-    fn base_mut(&mut self) -> &mut Child {
+    pub(crate) fn base_mut(&mut self) -> &mut Child {
         let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
         match self.root.get_mut() {
             Some(root) => root,
@@ -197,7 +197,7 @@ impl Tree {
     }
 
     /// Empties the buffer if a call applied it since the last change.
-    fn adopt(&mut self) {
+    pub(crate) fn adopt(&mut self) {
         if self.root.get().is_some() {
             self.buffer.clear();
         }

@@ -8,6 +8,7 @@ mod advance;
 mod archive;
 mod background;
 mod checks;
+mod clears;
 mod collection;
 mod crash;
 mod cuts;
