@@ -48,7 +48,7 @@ pub use snapshot::snapshot::Snapshot;
 pub use store::background_gc::{CollectionHandle, StartedCollection};
 pub use store::branches::{MergeValues, Strategy, Write};
 pub use store::check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};
-pub use store::context::Context;
+pub use store::context::{AutoFlush, Context};
 pub use store::gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use store::history::{History, Reach};
 pub use store::options::Options;

@@ -39,6 +39,7 @@ pub(crate) mod inner;
 pub(crate) mod reindex;
 pub(crate) mod store;
 pub(crate) mod reader;
+pub(crate) mod auto_flush;
 pub(crate) mod gc;
 pub(crate) mod background_gc;
 pub(crate) mod check;

@@ -20,7 +20,8 @@
 //! - Removals in the [`write_buffer`]: a directory that shrinks to a leaf must be loaded, which can
 //!   fail, and hashing must not fail.
 //! - Flushing a tree by itself after 10,000 changes, as irmin does: binding one path would then
-//!   write megabytes of blocks that are often thrown away. The caller flushes.
+//!   write megabytes of blocks that are often thrown away. The caller flushes, or asks a
+//!   [`Context`](crate::Context) to.
 //! - Prefetching into the tree instead of the cache: a tree would hold nodes that were only
 //!   guessed.
 

@@ -1053,7 +1053,8 @@ impl Store {
     /// Writes the changes of a tree without a commit; they are garbage until a commit reaches them.
     ///
     /// With [`Tree::clear`] after it, a tree of any size is built in little memory. The caller
-    /// does both after about every 10,000 changes, since no call flushes by itself.
+    /// does both after about every 10,000 changes, or lets
+    /// [`Context::set_auto_flush`] do so.
     ///
     /// Cost: one write.
     ///

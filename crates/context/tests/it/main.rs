@@ -16,6 +16,7 @@ mod damage;
 mod deep;
 mod elsewhere;
 mod faults;
+mod flushes;
 mod folds;
 mod golden;
 mod heads;
