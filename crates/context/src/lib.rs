@@ -31,6 +31,7 @@ pub use base::corrupt::Corrupt;
 pub use base::error::{Error, Result};
 pub use base::hash::{Hash, HashTextError};
 pub use base::hashing::{CommitInfo, Rules, Scheme, ocaml_hash};
+pub use base::latency::{Latencies, Latency};
 pub use base::path::PathText;
 pub use base::stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
 pub use constants::constants;

@@ -13,6 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
+use crate::base::latency::{FindSampler, LatencyCounters};
 use crate::object::pins::{Pinned, Pins};
 use crate::pack::archive::volume_dir;
 use crate::pack::chunk::FIRST_UNIT;
@@ -104,6 +105,7 @@ pub(crate) struct StoreInner {
     pub(crate) closed: AtomicBool,
     pub(crate) watches: Watches,
 }
+    pub(crate) latencies: Arc<LatencyCounters>,
 
 /// Recovers the view of a control record: reads its branches, and follows the frames behind its
 /// tail.
@@ -224,10 +226,12 @@ impl StoreInner {
     ) -> Self {
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
         Self {
+        let latencies = Arc::<LatencyCounters>::default();
+        let finds = FindSampler::new(Arc::clone(&disk), Arc::clone(&latencies));
             disk,
             dir: pack.dir().to_owned(),
             pack,
-            env: Arc::new(Env::new(rules, Some(source), false)),
+            env: Arc::new(Env::new(rules, Some(source), false).with_finds(finds)),
             head: Arc::new(head),
             index: None,
             tables: Mutex::default(),
@@ -236,6 +240,7 @@ impl StoreInner {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         }
+            latencies,
     }
 
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {

@@ -783,7 +783,10 @@ impl Store {
     /// # Errors
     /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        self.inner.checkout(hash)
+        let start = self.now();
+        let context = self.inner.checkout(hash);
+        self.inner.latencies.checkout.add(self.now().saturating_sub(start));
+        context
     }
 
     /// Returns whether a commit exists.
@@ -953,6 +956,7 @@ impl Store {
 
         // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
+        let begun = self.now();
 
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
@@ -992,12 +996,16 @@ impl Store {
         if self.options.durability > Durability::Buffered {
             let start = self.now();
             self.sync_to(end)?;
-            lock(&self.counters).sync_time += self.now().saturating_sub(start);
+            let sync_time = self.now().saturating_sub(start);
+            self.inner.latencies.sync.add(sync_time);
+            lock(&self.counters).sync_time += sync_time;
         }
 
         if to.is_some() {
             self.inner.call_watches(end);
         }
+        self.inner.latencies.commit.add(self.now().saturating_sub(begun));
+
         Ok(Some(hash))
     }
 
@@ -1043,6 +1051,7 @@ impl Store {
         lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
         counters.hash_time += hash_time;
+        self.inner.latencies.hash.add(hash_time);
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
         counters.hashed_again += hashed.again;
@@ -1107,7 +1116,9 @@ impl Store {
         let mut counters = lock(&self.counters);
         let (nodes, values) = written.counts();
         let writing = counters.write_time.saturating_sub(written_before);
-        counters.encode_time += self.now().saturating_sub(start).saturating_sub(writing);
+        let encode_time = self.now().saturating_sub(start).saturating_sub(writing);
+        self.inner.latencies.encode.add(encode_time);
+        counters.encode_time += encode_time;
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
@@ -1191,7 +1202,9 @@ impl Store {
         if writer.spare.capacity() > SPARE_BYTES_MAX {
             writer.spare = Vec::new();
         }
-        lock(&self.counters).write_time += self.now().saturating_sub(start);
+        let write_time = self.now().saturating_sub(start);
+        self.inner.latencies.write.add(write_time);
+        lock(&self.counters).write_time += write_time;
 
         // For a thread that syncs: `sync_to` does not take the writer's lock.
         *lock(&self.written) = writer.tail.clone();
@@ -1595,6 +1608,7 @@ impl Store {
         }
     }
 
+            latencies: self.inner.latencies.read(),
     /// Histogram of the lengths of preimages hashed since the store was opened, from which the
     /// minimal cost of hashing follows.
     pub fn preimage_sizes(&self) -> PreimageSizes {

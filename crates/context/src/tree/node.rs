@@ -29,6 +29,7 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
+use crate::base::latency::{FindSampler, FindTimer};
 use crate::base::path::PathText;
 use crate::object::record::{Entries, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored};
 
@@ -62,11 +63,22 @@ pub(crate) struct Env {
     pub(crate) proof: bool,
     /// Weight of the nodes that were loaded since it was last taken, in bytes.
     loaded: AtomicUsize,
+    /// Sampler of the latencies of finds, for trees of a store.
+    finds: Option<FindSampler>,
 }
 
 impl Env {
     pub(crate) fn new(rules: Rules, source: Option<Arc<dyn Source>>, proof: bool) -> Self {
-        Self { rules, source, proof, loaded: AtomicUsize::new(0) }
+        Self { rules, source, proof, loaded: AtomicUsize::new(0), finds: None }
+    }
+
+    pub(crate) fn with_finds(self, finds: FindSampler) -> Self {
+        Self { finds: Some(finds), ..self }
+    }
+
+    /// Begins to time a find, if it is one of the sample.
+    pub(crate) fn time_find(&self) -> Option<FindTimer<'_>> {
+        self.finds.as_ref()?.begin()
     }
 
     /// Returns the weight of the nodes that were loaded since the last call, in bytes.

@@ -371,6 +371,7 @@ impl Tree {
     /// # Errors
     /// Errors of [`mem`](Self::mem).
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
+        let _timer = self.env.time_find();
         let steps = Steps::new(path);
         let path = steps.as_slice();
 
@@ -405,6 +406,7 @@ impl Tree {
         path: &[S],
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
+        let _timer = self.env.time_find();
         let steps = Steps::new(path);
         let path = steps.as_slice();
 

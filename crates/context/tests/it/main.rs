@@ -21,6 +21,7 @@ mod folds;
 mod golden;
 mod heads;
 mod hostile;
+mod latencies;
 mod losses;
 mod memory;
 mod model;
