@@ -35,11 +35,12 @@
 pub(crate) mod context;
 pub(crate) mod options;
 pub(crate) mod watch;
+pub(crate) mod verified_source;
 pub(crate) mod inner;
 pub(crate) mod reindex;
 pub(crate) mod store;
-pub(crate) mod reader;
 pub(crate) mod auto_flush;
+pub(crate) mod reader;
 pub(crate) mod gc;
 pub(crate) mod background_gc;
 pub(crate) mod check;

@@ -24,6 +24,7 @@ use crate::pack::index::{Object, ObjectIndex, extent, key};
 use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
+use crate::store::verified_source::VerifiedSource;
 use crate::store::watch::{HeadChange, Watches};
 use crate::tree::head::Head;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Source};
@@ -104,8 +105,8 @@ pub(crate) struct StoreInner {
     pub(crate) pinned: Pinned,
     pub(crate) closed: AtomicBool,
     pub(crate) watches: Watches,
-}
     pub(crate) latencies: Arc<LatencyCounters>,
+}
 
 /// Recovers the view of a control record: reads its branches, and follows the frames behind its
 /// tail.
@@ -225,9 +226,9 @@ impl StoreInner {
         head: Head,
     ) -> Self {
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
-        Self {
         let latencies = Arc::<LatencyCounters>::default();
         let finds = FindSampler::new(Arc::clone(&disk), Arc::clone(&latencies));
+        Self {
             disk,
             dir: pack.dir().to_owned(),
             pack,
@@ -239,8 +240,16 @@ impl StoreInner {
             pinned: Pinned::default(),
             closed: AtomicBool::new(false),
             watches: Watches::default(),
-        }
             latencies,
+        }
+    }
+
+    /// Makes trees hash each node and value again that they load. Called before there are trees.
+    pub(crate) fn verify_reads(&mut self) {
+        let rules = self.env.rules;
+        let source: Arc<dyn Source> = Arc::new(VerifiedSource::new(Arc::clone(&self.pack), rules));
+        let finds = FindSampler::new(Arc::clone(&self.disk), Arc::clone(&self.latencies));
+        self.env = Arc::new(Env::new(rules, Some(source), false).with_finds(finds));
     }
 
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {

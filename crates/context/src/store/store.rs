@@ -679,6 +679,9 @@ impl Store {
 
         let mut inner =
             StoreInner::new(disk, pack, options.rules, view, Head::new(head_bytes(options)));
+        if options.verify_reads {
+            inner.verify_reads();
+        }
         recovery.indexed = open_current(&mut inner, &options.index)?;
 
         // The index lacks the objects behind the control record.
@@ -953,10 +956,10 @@ impl Store {
         if let Some((name, _)) = to {
             check_branch_name(name)?;
         }
+        let begun = self.now();
 
         // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
-        let begun = self.now();
 
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
@@ -1001,11 +1004,11 @@ impl Store {
             lock(&self.counters).sync_time += sync_time;
         }
 
+        self.inner.latencies.commit.add(self.now().saturating_sub(begun));
+
         if to.is_some() {
             self.inner.call_watches(end);
         }
-        self.inner.latencies.commit.add(self.now().saturating_sub(begun));
-
         Ok(Some(hash))
     }
 
@@ -1048,10 +1051,10 @@ impl Store {
         let start = self.now();
         let (hash, hashed) = self.hasher.hash(&self.inner.env, node);
         let hash_time = self.now().saturating_sub(start);
+        self.inner.latencies.hash.add(hash_time);
         lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
         counters.hash_time += hash_time;
-        self.inner.latencies.hash.add(hash_time);
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
         counters.hashed_again += hashed.again;
@@ -1605,10 +1608,10 @@ impl Store {
             frames: get(&counters.frames),
             syncs: get(&counters.syncs),
             committed: *lock(&self.counters),
+            latencies: self.inner.latencies.read(),
         }
     }
 
-            latencies: self.inner.latencies.read(),
     /// Histogram of the lengths of preimages hashed since the store was opened, from which the
     /// minimal cost of hashing follows.
     pub fn preimage_sizes(&self) -> PreimageSizes {

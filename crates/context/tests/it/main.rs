@@ -37,3 +37,4 @@ mod tezos;
 mod trees;
 mod values;
 mod vectors;
+mod verified_reads;
