@@ -56,6 +56,7 @@ pub use store::options::Options;
 pub use store::reader::StoreReader;
 pub use store::repair::{Lost, RepairReport, repair};
 pub use store::store::{Meta, Recovery, Store, is_store};
+pub use store::syncer::Ticket;
 pub use store::tezos::{ChainId, TestChain, TezosContext};
 pub use store::watch::{HeadChange, WatchId};
 pub use terrane_io::Loss;

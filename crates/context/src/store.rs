@@ -14,13 +14,13 @@
 //! | 2 | `Store::writer` | every append, checkpoint and branch change; a search by hash |
 //! | 2 | `StoreReader::tail` | `StoreReader::sync` |
 //! | 3 | `StoreInner::view` | short reads and updates; a checkout while it pins its root |
-//! | 3 | `Store::synced` | group commit; released during the fsync |
+//! | 3 | `Syncer::state` | group commit; released during the fsync |
 //! | 3 | `StoreInner::tables` | a reader that looks a commit up, while it reads tables from the pack |
-//! | 4 | `Store::{written, reserve, held, collected_to, marks, counters, preimages}`, pins, `Watches::{queue, list}`, the index | one at a time |
+//! | 4 | `Syncer::{written, thread}`, `Store::{reserve, held, collected_to, marks, counters, preimages}`, pins, `Watches::{queue, list}`, the index | one at a time |
 //! | 5 | `Pack::catalog`, handles and cache of the pack | one at a time |
 //!
 //! No two locks of level 3 are held together. Level 4 is taken under level 1, 2 or 3: `written`
-//! under `synced`; pins, `queue` and `counters` under `view`. `collection` is only tried, but for
+//! under `state`; pins, `queue` and `counters` under `view`. `collection` is only tried, but for
 //! `close`, which waits. Watches are called under no lock, so a watch may close the store.
 //!
 //! Two rules depend on the order: a collection hides commits and looks at pins under one `view`
@@ -37,6 +37,7 @@ pub(crate) mod options;
 pub(crate) mod watch;
 pub(crate) mod verified_source;
 pub(crate) mod inner;
+pub(crate) mod syncer;
 pub(crate) mod reindex;
 pub(crate) mod store;
 pub(crate) mod auto_flush;

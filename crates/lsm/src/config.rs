@@ -219,7 +219,8 @@ pub struct TableConfig {
     /// Thread that does the compactions.
     #[doc(alias = "merge_thread")]
     pub compaction_thread: CompactionThread,
-    /// Size of the memtable: 1 to 2³⁰ bytes or entries.
+    /// Size of the memtable: 1 to 2³⁰ bytes or entries. In a session with a
+    /// [memory budget](crate::SessionOptions::memory_budget) that is the most that it gets.
     pub write_buffer: WriteBuffer,
     /// Memory of the filters of a table.
     pub filter: FilterPolicy,

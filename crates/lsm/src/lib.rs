@@ -65,12 +65,13 @@ pub use latency::Latencies;
 pub use lookup::result::{Lookup, Record, Value};
 pub use lookup::submitted::{PendingLookups, SUBMITTED_MAX};
 pub use manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
+pub use memory::grants::SESSION_MEMORY_BUDGET_MIN;
 pub use run::blob::BlobRef;
 pub use run::check::Progress;
 pub use run::run::{Purpose, RunMeta};
 pub use session::snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, SnapshotName, Verify};
 pub use session::transfer::{ExportReport, ImportReport, SnapshotPlace};
-pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
+pub use stats::{FilterStats, LevelStats, MemoryStats, SessionStats, TableStats};
 pub use store::backup::{BackupPlace, BackupReport};
 pub use store::install::StoreLoader;
 pub use store::options::{

@@ -145,6 +145,8 @@ pub(crate) struct RunSums {
     pub(crate) bytes: AtomicU64,
     pub(crate) filter_bytes: AtomicU64,
     pub(crate) index_bytes: AtomicU64,
+    /// Memory of the filters and indexes that compactions and unions are building.
+    pub(crate) unfinished_bytes: AtomicU64,
     /// Bytes of the runs written by flushes, merges and unions.
     pub(crate) written_bytes: AtomicU64,
     /// Bytes of the images of memtables, written by snapshots.
@@ -199,7 +201,8 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Memory of the filters and indexes that flushes and merges under way are writing.
     pub unfinished_bytes: u64,
-    /// Memory of the cache of pages, which the table shares with its forks.
+    /// Memory of the cache of pages, which the table shares with its forks, or with all tables of a
+    /// session that has a memory budget.
     pub cache_bytes: u64,
     /// Key pages that the indexes point to.
     pub key_pages: u64,
@@ -273,6 +276,51 @@ impl TableStats {
     }
 }
 
+/// Memory budget of a session, and the bytes that its consumers hold of it at one moment.
+///
+/// [`SessionOptions::memory_budget`](crate::SessionOptions::memory_budget) says how the consumers
+/// share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
+#[doc(alias = "WriteBufferManager")]
+pub struct MemoryStats {
+    /// The budget.
+    pub budget_bytes: u64,
+    /// Bytes granted to the write buffers of tables without a budget of their own, or in use if
+    /// that is more.
+    pub write_buffer_bytes: u64,
+    /// Memory of these write buffers.
+    pub write_buffer_used_bytes: u64,
+    /// Memory of all filters.
+    pub filter_bytes: u64,
+    /// Memory of all indexes.
+    pub index_bytes: u64,
+    /// Memory of the filters and indexes that flushes, compactions and unions are writing.
+    pub unfinished_bytes: u64,
+    /// Memory of the session's page cache.
+    pub cache_bytes: u64,
+    /// Memory of the chunks that cursors and diffs have read ahead.
+    pub cursor_bytes: u64,
+    /// Bytes that tables with a budget of their own have beside filters and indexes: for write
+    /// buffers and cached pages.
+    pub own_budget_bytes: u64,
+    /// Largest sum so far. The session looks at the sum after each batch of updates, when a table
+    /// gets another grant, and when it is asked for statistics.
+    pub peak_bytes: u64,
+}
+
+impl MemoryStats {
+    /// Sum over all consumers.
+    #[must_use]
+    pub fn granted_bytes(&self) -> u64 {
+        let runs = self.filter_bytes + self.index_bytes + self.unfinished_bytes;
+        let tables = self.write_buffer_bytes + self.own_budget_bytes;
+        runs + tables + self.cache_bytes + self.cursor_bytes
+    }
+}
+
 /// State of a session at one moment, and the counts of all of its handles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -304,6 +352,8 @@ pub struct SessionStats {
     pub filter_bytes: u64,
     /// Memory of their indexes.
     pub index_bytes: u64,
+    /// The memory budget and its consumers; `None` without a budget.
+    pub memory: Option<MemoryStats>,
     /// Keys looked up.
     pub lookups: u64,
     /// How many of them were present.

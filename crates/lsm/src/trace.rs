@@ -33,6 +33,8 @@
 //! | `cursor.read` | TRACE | `count` |
 //! | `diff.new`, closed as a cursor | DEBUG | `table`, `newer` |
 //! | `diff.read` | TRACE | |
+//! | `memory.flush` | DEBUG | a memtable is flushed early, since the session's budget has no room for it |
+//! | `memory.flush_failed` | WARN | `error`: why the memtable stays; its next flush is due as ever |
 //! | `reserve.missing`, `.let_go`, `.taken_back` | WARN | `bytes`, `error` |
 //! | `session.damaged` | WARN | `error`: a snapshot or the manifest that cannot be read, so that no run is removed |
 //! | `store.manifest_damaged` | WARN | `path`, `reason`: of one copy; the other one is used, and written in its place |

@@ -95,6 +95,7 @@ fn configurations_of_tables_have_a_stable_form() {
     let form = json!({
         "session": {
             "salt": null, "create_dir": false, "open_files_max": 128, "reserve_bytes": null,
+            "memory_budget": null,
         },
         "durability": "each",
         "log_bytes_max": 1_048_576,

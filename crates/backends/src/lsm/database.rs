@@ -148,6 +148,8 @@ impl Engine for LsmDatabase {
         ];
 
         settings.extend(options.memory_bytes.map(|bytes| ("memory_bytes", bytes.to_string())));
+        let shared = options.shared_memory_bytes;
+        settings.extend(shared.map(|bytes| ("shared_memory_bytes", bytes.to_string())));
         settings.extend(options.log_bytes_max.map(|bytes| ("log_bytes_max", bytes.to_string())));
 
         settings

@@ -23,6 +23,10 @@ pub struct LsmOptions {
     /// half. `None` (the default): a memtable of its own for each table, and as much as filters and
     /// indexes take.
     pub memory_bytes: Option<u64>,
+    /// Memory budget of the whole store, which tables, snapshots and caches share as they need it
+    /// ([`SessionOptions::memory_budget`]). Not beside `memory_bytes`, which divides memory in
+    /// advance. `None` by default.
+    pub shared_memory_bytes: Option<u64>,
     /// Bytes of the memtable of each table; default 32 MiB, or a part of `memory_bytes`, beside
     /// which it must not be set. A memtable that is being flushed takes as much again.
     pub write_buffer_bytes: Option<u64>,
@@ -48,6 +52,7 @@ impl Default for LsmOptions {
         Self {
             durability: Durability::Each,
             memory_bytes: None,
+            shared_memory_bytes: None,
             write_buffer_bytes: None,
             page_bytes: PAGE_SIZE,
             compression: None,
@@ -64,6 +69,7 @@ impl LsmOptions {
     terrane_io::setters! {
         durability: Durability,
         memory_bytes: impl Into<Option<u64>>,
+        shared_memory_bytes: impl Into<Option<u64>>,
         write_buffer_bytes: impl Into<Option<u64>>,
         page_bytes: usize,
         compression: impl Into<Option<String>>,
@@ -82,6 +88,11 @@ impl LsmOptions {
         if self.page_bytes != PAGE_SIZE {
             let option = format!("page_bytes {}", self.page_bytes);
             return refuse(option, "pages have 4096 bytes; leave it as it is");
+        }
+
+        if let (Some(_), Some(shared)) = (self.memory_bytes, self.shared_memory_bytes) {
+            let option = format!("shared_memory_bytes {shared}");
+            return refuse(option, "memory_bytes is given, and divides the memory; leave one out");
         }
 
         match &self.compression {
@@ -134,6 +145,7 @@ impl LsmOptions {
         // No reserve: the size of a state is that of its records, and a commit on a full disk
         // fails.
         let session = SessionOptions::default().create_dir().reserve_bytes(0);
+        let session = session.memory_budget(self.shared_memory_bytes);
         let options = StoreOptions::default().session(session).durability(durability);
         let options = options.checkpoint_thread(thread);
 

@@ -23,6 +23,7 @@ fn options(blocks: u64) -> Options {
         warm_up: 2,
         blocks,
         settings: Settings { is_durable: false, ..Settings::default() },
+        pipelined: false,
         prefetch: false,
         collection: None,
         keep: false,

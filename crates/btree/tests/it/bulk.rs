@@ -149,7 +149,8 @@ fn a_build_that_fails_at_any_call_has_done_nothing_and_can_be_done_again() {
             let done = index.build_sorted(&mut IterRecords::new(model.clone()), 90, |_| {});
             disk.set_plan(FaultPlan::default());
             match done {
-                Ok(_) => assert!(content(&index) == model),
+                // The undisturbed run counts the calls of the build, so it reads nothing back.
+                Ok(_) => assert!(fault.is_none() || content(&index) == model),
                 // The outcome of a failed sync or superblock write is unknown.
                 Err(_) if matches!(index.flush(true), Err(Error::Poisoned { .. })) => {}
                 Err(Error::Disk(_)) => {

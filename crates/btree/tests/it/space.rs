@@ -15,7 +15,7 @@ use terrane_btree::{Config, Index, Result, Update, check};
 use terrane_io::Disk;
 use terrane_io::FaultPlan;
 use terrane_io::{SimDisk, Survival};
-use terrane_testkit::effort::{by_effort, places};
+use terrane_testkit::sweep::Sweep;
 
 use crate::model::DIR;
 
@@ -161,34 +161,30 @@ fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_removals_go_on()
         let filled = fill(&full, &index);
         let full = full.process_kill();
         let state = |gone: u64| (gone..filled).flat_map(batch).collect::<Model>();
-        let run = |crash: Option<u64>| {
-            let disk = full.process_kill();
-            let before = disk.calls();
-            let crash_at_call = crash.map(|call| before + call);
-            disk.set_plan(FaultPlan { crash_at_call, ..FaultPlan::capacity(CAPACITY) });
-            let Ok(index) = open(&disk, how) else { return (disk, 0, 0) };
+        let run = |disk: &Arc<SimDisk>| {
+            let Ok(index) = open(disk, how) else { return 0 };
             let done = (0..removals).find(|&number| remove(&index, number).is_err());
             let has_compacted = done.is_none() && index.compact().is_ok();
-            assert!(crash.is_some() || has_compacted, "{how:?} {done:?}");
-            drop(index);
-            (disk.clone(), disk.calls() - before, done.unwrap_or(removals))
+            assert!(disk.has_crashed() || has_compacted, "{how:?} {done:?}");
+            done.unwrap_or(removals)
         };
-        let (_, calls, _) = run(None);
-        for call in places(0..calls, by_effort(calls / 8, 1).max(1), 3) {
-            let (disk, _, done) = run(Some(call));
-            for survival in [Survival::Nothing, Survival::Everything, Survival::Random(call)] {
-                let disk = disk.after_crash(survival);
-                disk.set_plan(FaultPlan::capacity(CAPACITY));
-                let index = open(&disk, how).unwrap();
+
+        let sweep = Sweep::sampled(3, 16).on(&full).with_plan(FaultPlan::capacity(CAPACITY));
+        let images = sweep.crash(run, |crash| {
+            let done = *crash.run;
+            let survivals = [Survival::Nothing, Survival::Everything, Survival::Random(crash.call)];
+            crash.power_losses(survivals, |image| {
+                image.disk.set_plan(FaultPlan::capacity(CAPACITY));
+                let index = open(&image.disk, how).unwrap();
                 let found = content(&index);
-                let what = format!("{how:?}, call {call}, {survival:?}: {done} done");
                 let is_state = found == state(done) || found == state(done + 1);
-                assert!(is_state, "{what}: {}", found.len());
+                assert!(is_state, "{how:?}: {} entries after {done} removals", found.len());
                 for number in done..done + 4 {
-                    remove(&index, number).unwrap_or_else(|error| panic!("{what}: {error}"));
+                    remove(&index, number).unwrap();
                 }
-                assert!(content(&index) == state(done + 4), "{what}");
-            }
-        }
+                assert!(content(&index) == state(done + 4), "{how:?}");
+            })
+        });
+        assert!(images >= 12, "{how:?}: {images}");
     }
 }

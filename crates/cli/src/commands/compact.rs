@@ -14,7 +14,8 @@ use terrane::io::RealDisk;
 use terrane::io::files::allocated_below;
 use terrane::lsm::{Error, TableName};
 
-use crate::stores::open::{check_table, open_tables};
+use crate::commands::kv::MemoryArgs;
+use crate::stores::open::{Opening, check_table, open_tables_with};
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
@@ -48,6 +49,8 @@ pub(crate) struct Compact {
     #[arg(long, value_name = "NAME", value_parser = args::table_name)]
     table: Option<TableName>,
     #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -74,7 +77,8 @@ impl Compact {
         if let Some(table) = &self.table {
             check_table(&self.store, table)?;
         }
-        let store = open_tables(&self.store, false)?;
+        let opening = Opening { memory_budget: self.memory.budget(), ..Opening::default() };
+        let store = open_tables_with(&self.store, false, opening)?;
         let bytes_before = stored_bytes(&self.store)?;
 
         let mut bar = ByteBar::new("compacting", self.output.quiet);

@@ -5,6 +5,7 @@
 //! equals that of the source if nobody else writes to the source.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Config, Index, Records};
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{NamedTable, SnapshotName, StateDigest, Store, TableConfig, TableName, Update};
+use terrane::lsm::{SnapshotName, StateDigest, Store, TableConfig, TableName, Update};
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use crate::stores::index_path::IndexPath;
@@ -31,11 +32,8 @@ use crate::ui::text::{grouped, hex};
 /// Entries that one call reads.
 const CHUNK: usize = 256;
 
-/// Bytes of entries in one commit of the table.
+/// Bytes of entries that are loaded at once.
 const BATCH_BYTES: usize = 1 << 20;
-
-/// Suffix of the name of a table that is not complete yet.
-const UNFINISHED: &str = "-unfinished";
 
 /// Source of the entries.
 #[derive(Debug, Args)]
@@ -142,7 +140,7 @@ impl Stream<'_> {
             None => {
                 self.progress.progress(Phase::Copy, self.digest.count(), None);
                 if self.progress.stop() {
-                    return Err(Failure::interrupted("interrupted; nothing was built"));
+                    return Err(interrupted());
                 }
                 self.chunk = self.entries.take(CHUNK)?.into_iter();
                 let Some(next) = self.chunk.next() else { return Ok(false) };
@@ -156,6 +154,10 @@ impl Stream<'_> {
 
         Ok(true)
     }
+}
+
+fn interrupted() -> Failure {
+    Failure::interrupted("interrupted; nothing was built")
 }
 
 impl Records for Stream<'_> {
@@ -225,7 +227,7 @@ pub(crate) fn to_index(
     copied
 }
 
-/// Fills a new table of a store; creates the store if that is allowed.
+/// Loads a new table of a store in bulk, past the log; creates the store if that is allowed.
 ///
 /// # Errors
 /// [`Failure`]; then there is no such table.
@@ -236,43 +238,20 @@ pub(crate) fn to_table(
     name: &TableName,
     create: bool,
 ) -> Result<Copied, Failure> {
-    let unfinished = TableName::new(&format!("{name}{UNFINISHED}"))?;
-    for taken in [name, &unfinished] {
-        check_table_is_new(dir, taken).map_err(|failure| {
-            failure
-                .with_note(&format!("next: terrane table delete {taken} --store {}", dir.display()))
-        })?;
-    }
+    check_table_is_new(dir, name).map_err(|failure| {
+        failure.with_note(&format!("next: terrane table delete {name} --store {}", dir.display()))
+    })?;
 
     from.copy(progress, |stream| {
         let store = open_tables(dir, create)?;
-        for taken in [name, &unfinished] {
-            match store.table(taken) {
-                Err(terrane::lsm::Error::TableDoesNotExist { .. }) => {}
-                Ok(_) => {
-                    let why = format!("table {taken} is there; `terrane table delete` removes it");
-                    return Err(Failure::usage(why));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let table = store.create_table(&unfinished, &TableConfig::default())?;
-        let filled = fill(&table, stream).and_then(|()| name_it(&store, &unfinished, name));
-        if filled.is_err() {
-            // The first failure is reported; if the drop fails too, the name of the table says that
-            // it is unfinished.
-            let _ = store.drop_table(&unfinished);
-        }
-        filled.and_then(|()| Ok(store.close()?))
+        load(&store, name, stream)?;
+        Ok(store.close()?)
     })
 }
 
-fn name_it(store: &Store, from: &TableName, to: &TableName) -> Result<(), Failure> {
-    store.sync()?;
-    Ok(store.rename_table(from, to)?)
-}
-
-fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
+/// Loads the entries of the stream, and installs them under the name.
+fn load(store: &Store, name: &TableName, stream: &mut Stream<'_>) -> Result<(), Failure> {
+    let mut loader = store.session().bulk_load(&TableConfig::default())?;
     let mut batch: Vec<(Vec<u8>, StoredValue)> = Vec::new();
     let mut bytes = 0;
 
@@ -288,16 +267,29 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
 
         if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
             let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
-            // The name comes after a sync of all of them.
-            drop(table.write_batch(&updates)?);
+            loader.write_batch(&updates)?;
             batch.clear();
             bytes = 0;
         }
 
         if !is_there {
-            return Ok(());
+            break;
         }
     }
+
+    let merged = loader.finish_watched(&mut |_, _| {
+        if stream.progress.stop() {
+            return ControlFlow::Break(interrupted());
+        }
+        ControlFlow::Continue(())
+    })?;
+    let table = match merged {
+        ControlFlow::Continue(table) => table,
+        ControlFlow::Break(failure) => return Err(failure),
+    };
+
+    store.install(name, &table)?;
+    Ok(())
 }
 
 fn update((key, found): &(Vec<u8>, StoredValue)) -> (&[u8], Update<'_>) {

@@ -20,6 +20,8 @@
 mod input;
 #[cfg(feature = "lmdb")]
 mod lmdb;
+#[cfg(test)]
+mod tests;
 
 use std::fs;
 use std::io;
@@ -36,8 +38,9 @@ use terrane::lsm::{
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use self::input::{Dump, Entry, Input, Lines, STDIN};
+use crate::commands::kv::MemoryArgs;
 use crate::stores::open::{
-    check_table_is_new, has_snapshot, open_tables, open_to_read, remove_content,
+    Opening, check_table_is_new, has_snapshot, open_tables_with, open_to_read, remove_content,
 };
 use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Point, Source, StoredValue};
 use crate::ui::args::{self, OutputArgs};
@@ -111,6 +114,8 @@ pub(crate) struct Import {
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     table: TableName,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -196,8 +201,7 @@ impl Feed {
     }
 
     /// Reads the entries of a portion again. Returns `false` if the source has others.
-    fn skip(&mut self, portion: &Source) -> Result<bool, Failure> {
-        let mut stored = portion.entries(KeyRange::Prefix(Vec::new()), false)?;
+    fn skip(&mut self, stored: &mut Entries<'_>) -> Result<bool, Failure> {
         loop {
             self.look(Phase::Check)?;
             let chunk = stored.take(CHUNK)?;
@@ -506,7 +510,7 @@ impl Import {
     ) -> Result<(bool, u64), Failure> {
         for portion in portions.iter() {
             let stored = Source::open(&self.store, &self.table, Point::Snapshot(&portion.name))?;
-            let same = feed.skip(&stored)?;
+            let same = feed.skip(&mut stored.entries(KeyRange::Prefix(Vec::new()), false)?)?;
             let last = portion.label.rsplit_once(LABEL_LAST).map(|(_, last)| last);
             if !same || feed.last.as_deref().map(hex).as_deref() != last {
                 let place = feed.input.place();
@@ -522,7 +526,8 @@ impl Import {
         let first = feed.batch(self.portion)?;
         let before = Before::of(&self.store);
         let found = portions.len();
-        let store = open_tables(&self.store, true)?;
+        let opening = Opening { memory_budget: self.memory.budget(), ..Opening::default() };
+        let store = open_tables_with(&self.store, true, opening)?;
         let mut run = Run { store, feed, table: &self.table, source, portions };
         let imported = run
             .load(first, self.portion)

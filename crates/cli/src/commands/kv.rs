@@ -34,7 +34,7 @@ use terrane::lsm::{
 };
 
 use crate::commands::btree::{delete_range, open_if_index};
-use crate::stores::open::{check_table, open_tables, open_tables_with};
+use crate::stores::open::{Opening, check_table, open_tables, open_tables_with};
 use crate::stores::source::{KeyRange, MAIN_TABLE, Point, Source, StoredValue};
 use crate::stores::version_ref::{VersionRef, snapshot_name, which};
 use crate::ui::args::{self, OutputArgs};
@@ -191,6 +191,20 @@ impl ReserveArgs {
     }
 }
 
+/// Memory of an open store.
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// Bytes of memory for all tables, cursors and caches of the store together; 1MiB or more
+    #[arg(long, value_name = "SIZE", value_parser = args::size)]
+    memory_budget: Option<u64>,
+}
+
+impl MemoryArgs {
+    pub(crate) fn budget(&self) -> Option<u64> {
+        self.memory_budget
+    }
+}
+
 /// Arguments that name a range of keys.
 #[derive(Debug, Args)]
 struct RangeArgs {
@@ -239,6 +253,8 @@ pub(crate) struct Put {
     create: bool,
     #[command(flatten)]
     reserve: ReserveArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -598,7 +614,9 @@ impl Put {
             })?;
         }
 
-        let store = open_tables_with(store, self.create, self.reserve.bytes())?;
+        let opening =
+            Opening { reserve_bytes: self.reserve.bytes(), memory_budget: self.memory.budget() };
+        let store = open_tables_with(store, self.create, opening)?;
         let (table, created) = match store.table(name) {
             Ok(table) => (table, false),
             Err(terrane::lsm::Error::TableDoesNotExist { .. }) if self.create => {
@@ -626,6 +644,12 @@ impl Put {
     fn put_into(&self, index: &Index, entries: &[Record]) -> Result<u8, Failure> {
         if self.upsert || self.reserve.bytes().is_some() {
             return Err(Failure::usage("a B+tree has no merge operator and no reserve"));
+        }
+
+        if self.memory.budget().is_some() {
+            return Err(Failure::usage(
+                "a B+tree has no memory budget here: `terrane btree` sets it",
+            ));
         }
 
         if let Some(record) = entries.iter().find(|record| record.blob.is_some()) {

@@ -5,7 +5,8 @@
 //! `commit` (the last one), `store`: object of the metrics of the whole store, `tables`: list of
 //! `name`, the metrics of the table, and `levels`: list of `level` (from 1) and the metrics of the
 //! level. Sizes end with `_bytes`. A latency is an object: `count`, `mean`, `p50`, `p99`, `p999`,
-//! `max`, in the unit of its name.
+//! `max`, in the unit of its name. The metrics of the store that begin with `memory_` and are not
+//! `memory_hits` are there with `--memory-budget` only.
 //!
 //! # Prometheus
 //!
@@ -22,10 +23,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use terrane::lsm::{
-    FilterStats, Latencies, LevelStats, PAGE_SIZE, SessionStats, StoreReader, TableStats,
+    FilterStats, Latencies, LevelStats, MemoryStats, PAGE_SIZE, SessionStats, StoreReader,
+    TableStats,
 };
 
-use crate::stores::open::open_to_read;
+use crate::commands::kv::MemoryArgs;
+use crate::stores::open::open_to_read_within;
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -39,6 +42,8 @@ Examples:
     terrane stats --store /data/ledger --watch --interval 10 --times 6
   For Prometheus, by the text-file collector of its node exporter:
     terrane stats --store /data/ledger --prometheus > terrane.prom
+  What its tables would hold of a memory budget, read by a program of its own:
+    terrane stats --store /data/ledger --memory-budget 256MiB
 
 `stats` works beside the process that has the store open and shows the store as of its last \
 commit. Runs, entries, bytes and memory are those of the tables opened for reading. Counters of \
@@ -56,6 +61,8 @@ pub(crate) struct Stats {
     /// Directory of the store
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// Prints the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     prometheus: bool,
@@ -217,7 +224,39 @@ fn store_metrics(stats: &SessionStats, commit: u64, kept: Kept) -> Vec<Metric> {
     ];
     metrics.extend(work_metrics!(stats));
     metrics.extend(filter_metrics(stats.filter));
+    metrics.extend(stats.memory.iter().flat_map(memory_metrics));
     metrics
+}
+
+/// Metrics of a memory budget and its consumers. Filters and indexes are among those of the store.
+fn memory_metrics(stats: &MemoryStats) -> [Metric; 9] {
+    [
+        Metric::gauge("memory_budget_bytes", stats.budget_bytes, "Memory budget of the store"),
+        Metric::gauge("memory_granted_bytes", stats.granted_bytes(), "Memory of all consumers"),
+        Metric::gauge("memory_peak_bytes", stats.peak_bytes, "Largest memory of all consumers"),
+        Metric::gauge(
+            "memory_write_buffer_bytes",
+            stats.write_buffer_bytes,
+            "Memory granted to write buffers",
+        ),
+        Metric::gauge(
+            "memory_write_buffer_used_bytes",
+            stats.write_buffer_used_bytes,
+            "Memory of write buffers",
+        ),
+        Metric::gauge(
+            "memory_unfinished_bytes",
+            stats.unfinished_bytes,
+            "Memory of filters and indexes that flushes and compactions are writing",
+        ),
+        Metric::gauge("memory_cache_bytes", stats.cache_bytes, "Memory of the page cache"),
+        Metric::gauge("memory_cursor_bytes", stats.cursor_bytes, "Memory that cursors read into"),
+        Metric::gauge(
+            "memory_own_budget_bytes",
+            stats.own_budget_bytes,
+            "Memory set aside for tables with a budget of their own",
+        ),
+    ]
 }
 
 fn table_metrics(stats: &TableStats) -> Vec<Metric> {
@@ -452,7 +491,7 @@ impl Stats {
             return Err(Failure::arguments("--json prints one object; give it alone"));
         }
 
-        let mut reader = open_to_read(&self.store)?;
+        let mut reader = open_to_read_within(&self.store, self.memory.budget())?;
         if self.watch {
             return self.run_watch(&mut reader).map(|()| 0);
         }

@@ -21,7 +21,7 @@ use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
 use crate::stores::listed::ListedTable;
 use crate::stores::open::{
-    check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
+    Opening, check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
 };
 use crate::ui::args::{self, StoreArgs};
 use crate::ui::exit::Failure;
@@ -62,9 +62,9 @@ Examples:
     terrane table build accounts --store /data/copy --create \\
       --from /data/ledger --from-table accounts --version 7
 
-There must be no table of that name. If the command ends with exit code 0, all entries are \
-durable; otherwise the table does not exist. A killed command may leave a table whose name ends \
-with `-unfinished`. `terrane btree build` copies in the other direction.";
+There must be no table of that name. The entries go past the log, and the table appears whole, or \
+not at all. If the command ends with exit code 0, all entries are durable; otherwise the table \
+does not exist. `terrane btree build` copies in the other direction.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -276,7 +276,8 @@ impl CreateArgs {
         // The configuration is checked before a store is created for it.
         config.validate()?;
         check_table_is_new(&self.common.store, &self.name)?;
-        let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
+        let opening = Opening { reserve_bytes: self.reserve.bytes(), ..Opening::default() };
+        let store = open_tables_with(&self.common.store, true, opening)?;
         store.create_table(&self.name, &config)?;
         store.close()?;
         let created = Created { table: self.name.as_str() };

@@ -74,18 +74,23 @@ const LOG_BYTES: u64 = 4 << 20;
 /// # Errors
 /// [`Failure`]; nothing has been made then, but perhaps an empty store.
 pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
-    open_tables_with(dir, made, None)
+    open_tables_with(dir, made, Opening::default())
 }
 
-/// Opens a store as [`open_tables`] does, and changes its reserve if `reserve_bytes` is given.
+/// Options of the opening of a store.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Opening {
+    /// Another reserve of disk space.
+    pub(crate) reserve_bytes: Option<u64>,
+    /// Memory budget of the whole store.
+    pub(crate) memory_budget: Option<u64>,
+}
+
+/// Opens a store as [`open_tables`] does, with options.
 ///
 /// # Errors
 /// Those of [`open_tables`].
-pub(crate) fn open_tables_with(
-    dir: &Path,
-    made: bool,
-    reserve_bytes: Option<u64>,
-) -> Result<Store, Failure> {
+pub(crate) fn open_tables_with(dir: &Path, made: bool, opening: Opening) -> Result<Store, Failure> {
     let there = if made && !dir.exists() { DirContent::Nothing } else { content_of(dir)? };
     if there == DirContent::Other || (there == DirContent::Nothing && !made) {
         return Err(no_store(dir));
@@ -96,7 +101,8 @@ pub(crate) fn open_tables_with(
     }
 
     let mut session = SessionOptions::default().create_dir();
-    session.reserve_bytes = reserve_bytes;
+    session.reserve_bytes = opening.reserve_bytes;
+    session.memory_budget = opening.memory_budget;
     let options = StoreOptions::default().session(session).durability(Durability::Each);
 
     Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
@@ -186,10 +192,22 @@ pub(crate) fn inspect_store(store: &Path) -> Result<SessionInfo, Failure> {
 /// # Errors
 /// [`Failure`].
 pub(crate) fn open_to_read(dir: &Path) -> Result<StoreReader, Failure> {
+    open_to_read_within(dir, None)
+}
+
+/// Opens a store for reading, with a memory budget.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn open_to_read_within(
+    dir: &Path,
+    memory_budget: Option<u64>,
+) -> Result<StoreReader, Failure> {
     if content_of(dir)? != DirContent::Store {
         return Err(no_store(dir));
     }
-    Ok(StoreReader::open(disk(), dir, &ReaderOptions::default())?)
+    let options = ReaderOptions::default().memory_budget(memory_budget);
+    Ok(StoreReader::open(disk(), dir, &options)?)
 }
 
 /// Returns whether two paths lead to the same directory.

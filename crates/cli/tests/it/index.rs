@@ -64,6 +64,12 @@ fn entries_go_from_a_table_to_a_btree_and_back() {
     let back = call(&copy, &["table", "build", "main", "--create", "--from", text(&second)]).done();
     assert_eq!((&back["command"], &back["table"]), (&json!("table build"), &json!("main")));
     assert_eq!((&back["entries"], &back["digest"]), (&json!(3_000), &built["digest"]));
+    // The table was installed: no entry has gone through the log.
+    let inspected = command().arg("inspect").arg(&copy).arg("--json").output().unwrap();
+    let named = &Answer::from(inspected).done()["named_tables"];
+    assert_eq!((&named["last_commit"], &named["tables"][0]["runs"]), (&json!(0), &json!(1)));
+    let segments = named["log_segments"].as_array().unwrap().iter();
+    assert_eq!(segments.filter_map(|segment| segment["updates"].as_u64()).sum::<u64>(), 0);
     assert_eq!(scan(&copy, &[]), lines());
     let export = place.path("export");
     call(&copy, &["snapshot", "save", "all"]).done();
@@ -178,6 +184,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
     for (arguments, why) in [
         (&["put", "a", "1", "--upsert"][..], "no merge operator"),
         (&["put", "a", "1", "--reserve", "1MiB"], "no reserve"),
+        (&["put", "a", "1", "--memory-budget", "8MiB"], "no memory budget"),
         (&["put", "a", "1", "--table", "other"], "no tables"),
         (&["delete", "a", "--table", "other"], "no tables"),
         (&["put", &long, "1"], "600 bytes"),

@@ -16,6 +16,7 @@ mod diff;
 mod import;
 mod index;
 mod inspect;
+mod interrupts;
 mod irmin_trace;
 mod kinds;
 mod kvget;

@@ -45,6 +45,39 @@ fn statistics_are_those_of_the_store() {
 }
 
 #[test]
+fn a_memory_budget_of_the_store_is_kept_and_shown_with_its_consumers() {
+    let place = ledger();
+    let store = place.store();
+    let shown = |stats: &Value| -> Vec<String> {
+        let metrics = stats["store"].as_object().unwrap().keys();
+        metrics.filter(|name| name.starts_with("memory_")).cloned().collect()
+    };
+    assert_eq!(shown(&call(&store, &["stats"]).done()), ["memory_hits"]);
+
+    let stats = call(&store, &["stats", "--memory-budget", "4MiB"]).done();
+    assert_eq!(shown(&stats).len(), 10, "{stats}");
+    let bytes = |name: &str| stats["store"][name].as_u64().unwrap();
+    assert_eq!(bytes("memory_budget_bytes"), 4 << 20);
+    let buffers = bytes("memory_write_buffer_bytes");
+    assert!(buffers > 0 && buffers <= bytes("memory_granted_bytes"), "{stats}");
+    assert!(bytes("memory_granted_bytes") <= bytes("memory_peak_bytes"), "{stats}");
+    let text = plain(&store, &["stats", "--prometheus", "--memory-budget", "4MiB"]).stdout;
+    assert!(text.contains("\nterrane_memory_budget_bytes 4194304\n"), "{text}");
+
+    for command in [
+        &["put", "k", "v", "--memory-budget", "1MiB"][..],
+        &["compact", "--memory-budget", "1MiB"],
+        &["stats", "--memory-budget", "1MiB"],
+    ] {
+        call(&store, command).done();
+        let small: Vec<&str> =
+            command.iter().map(|word| if *word == "1MiB" { "1MB" } else { word }).collect();
+        let why = call(&store, &small).failed(2);
+        assert!(why.contains("1048576 to"), "{why}");
+    }
+}
+
+#[test]
 fn a_watch_prints_a_line_each_time_where_there_is_no_terminal() {
     let place = ledger();
     let store = place.store();

@@ -121,6 +121,16 @@ impl Extent {
     }
 }
 
+impl Extent {
+    /// Passes an extent.
+    pub(crate) fn skip(bytes: &mut &[u8]) -> Result<(), Corrupt> {
+        if take_leb(bytes)? & 1 == 1 {
+            take_leb(bytes)?;
+        }
+        take_leb(bytes).map(drop)
+    }
+}
+
 impl Link {
     pub(crate) fn put(&self, from: Address, out: &mut Vec<u8>) {
         self.extent.put(from, out);

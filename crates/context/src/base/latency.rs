@@ -77,7 +77,7 @@ impl Latency {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Latencies {
-    /// Commits as a whole.
+    /// Commits as a whole; those of [`commit_async`](crate::Store::commit_async) without their sync.
     pub commit: Latency,
     /// Hashing of a commit or a flush.
     pub hash: Latency,

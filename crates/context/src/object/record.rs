@@ -71,10 +71,9 @@ pub(crate) struct Entries {
     pub(crate) leaf: bool,
     /// Entries as they are hashed.
     list: Vec<u8>,
-    /// Hash of each step, which rules out most other steps without reading their bytes.
-    marks: Vec<u8>,
     items: Vec<Item>,
-    /// Bytes of the values that are stored here, and of some that were replaced.
+    /// Bytes of the values of more than 12 bytes that are stored here, and of some that were
+    /// replaced.
     values: Vec<u8>,
     /// Full record that a delta can be based on, and the number of its entries.
     full: Option<(Extent, u32)>,
@@ -88,20 +87,68 @@ struct Item {
     /// Start of the step in the list.
     start: u32,
     step_len: u8,
-    tag: u8,
-    flags: u8,
+    /// Hash of the step, which rules out most other steps without reading their bytes.
+    mark: u8,
+    /// Tag, and flags.
+    kind: u8,
     /// Length of a value that is stored here.
     value_len: u8,
-    /// Extent of the child, or the start of the value.
-    extent: Extent,
+    /// Extent of the child, or a short value, or the start of a longer one.
+    payload: [u8; TINY_BYTES_MAX],
 }
 
+/// The longest value that is stored in its item, in bytes.
+const TINY_BYTES_MAX: usize = 12;
+
+/// Bits of the tag.
+const TAG: u8 = 3;
 /// Flag of an item whose hash in the list is not that of its child.
-const STALE: u8 = 1;
+const STALE: u8 = 4;
 /// Flag of an item that the full record lacks, or has otherwise.
-const CHANGED: u8 = 2;
+const CHANGED: u8 = 8;
 /// Flag of a changed item whose step the full record lacks.
-const NEW: u8 = 4;
+const NEW: u8 = 16;
+
+impl Item {
+    fn tag(self) -> u8 {
+        self.kind & TAG
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.kind & flag != 0
+    }
+
+    fn is_tiny(self) -> bool {
+        usize::from(self.value_len) <= TINY_BYTES_MAX
+    }
+
+    fn word(self, number: usize) -> u32 {
+        let (words, _) = self.payload.as_chunks::<4>();
+        u32::from_le_bytes(words[number])
+    }
+
+    fn extent(self) -> Extent {
+        let at = Address { chunk: self.word(0), unit: self.word(1) };
+        Extent { at, bytes: self.word(2) }
+    }
+
+    fn set_extent(&mut self, Extent { at, bytes }: Extent) {
+        self.payload[..4].copy_from_slice(&at.chunk.to_le_bytes());
+        self.payload[4..8].copy_from_slice(&at.unit.to_le_bytes());
+        self.payload[8..].copy_from_slice(&bytes.to_le_bytes());
+    }
+
+    /// Start of a value in the values of the node.
+    fn value_start(self) -> usize {
+        debug_assert!(!self.is_tiny(), "short values are in the item");
+        self.word(0) as usize
+    }
+
+    fn set_value_start(&mut self, start: usize) {
+        debug_assert!(u32::try_from(start).is_ok(), "offsets have 32 bits");
+        self.payload[..4].copy_from_slice(&(start as u32).to_le_bytes());
+    }
+}
 
 /// Hash of the first and the last 8 bytes, which differ between most steps.
 fn mark(step: &[u8]) -> u8 {
@@ -284,7 +331,6 @@ impl Entries {
         Self {
             leaf,
             list: Vec::new(),
-            marks: Vec::new(),
             items: Vec::new(),
             values: Vec::new(),
             full: None,
@@ -307,17 +353,17 @@ impl Entries {
     }
 
     pub(crate) fn is_value(&self, item: usize) -> bool {
-        self.items[item].tag != TAG_DIR
+        self.items[item].tag() != TAG_DIR
     }
 
     /// Returns whether the value of an item is stored here.
     pub(crate) fn is_inline(&self, item: usize) -> bool {
-        self.items[item].tag == TAG_INLINE
+        self.items[item].tag() == TAG_INLINE
     }
 
     /// Returns whether the hash of an item in the list is not that of its child.
     pub(crate) fn is_stale(&self, item: usize) -> bool {
-        self.items[item].flags & STALE != 0
+        self.items[item].has(STALE)
     }
 
     /// Items whose hash in the list is not that of their child.
@@ -340,15 +386,25 @@ impl Entries {
     /// stored here.
     pub(crate) fn extent(&self, item: usize) -> Extent {
         debug_assert!(!self.is_inline(item), "the value is elsewhere");
-        self.items[item].extent
+        self.items[item].extent()
+    }
+
+    /// Value of an item that is stored here.
+    fn value(&self, item: usize) -> &[u8] {
+        let len = usize::from(self.items[item].value_len);
+        if self.items[item].is_tiny() {
+            return &self.items[item].payload[..len];
+        }
+        let start = self.items[item].value_start();
+        &self.values[start..start + len]
     }
 
     pub(crate) fn stored(&self, item: usize) -> Stored<'_> {
-        let Item { tag, value_len, extent, .. } = self.items[item];
+        let tag = self.items[item].tag();
         if tag == TAG_INLINE {
-            let start = extent.at.unit as usize;
-            return Stored::Inline(&self.values[start..start + usize::from(value_len)]);
+            return Stored::Inline(self.value(item));
         }
+        let extent = self.items[item].extent();
         if extent == NOWHERE {
             let hash = (!self.is_stale(item)).then(|| self.hash(item));
             return Stored::Nowhere { is_value: tag != TAG_DIR, hash };
@@ -362,11 +418,14 @@ impl Entries {
         if self.len() > MARKED_MAX {
             return self.position(step).ok();
         }
-        // A scan of the marks touches few cache lines.
+        // A scan of the marks reads few steps.
+        let len = step.len() as u8;
         let mark = mark(step);
-        let mut numbered = self.marks.iter().enumerate();
-        numbered
-            .find_map(|(item, found)| (*found == mark && self.step(item) == step).then_some(item))
+        let mut numbered = self.items.iter().enumerate();
+        numbered.find_map(|(number, item)| {
+            let may_be = item.mark == mark && item.step_len == len;
+            (may_be && self.step(number) == step).then_some(number)
+        })
     }
 
     /// Returns the number of the entry of `step`, or its insertion point.
@@ -386,6 +445,13 @@ impl Entries {
         Err(low)
     }
 
+    /// Gives back memory that appended entries did not need.
+    pub(crate) fn shrink(&mut self) {
+        self.list.shrink_to_fit();
+        self.items.shrink_to_fit();
+        self.values.shrink_to_fit();
+    }
+
     /// Appends an entry, whose step is the largest.
     pub(crate) fn push(&mut self, step: &[u8], content: Stored<'_>) {
         debug_assert!(self.is_empty_or_before(step), "steps ascend");
@@ -403,7 +469,7 @@ impl Entries {
         // The full record has the step, with another child.
         if let Ok(gone) = self.gone.binary_search_by(|gone| (**gone).cmp(step)) {
             self.gone.remove(gone);
-            self.items[item].flags &= !NEW;
+            self.items[item].kind &= !NEW;
         }
     }
 
@@ -433,44 +499,64 @@ impl Entries {
         }
         debug_assert!(u32::try_from(self.list.len()).is_ok(), "offsets have 32 bits");
 
-        let (tag, value_len, extent) = self.content(content);
-        let flags = CHANGED | NEW | if hash.is_none() { STALE } else { 0 };
-        let step_len = step.len() as u8;
-        self.items
-            .insert(item, Item { start: start as u32, step_len, tag, flags, value_len, extent });
-        self.marks.insert(item, mark(step));
+        let new = Item {
+            start: start as u32,
+            step_len: step.len() as u8,
+            mark: mark(step),
+            kind: CHANGED | NEW | if hash.is_none() { STALE } else { 0 },
+            value_len: 0,
+            payload: [0; TINY_BYTES_MAX],
+        };
+        self.items.insert(item, new);
+        self.put_content(item, content);
     }
 
-    /// Returns tag, length and extent of a content. Adds the bytes of a value.
-    fn content(&mut self, content: Stored<'_>) -> (u8, u8, Extent) {
-        match content {
+    /// Stores a content in an item, whose hash and flags stay.
+    fn put_content(&mut self, item: usize, content: Stored<'_>) {
+        let mut new = self.items[item];
+        new.value_len = 0;
+        let tag = match content {
             Stored::Inline(value) => {
                 debug_assert!(value.len() <= INLINE_BYTES_MAX, "longer values are elsewhere");
-                let unit = self.values.len() as u32;
-                self.values.extend_from_slice(value);
-                let at = Address { chunk: 0, unit };
-                (TAG_INLINE, value.len() as u8, Extent { at, bytes: 0 })
+                new.value_len = value.len() as u8;
+                if new.is_tiny() {
+                    new.payload[..value.len()].copy_from_slice(value);
+                } else {
+                    new.set_value_start(self.values.len());
+                    self.values.extend_from_slice(value);
+                }
+                TAG_INLINE
             }
-            Stored::Value(link) => (TAG_VALUE, 0, link.extent),
-            Stored::Dir(link) => (TAG_DIR, 0, link.extent),
-            Stored::Nowhere { is_value: true, .. } => (TAG_VALUE, 0, NOWHERE),
-            Stored::Nowhere { is_value: false, .. } => (TAG_DIR, 0, NOWHERE),
-        }
+            Stored::Value(link) => {
+                new.set_extent(link.extent);
+                TAG_VALUE
+            }
+            Stored::Dir(link) => {
+                new.set_extent(link.extent);
+                TAG_DIR
+            }
+            Stored::Nowhere { is_value, .. } => {
+                new.set_extent(NOWHERE);
+                if is_value { TAG_VALUE } else { TAG_DIR }
+            }
+        };
+        new.kind = new.kind & !TAG | tag;
+        self.items[item] = new;
     }
 
     /// Replaces the content of an item.
     pub(crate) fn set(&mut self, item: usize, content: Stored<'_>) {
         let was_value = self.is_value(item);
-        if let Stored::Inline(value) = content
-            && self.is_inline(item)
-            && usize::from(self.items[item].value_len) == value.len()
-        {
-            let start = self.items[item].extent.at.unit as usize;
-            self.values[start..start + value.len()].copy_from_slice(value);
-        } else {
-            let (tag, value_len, extent) = self.content(content);
-            let item = &mut self.items[item];
-            (item.tag, item.value_len, item.extent) = (tag, value_len, extent);
+        let old = self.items[item];
+        let is_as_long = |value: &[u8]| {
+            old.tag() == TAG_INLINE && usize::from(old.value_len) == value.len() && !old.is_tiny()
+        };
+        match content {
+            Stored::Inline(value) if is_as_long(value) => {
+                let start = old.value_start();
+                self.values[start..start + value.len()].copy_from_slice(value);
+            }
+            content => self.put_content(item, content),
         }
 
         if content.is_value() != was_value {
@@ -480,10 +566,10 @@ impl Entries {
             self.list[kind] = layout.kind(content.is_value());
         }
 
-        self.items[item].flags |= CHANGED;
+        self.items[item].kind |= CHANGED;
         match content.hash() {
             Some(hash) => self.put_hash(item, &hash),
-            None => self.items[item].flags |= STALE,
+            None => self.items[item].kind |= STALE,
         }
         self.drop_replaced_values();
     }
@@ -495,15 +581,16 @@ impl Entries {
         if self.values.len() <= SLACK_BYTES {
             return;
         }
-        let inline = |item: &&mut Item| item.tag == TAG_INLINE;
-        let live: usize = self.items.iter().map(|item| usize::from(item.value_len)).sum();
+        let is_here = |item: &Item| item.tag() == TAG_INLINE && !item.is_tiny();
+        let here = self.items.iter().filter(|item| is_here(item));
+        let live: usize = here.map(|item| usize::from(item.value_len)).sum();
         if self.values.len() <= 2 * live + SLACK_BYTES {
             return;
         }
-        let mut values = Vec::with_capacity(live + SLACK_BYTES);
-        for item in self.items.iter_mut().filter(inline) {
-            let start = item.extent.at.unit as usize;
-            item.extent.at.unit = values.len() as u32;
+        let mut values = Vec::with_capacity(live);
+        for item in self.items.iter_mut().filter(|item| is_here(item)) {
+            let start = item.value_start();
+            item.set_value_start(values.len());
             values.extend_from_slice(&self.values[start..start + usize::from(item.value_len)]);
         }
         self.values = values;
@@ -513,25 +600,25 @@ impl Entries {
     pub(crate) fn put_hash(&mut self, item: usize, hash: &Hash) {
         let at = self.hash_at(item);
         self.list[at..at + HASH_BYTES].copy_from_slice(&hash.0);
-        self.items[item].flags &= !STALE;
+        self.items[item].kind &= !STALE;
     }
 
     /// Stores the link of the child of an item.
     pub(crate) fn settle(&mut self, item: usize, link: &Link) {
         debug_assert!(!self.is_inline(item), "the child is elsewhere");
-        self.items[item].extent = link.extent;
+        self.items[item].set_extent(link.extent);
         self.put_hash(item, &link.hash);
     }
 
     /// Removes an entry.
     pub(crate) fn remove(&mut self, item: usize) {
-        let Item { start, step_len, flags, .. } = self.items[item];
+        let Item { start, step_len, .. } = self.items[item];
         let layout = EntryLayout::of(self.leaf);
         let at = start as usize - layout.before(usize::from(step_len));
         let end = self.hash_at(item) + HASH_BYTES;
 
         // The next delta says that an entry of the full record is gone.
-        if self.full.is_some() && flags & NEW == 0 {
+        if self.full.is_some() && !self.items[item].has(NEW) {
             let step: Box<[u8]> = self.step(item).into();
             if let Err(gone) = self.gone.binary_search(&step) {
                 self.gone.insert(gone, step);
@@ -540,7 +627,6 @@ impl Entries {
 
         self.list.drain(at..end);
         self.items.remove(item);
-        self.marks.remove(item);
         for behind in &mut self.items[item..] {
             behind.start -= (end - at) as u32;
         }
@@ -555,9 +641,9 @@ impl Entries {
         self.gone.clear();
         for item in &mut self.items {
             if full.is_some() {
-                item.flags &= !(CHANGED | NEW);
+                item.kind &= !(CHANGED | NEW);
             } else {
-                item.flags |= CHANGED | NEW;
+                item.kind |= CHANGED | NEW;
             }
         }
     }
@@ -567,7 +653,7 @@ impl Entries {
     fn delta_base(&self) -> Option<Extent> {
         let (full, len) = self.full?;
         let len = len as usize;
-        let kept = self.items.iter().filter(|item| item.flags & CHANGED == 0).count();
+        let kept = self.items.iter().filter(|item| !item.has(CHANGED)).count();
 
         // Entries that are not kept, and entries of the full record that are gone or changed.
         debug_assert!(kept <= self.len() && kept <= len, "kept entries are in both");
@@ -603,7 +689,7 @@ impl Entries {
             }
         }
 
-        let is_own = |item: &usize| base.is_none() || self.items[*item].flags & CHANGED != 0;
+        let is_own = |item: &usize| base.is_none() || self.items[*item].has(CHANGED);
         put_leb(out, (0..self.len()).filter(is_own).count() as u64);
         for item in 0..self.len() {
             let stored = match self.stored(item) {
@@ -783,7 +869,7 @@ impl Entries {
     fn is_full(&self) -> bool {
         self.full.is_some_and(|(_, len)| len as usize == self.len())
             && self.gone.is_empty()
-            && self.items.iter().all(|item| item.flags & CHANGED == 0)
+            && self.items.iter().all(|item| !item.has(CHANGED))
     }
 }
 
@@ -848,7 +934,7 @@ impl Record {
             RecordBody::Entries(entries) => {
                 entries.list.capacity()
                     + entries.values.capacity()
-                    + entries.items.capacity() * (size_of::<Item>() + 1)
+                    + entries.items.capacity() * size_of::<Item>()
             }
             RecordBody::Inner(inner) => {
                 inner.list.capacity() + inner.extents.capacity() * size_of::<Extent>()
@@ -932,14 +1018,45 @@ fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
     Ok(steps)
 }
 
+/// Bytes of the list and of the values of encoded entries, up to the first that is damaged.
+fn sizes(leaf: bool, count: usize, mut bytes: &[u8]) -> (usize, usize) {
+    let layout = EntryLayout::of(leaf);
+    let mut list = 0;
+    let mut values = 0;
+    let mut entry = || -> Result<(), Corrupt> {
+        let tag = take_u8(&mut bytes)?;
+        let step_len = usize::from(take_u8(&mut bytes)?);
+        take_bytes(&mut bytes, step_len)?;
+        list += layout.before(step_len) + step_len + layout.between + HASH_BYTES;
+        if tag == TAG_INLINE {
+            let len = take_leb(&mut bytes)? as usize;
+            take_bytes(&mut bytes, len)?;
+            values += if len > TINY_BYTES_MAX { len } else { 0 };
+        } else {
+            Extent::skip(&mut bytes)?;
+            take_bytes(&mut bytes, HASH_BYTES)?;
+        }
+        Ok(())
+    };
+
+    // The decoding names the damage.
+    for _ in 0..count {
+        if entry().is_err() {
+            break;
+        }
+    }
+    (list, values)
+}
+
 fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let mut entries = Entries::new(leaf);
 
     // The count comes from the disk: capacities are bounded by the bytes that are there.
+    let (list, values) = sizes(leaf, count, bytes);
     entries.items.reserve_exact(count.min(bytes.len() / 3));
-    entries.marks.reserve_exact(count.min(bytes.len() / 3));
-    entries.list.reserve_exact(bytes.len() + 16 * count.min(bytes.len() / 3));
+    entries.list.reserve_exact(list);
+    entries.values.reserve_exact(values);
 
     for item in 0..count {
         let tag = take_u8(bytes)?;

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ use crate::object::pins::Pins;
 use crate::pack::chunk::{CHUNK_HEAD_BYTES, ChunkHead, FIRST_UNIT, chunk_number, chunk_path};
 use crate::pack::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::pack::control::{
-    CONTROL, CONTROL_PAGE_BYTES, Control, ControlFile, Indexing, MARK_AT, Mark, STATE_BYTES,
-    encode_file, is_control,
+    CONTROL, CONTROL_PAGE_BYTES, Control, ControlFile, Indexing, Mark, STATE_BYTES, encode_file,
+    is_control,
 };
 use crate::pack::frame::{FRAME_FULL_BYTES, FRAME_HEAD_BYTES, FrameKind, FrameWriter};
 use crate::pack::index::{
@@ -42,6 +42,7 @@ use crate::store::context::Context;
 use crate::store::inner::{StoreInner, View, recover};
 use crate::store::options::Options;
 use crate::store::reindex::open_current;
+use crate::store::syncer::{Syncer, Ticket};
 use crate::store::watch::HeadChange;
 use crate::tree::digest::{self, Hasher};
 use crate::tree::encode::{Sink, Written};
@@ -182,6 +183,13 @@ enum BranchTest {
     Is(Option<Hash>),
 }
 
+/// Whether a commit waits for its sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Yes,
+    No,
+}
+
 /// Result of a change of a branch.
 #[derive(Debug, Clone, Copy)]
 struct BranchChange {
@@ -234,13 +242,6 @@ pub(crate) fn check_branch_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Durable end of the pack, and whether a thread is syncing.
-#[derive(Debug)]
-struct Synced {
-    end: Address,
-    syncing: bool,
-}
-
 /// Store open for writing. All calls take `&self`, and several threads may call at once.
 #[doc(alias = "DB")]
 #[derive(Debug)]
@@ -265,11 +266,7 @@ pub struct Store {
     pub(crate) held: Mutex<HeldCommits>,
     /// Live records, while a collection removes the others.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
-    /// Tail behind the last written frame.
-    written: Mutex<Tail>,
-    synced: Mutex<Synced>,
-    sync_ended: Condvar,
-    poisoned: AtomicBool,
+    syncer: Arc<Syncer>,
     counters: Mutex<CommitStats>,
     preimages: Mutex<PreimageSizes>,
 }
@@ -301,7 +298,7 @@ pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anc
 /// commit.
 fn head_bytes(options: &Options) -> usize {
     match options.indexing {
-        Indexing::Minimal => options.cache_bytes / 4 * 3,
+        Indexing::Minimal => options.cache_bytes / 8 * 7,
         // A node may be stored as a record whose base no node knows.
         Indexing::Always => 0,
     }
@@ -692,17 +689,20 @@ impl Store {
             })?;
         }
 
-        let store = Self {
+        // Opening synced the last chunk; earlier chunks were synced when their successor was begun.
+        let syncer = Syncer::new(Arc::clone(&inner.pack), Arc::clone(&control_file), tail.clone());
+
+        // The mark on the disk may lag behind what opening has synced.
+        syncer.move_mark(inner.view().control.store, tail.end);
+
+        Ok(Self {
             inner,
             options: options.clone(),
             recovery,
             hasher: Hasher::new(options.hash_threads),
             reserve: Mutex::new(Reserve::open(Arc::clone(&control_file), reserve_bytes(options))),
             control_file,
-            written: Mutex::new(tail.clone()),
-            // Opening synced the last chunk; earlier chunks were synced when their successor was
-            // begun.
-            synced: Mutex::new(Synced { end: tail.end, syncing: false }),
+            syncer: Arc::new(syncer),
             writer: Mutex::new(Writer {
                 tail,
                 spare: Vec::new(),
@@ -710,8 +710,6 @@ impl Store {
                 closed: false,
                 lock: Some(guard),
             }),
-            sync_ended: Condvar::new(),
-            poisoned: AtomicBool::new(false),
             counters: Mutex::new(CommitStats::default()),
             preimages: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -720,19 +718,7 @@ impl Store {
             collected_to: Mutex::new(None),
             held: Mutex::default(),
             marks: RwLock::new(None),
-        };
-
-        // The mark on the disk may lag behind what opening has synced.
-        store.move_mark(store.inner.view().control.store, lock(&store.written).end);
-        Ok(store)
-    }
-
-    /// Records in the file `control` that the pack is durable up to `end`. The mark reaches the
-    /// disk when the system writes it back, or with the next control record.
-    fn move_mark(&self, store: u64, end: Address) {
-        // A failed write of the mark is harmless: only damage of the last frame then looks like a
-        // torn write.
-        let _ = self.control_file.write_at(&Mark { store, end }.encode(), MARK_AT);
+        })
     }
 
     /// Findings of opening.
@@ -865,15 +851,7 @@ impl Store {
         if writer.closed {
             return Err(Error::Closed);
         }
-        self.check_poison()
-    }
-
-    fn check_poison(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) {
-            let path = lock(&self.written).chunk.file.path().to_owned();
-            return Err(Error::Poisoned { path });
-        }
-        Ok(())
+        self.syncer.check_poison()
     }
 
     /// Poisons the store if `result` is an error.
@@ -882,7 +860,7 @@ impl Store {
         result: std::result::Result<(), E>,
     ) -> Result<()> {
         if result.is_err() {
-            self.poisoned.store(true, Ordering::Release);
+            self.syncer.poison();
         }
         result.map_err(Into::into)
     }
@@ -916,8 +894,43 @@ impl Store {
     /// [`CommitTooLarge`](Error::CommitTooLarge); [`ForeignTree`](Error::ForeignTree) for a tree of
     /// another store, while one that belongs to none is copied.
     pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
-        let hash = self.commit_and_set(context, meta, None)?;
+        let hash = self.commit_and_set(context, meta, None, self.waits())?;
         Ok(hash.expect("only the test of a branch refuses a commit"))
+    }
+
+    /// Commits like [`commit`](Self::commit), and does not wait for the sync: the ticket does. The
+    /// commit is seen at once, and its child can be built while it becomes durable (pipelined
+    /// durability). A later commit never survives a crash that an earlier one did not survive.
+    ///
+    /// Cost: one write; one sync by a thread of the store, which commits meanwhile share.
+    ///
+    /// # Errors
+    /// Errors of [`commit`](Self::commit), without those of the sync.
+    pub fn commit_async(&self, context: &Context, meta: &Meta<'_>) -> Result<(Hash, Ticket)> {
+        let hash = self.commit_and_set(context, meta, None, Waits::No)?;
+        let hash = hash.expect("only the test of a branch refuses a commit");
+        Ok((hash, self.sync_async()))
+    }
+
+    /// Commits like [`commit_to`](Self::commit_to), and does not wait for the sync, as
+    /// [`commit_async`](Self::commit_async).
+    ///
+    /// # Errors
+    /// Errors of [`commit_to`](Self::commit_to), without those of the sync.
+    pub fn commit_to_async(
+        &self,
+        branch: &[u8],
+        context: &Context,
+        meta: &Meta<'_>,
+    ) -> Result<(Hash, Ticket)> {
+        let to = Some((branch, BranchTest::Any));
+        let hash = self.commit_and_set(context, meta, to, Waits::No)?;
+        Ok((hash.expect("any head of the branch will do"), self.sync_async()))
+    }
+
+    /// Whether a commit waits for its sync.
+    fn waits(&self) -> Waits {
+        if self.options.durability > Durability::Buffered { Waits::Yes } else { Waits::No }
     }
 
     /// Commits like [`commit`](Self::commit), and sets the head of a branch to the commit: both or
@@ -928,7 +941,8 @@ impl Store {
     /// # Errors
     /// Errors of [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
     pub fn commit_to(&self, branch: &[u8], context: &Context, meta: &Meta<'_>) -> Result<Hash> {
-        let hash = self.commit_and_set(context, meta, Some((branch, BranchTest::Any)))?;
+        let hash =
+            self.commit_and_set(context, meta, Some((branch, BranchTest::Any)), self.waits())?;
         Ok(hash.expect("any head of the branch will do"))
     }
 
@@ -944,7 +958,12 @@ impl Store {
         context: &Context,
         meta: &Meta<'_>,
     ) -> Result<Option<Hash>> {
-        self.commit_and_set(context, meta, Some((branch, BranchTest::Is(test.copied()))))
+        self.commit_and_set(
+            context,
+            meta,
+            Some((branch, BranchTest::Is(test.copied()))),
+            self.waits(),
+        )
     }
 
     fn commit_and_set(
@@ -952,6 +971,7 @@ impl Store {
         context: &Context,
         meta: &Meta<'_>,
         to: Option<(&[u8], BranchTest)>,
+        waits: Waits,
     ) -> Result<Option<Hash>> {
         if let Some((name, _)) = to {
             check_branch_name(name)?;
@@ -996,9 +1016,9 @@ impl Store {
         // Outside the writer's lock: other commits append while this one waits for the fsync.
         written.keep();
         self.inner.head.set(tree.root(), tree.added());
-        if self.options.durability > Durability::Buffered {
+        if waits == Waits::Yes {
             let start = self.now();
-            self.sync_to(end)?;
+            self.syncer.sync_to(end)?;
             let sync_time = self.now().saturating_sub(start);
             self.inner.latencies.sync.add(sync_time);
             lock(&self.counters).sync_time += sync_time;
@@ -1197,7 +1217,7 @@ impl Store {
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
         // The durable end as of now: it tells corruption from a torn write when the pack is
         // recovered.
-        let synced = lock(&self.synced).end;
+        let synced = self.syncer.end();
         debug_assert!(synced <= writer.tail.end, "only appended frames are durable");
         let start = self.now();
         (writer.tail, writer.spare) = self.inner.pack.append(&writer.tail, frame, kind, synced)?;
@@ -1209,8 +1229,8 @@ impl Store {
         self.inner.latencies.write.add(write_time);
         lock(&self.counters).write_time += write_time;
 
-        // For a thread that syncs: `sync_to` does not take the writer's lock.
-        *lock(&self.written) = writer.tail.clone();
+        // For a thread that syncs: it does not take the writer's lock.
+        self.syncer.wrote(&writer.tail);
         Ok(())
     }
 
@@ -1220,44 +1240,6 @@ impl Store {
             return Ok(());
         }
         self.roll(writer)
-    }
-
-    /// Makes the pack durable up to `end` (group commit). Callers that arrive during an fsync share
-    /// the next one.
-    fn sync_to(&self, end: Address) -> Result<()> {
-        let mut synced = lock(&self.synced);
-        while synced.end < end {
-            self.check_poison()?;
-            if synced.syncing {
-                synced = self.sync_ended.wait(synced).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-
-            synced.syncing = true;
-            drop(synced);
-
-            // Earlier chunks were synced when this one was begun.
-            let written = lock(&self.written).clone();
-            debug_assert!(end <= written.end, "callers sync appended frames only");
-            let result = written.chunk.file.sync();
-            self.inner.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
-
-            synced = lock(&self.synced);
-            synced.syncing = false;
-
-            match result {
-                Ok(()) => {
-                    synced.end = synced.end.max(written.end);
-                    self.move_mark(written.chunk.head.store, written.end);
-                }
-                Err(_) => self.poisoned.store(true, Ordering::Release),
-            }
-
-            self.sync_ended.notify_all();
-            result?;
-        }
-
-        Ok(())
     }
 
     /// Restores the reserve if a collection used it. Only collections go on without the reserve.
@@ -1294,8 +1276,16 @@ impl Store {
     /// [`Disk`](Error::Disk), after which the store is poisoned; [`Poisoned`](Error::Poisoned).
     #[doc(alias = "SyncWAL")]
     pub fn sync(&self) -> Result<()> {
-        let end = lock(&self.written).end;
-        self.sync_to(end)
+        self.syncer.sync_to(self.syncer.written_end())
+    }
+
+    /// Begins to make all commits so far durable, and does not wait: the ticket does.
+    ///
+    /// Cost: one sync by a thread of the store; commits meanwhile share the next one.
+    pub fn sync_async(&self) -> Ticket {
+        let end = self.syncer.written_end();
+        self.syncer.begin(end);
+        Ticket::new(&self.syncer, end)
     }
 
     /// Makes the pack durable, updates the index, and writes the control record.
@@ -1312,10 +1302,10 @@ impl Store {
         rolls: bool,
     ) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
-        self.sync_to(writer.tail.end)?;
+        self.syncer.sync_to(writer.tail.end)?;
 
         debug_assert!(
-            writer.tail.end <= lock(&self.synced).end,
+            writer.tail.end <= self.syncer.end(),
             "frames are durable before the record that names them"
         );
 
@@ -1335,7 +1325,7 @@ impl Store {
             // by the former record follows the chunks as well.
             let tail = self.inner.pack.roll(&writer.tail, self.options.chunk_bytes)?;
             self.or_poison(self.inner.pack.sync_new(&tail.chunk))?;
-            *lock(&self.written) = tail.clone();
+            self.syncer.wrote(&tail);
             writer.tail = tail;
         }
 
@@ -1534,7 +1524,7 @@ impl Store {
         };
 
         if self.options.durability >= Durability::Group {
-            self.sync_to(end)?;
+            self.syncer.sync_to(end)?;
         }
         self.inner.call_watches(end);
 
@@ -1634,6 +1624,7 @@ impl Store {
             // The handle of the collection reports a panic.
             let _ = collector.join();
         }
+        self.syncer.close();
 
         // Waits for a running collection, which `closing` ends soon.
         let _ended = lock(&self.collection);
@@ -1643,7 +1634,7 @@ impl Store {
         }
 
         // A poisoned store writes nothing: the next opening recovers from the frames.
-        if !self.poisoned.load(Ordering::Acquire) {
+        if !self.syncer.is_poisoned() {
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
         writer.closed = true;
@@ -1651,6 +1642,13 @@ impl Store {
         writer.lock = None;
 
         self.inner.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
+    }
+}
+
+/// Ends the thread of the store. Nothing is written: a dropped store is opened like a killed one.
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.syncer.close();
     }
 }
 

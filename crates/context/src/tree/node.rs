@@ -632,6 +632,7 @@ impl Node {
             entries.push(step, stored);
             members.push(member.map_or_else(OnceLock::new, OnceLock::from));
         }
+        entries.shrink();
         let mut node = Self::new(height, RecordBody::Entries(entries));
         if members.iter().any(|member| member.get().is_some()) {
             node.children = members.into();

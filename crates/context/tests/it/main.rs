@@ -19,6 +19,7 @@ mod faults;
 mod flushes;
 mod folds;
 mod golden;
+mod head;
 mod heads;
 mod hostile;
 mod latencies;

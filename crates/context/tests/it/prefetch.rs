@@ -14,6 +14,7 @@ use terrane_io::SimDisk;
 use terrane_io::{Access, CountedDisk, Counts, Disk, MemoryDisk, RealDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};
@@ -250,7 +251,7 @@ fn threads_read_ahead_at_once() {
 #[test]
 fn a_prefetch_whose_reads_fail_changes_nothing() {
     let mut struck = 0;
-    for_each_seed("a_prefetch_whose_reads_fail_changes_nothing", 2, |rng, seed| {
+    for_each_seed("a_prefetch_whose_reads_fail_changes_nothing", by_effort(1, 2), |rng, seed| {
         let written = SimDisk::new(seed);
         let shared: Arc<dyn Disk> = written.clone();
         let rules = Rules { branching: 4, flat_limit: 6, ..Rules::TEZOS };
@@ -281,7 +282,7 @@ fn a_prefetch_whose_reads_fail_changes_nothing() {
             }
         }
     });
-    assert!(struck > 200, "{struck}");
+    assert!(struck > by_effort(100, 200), "{struck}");
 }
 
 /// While a disk fails for good, the calls that need what was not read say so.

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::files::{read_file, replace_file, replace_file_as};
-use terrane_io::{Access, Disk, EntryKind, OpenMode};
+use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::block::index::IndexKind;
 use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE};
@@ -319,6 +319,20 @@ struct Findings {
     problems: Vec<Problem>,
     /// The sums of its entries if all of its data pages are whole and are those of the run wanted.
     whole: Option<Sums>,
+}
+
+/// A run file, and the run if it opens.
+struct OpenedRun {
+    run: Option<Run>,
+    file: Arc<dyn DiskFile>,
+}
+
+/// Findings on the data pages of a run file.
+struct Walked<'a> {
+    sums: Sums,
+    damage: Damage<'a>,
+    /// The first entry that filter or index does not lead to.
+    broken: Option<Problem>,
 }
 
 impl<'a> Check<'a> {
@@ -962,38 +976,11 @@ impl<'a> Check<'a> {
         salt: Option<u64>,
     ) -> Result<Findings> {
         let path = self.run_path(number);
-
         let mut found = Report::default();
         let nothing = |found: Report| Ok(Findings { problems: found.problems, whole: None });
-        // A run that does not open may still have whole data pages, so the check goes on without
-        // it.
-        let run = match Run::open(files, number, Access::Buffered) {
-            Ok(run) => Some(run),
-            Err(error) => {
-                let another_version = matches!(error, Error::UnknownVersion { .. });
-                self.damaged.is_newer |= another_version;
-                found.problems.push(Problem::of(error)?);
-                // Pages of another version cannot be judged by the rules of this one.
-                if another_version {
-                    return nothing(found);
-                }
-                None
-            }
+        let Some(OpenedRun { run, file }) = self.open_run(files, number, &mut found)? else {
+            return nothing(found);
         };
-
-        let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
-            Ok(file) => file,
-            // `Run::open` has met the same.
-            Err(error) if run.is_none() => {
-                drop(Problem::of(error.into())?);
-                return nothing(found);
-            }
-            Err(error) => {
-                found.problems.push(Problem::of(error.into())?);
-                return nothing(found);
-            }
-        };
-
         if let Some(run) = &run {
             // Nothing can be expected of another run, so its pages are not walked.
             if !check_footer(run, wanted, salt, &mut found) {
@@ -1005,43 +992,10 @@ impl<'a> Check<'a> {
         let len = file.len()?;
         // Pages that the file lacks cannot be walked; together they are one finding below.
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
-        let mut damage = Damage::new(&path);
-        let mut sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
-        let mut broken: Option<Problem> = None;
-        let filter = run.as_ref().map(Run::filter);
-        let looked_at = run.as_ref().zip(filter.as_deref());
-        // Progress is reported once a chunk of pages, not for each entry.
-        let mut told = 0;
-        let Self { progress, done_bytes, total_bytes, .. } = self;
-
-        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end).going_on();
-        pages.walk(&mut |step| {
-            let met = match step {
-                Step::Entry(met) => met,
-                Step::Damage(what) => {
-                    let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
-                    damage.add_after(page_offset(what.page), &Problem::rule_of(&what), after);
-                    return Ok(());
-                }
-            };
-            // The first readable key behind damage bounds the range of lost keys.
-            damage.end_gap(met.entry.key);
-            if met.page >= told {
-                progress(done_bytes.saturating_add(page_offset(met.page)), *total_bytes);
-                told = met.page + CHUNK_PAGES;
-            }
-            sums.add(&met);
-            // After the first finding, filter and index are judged no more: one finding condemns
-            // the file.
-            if let Some((run, filter)) = looked_at.filter(|_| broken.is_none() && damage.is_none())
-                && let Some(rule) = misled(run, filter, &met)
-            {
-                let offset = page_offset(met.page);
-                broken = Some(Problem::new(&path, offset, rule));
-            }
-            Ok(())
-        })?;
-
+        let sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
+        let mut walked = Walked { sums, damage: Damage::new(&path), broken: None };
+        self.walk_pages(file.as_ref(), run.as_ref(), end, &mut walked)?;
+        let Walked { sums, mut damage, broken } = walked;
         if end < wanted.run.data_pages {
             let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
             damage.add_after(len, "the file ends within the data pages", after);
@@ -1070,6 +1024,83 @@ impl<'a> Check<'a> {
         }
 
         Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
+    }
+
+    /// Opens the file of a run, and the run if it opens: even then the file may have whole data
+    /// pages. `None` if there is nothing to walk.
+    fn open_run(
+        &mut self,
+        files: &Arc<FileSet>,
+        number: u64,
+        found: &mut Report,
+    ) -> Result<Option<OpenedRun>> {
+        let run = match Run::open(files, number, Access::Buffered) {
+            Ok(run) => Some(run),
+            Err(error) => {
+                let another_version = matches!(error, Error::UnknownVersion { .. });
+                self.damaged.is_newer |= another_version;
+                found.problems.push(Problem::of(error)?);
+                // Pages of another version cannot be judged by the rules of this one.
+                if another_version {
+                    return Ok(None);
+                }
+                None
+            }
+        };
+
+        match self.disk.open(&self.run_path(number), OpenMode::Read, Access::Buffered) {
+            Ok(file) => Ok(Some(OpenedRun { run, file })),
+            Err(error) => {
+                let problem = Problem::of(error.into())?;
+                // Otherwise `Run::open` has met the same.
+                found.problems.extend(run.is_some().then_some(problem));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Walks the data pages of a run file up to `end`, and adds them up.
+    fn walk_pages(
+        &mut self,
+        file: &dyn DiskFile,
+        run: Option<&Run>,
+        end: u32,
+        walked: &mut Walked<'_>,
+    ) -> Result<()> {
+        let Walked { sums, damage, broken } = walked;
+        let Self { progress, done_bytes, total_bytes, .. } = self;
+        let filter = run.map(Run::filter);
+        let looked_at = run.zip(filter.as_deref());
+        // Progress is reported once a chunk of pages, not for each entry.
+        let mut told = 0;
+
+        let mut pages = Pages::new(file, sums.meta.identity, end).going_on();
+        pages.walk(&mut |step| {
+            let met = match step {
+                Step::Entry(met) => met,
+                Step::Damage(what) => {
+                    let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
+                    damage.add_after(page_offset(what.page), &Problem::rule_of(&what), after);
+                    return Ok(());
+                }
+            };
+            // The first readable key behind damage bounds the range of lost keys.
+            damage.end_gap(met.entry.key);
+            if met.page >= told {
+                progress(done_bytes.saturating_add(page_offset(met.page)), *total_bytes);
+                told = met.page + CHUNK_PAGES;
+            }
+            sums.add(&met);
+            // After the first finding, filter and index are judged no more: one finding condemns
+            // the file.
+            if let Some((run, filter)) = looked_at.filter(|_| broken.is_none() && damage.is_none())
+                && let Some(rule) = misled(run, filter, &met)
+            {
+                let offset = page_offset(met.page);
+                *broken = Some(Problem::new(damage.path, offset, rule));
+            }
+            Ok(())
+        })
     }
 
     /// Checks so many pages of a run's blobs, and whether those are all; returns whether all is

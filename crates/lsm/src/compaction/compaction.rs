@@ -68,6 +68,14 @@ impl Input {
         }
     }
 
+    /// Memory of a memtable; a run's belongs to all who read it.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Run(_) => 0,
+            Self::Buffer(buffer) => buffer.memory_bytes() as u64,
+        }
+    }
+
     fn under_mask(&self, mask: &Mask) -> Self {
         match self {
             Self::Run(run) => Self::Run(run.under_mask(mask)),
@@ -164,6 +172,38 @@ impl Job {
     }
 }
 
+/// Memory of the filter and the index of an output that is being written; counted for the session
+/// as well, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct UnfinishedBytes {
+    set: Arc<FileSet>,
+    bytes: AtomicU64,
+}
+
+impl UnfinishedBytes {
+    pub(crate) fn new(set: &Arc<FileSet>) -> Self {
+        Self { set: Arc::clone(set), bytes: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets the bytes; one thread does so at a time.
+    pub(crate) fn set(&self, bytes: u64) {
+        let before = self.bytes.swap(bytes, Ordering::Relaxed);
+        let sum = &self.set.sums().unfinished_bytes;
+        // Wraps if the memory has shrunk, and so subtracts.
+        sum.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+impl Drop for UnfinishedBytes {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// A compaction, shared by tables.
 #[derive(Debug)]
 pub(crate) struct Compaction {
@@ -175,7 +215,7 @@ pub(crate) struct Compaction {
     /// Memory for the output's filter and index while they are built, as planned.
     planned_bytes: u64,
     /// Memory of the filter and the index after the last step.
-    built_bytes: AtomicU64,
+    built_bytes: UnfinishedBytes,
     /// Pages of work from the beginning, as planned.
     work: u64,
     /// Pages of work. Never falls; rises if a resumed compaction has to start again.
@@ -254,7 +294,7 @@ impl Compaction {
             drop_deletes: spec.drop_deletes,
             operator: spec.operator,
             planned_bytes: planned.bytes(spec.filter, spec.index),
-            built_bytes: AtomicU64::new(0),
+            built_bytes: UnfinishedBytes::new(set),
             work,
             total: AtomicU64::new(work),
             buffer_pages,
@@ -328,12 +368,19 @@ impl Compaction {
         self.done.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
-        // In this order: the total never falls.
+    /// Pages of work left; another thread may do them meanwhile.
+    pub(crate) fn left(&self) -> u64 {
+        // `done` is read first, because the total never falls: it cannot be below a `done` of
+        // earlier. The other way round a compaction that starts again in between, and gets a higher
+        // total, could have done more than the total that was read, and the difference would wrap.
         let done = self.done();
         let total = self.total();
         debug_assert!(done <= total, "no more is done than there is");
-        done == total
+        total - done
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left() == 0
     }
 
     /// Access mode of lookups to the output.
@@ -348,7 +395,7 @@ impl Compaction {
 
     /// Memory of the output's filter and index, as far as they are built, in bytes.
     pub(crate) fn built_bytes(&self) -> u64 {
-        self.built_bytes.load(Ordering::Relaxed)
+        self.built_bytes.get()
     }
 
     /// Whether deletions are dropped.
@@ -522,7 +569,7 @@ impl Compaction {
             self.begin_anew_unless_whole(&mut job);
         }
 
-        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
+        self.built_bytes.set(job.0.memory_bytes());
         done
     }
 
@@ -590,7 +637,7 @@ impl Compaction {
         if result.is_err() {
             self.begin_anew_unless_whole(job);
         }
-        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
+        self.built_bytes.set(job.0.memory_bytes());
         debug_assert!(self.done() <= self.total());
         result
     }

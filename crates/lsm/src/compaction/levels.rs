@@ -151,11 +151,44 @@ pub(crate) struct Levels {
     pub(crate) written_bytes: u64,
 }
 
+/// Size of a full memtable, and how its size is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Capacity {
+    /// Keys, values and overhead.
+    Weight(u64),
+    /// The same or the charge for the memory that the memtable takes, if that is more.
+    Charged(u64),
+    Entries(u64),
+}
+
+impl Capacity {
+    /// Capacity of a table's memtable: the stated one, or less if the session grants less.
+    pub(crate) fn of(config: &TableConfig, granted: Option<u64>) -> Self {
+        let is_charged = config.memory_budget.is_some() || granted.is_some();
+        let capacity = match config.effective_write_buffer() {
+            BufferSize::Bytes(size) if is_charged => {
+                Self::Charged(granted.map_or(size, |granted| granted.min(size)))
+            }
+            BufferSize::Bytes(size) => Self::Weight(size),
+            BufferSize::Entries(count) => Self::Entries(count),
+        };
+        debug_assert!(capacity.size() > 0, "time is divided by the capacity");
+        capacity
+    }
+
+    fn size(self) -> u64 {
+        let (Self::Weight(size) | Self::Charged(size) | Self::Entries(size)) = self;
+        size
+    }
+}
+
 /// Environment of a table's compactions: files, configuration and salt.
 #[derive(Debug)]
 pub(crate) struct CompactionEnv<'a> {
     pub(crate) set: &'a Arc<FileSet>,
     pub(crate) config: &'a TableConfig,
+    /// Capacity of the memtable.
+    pub(crate) capacity: Capacity,
     pub(crate) salt: u64,
     /// The table's number, for events.
     pub(crate) table: u64,
@@ -180,17 +213,22 @@ fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPol
 impl CompactionEnv<'_> {
     /// Size of a run in the unit of the write buffer's capacity: bytes or entries.
     pub(crate) fn run_size(&self, run: &Run) -> u64 {
-        match self.config.effective_write_buffer() {
-            BufferSize::Bytes(_) => run.meta().weight_bytes(),
-            BufferSize::Entries(_) => run.meta().entries,
+        match self.capacity {
+            Capacity::Weight(_) | Capacity::Charged(_) => run.meta().weight_bytes(),
+            Capacity::Entries(_) => run.meta().entries,
+        }
+    }
+
+    /// Size of a batch in the unit of the write buffer's capacity.
+    fn batch_size(&self, batch: Room) -> u64 {
+        match self.capacity {
+            Capacity::Weight(_) | Capacity::Charged(_) => batch.weight_bytes(),
+            Capacity::Entries(_) => batch.entries as u64,
         }
     }
 
     fn buffer_capacity(&self) -> u64 {
-        let (BufferSize::Bytes(size) | BufferSize::Entries(size)) =
-            self.config.effective_write_buffer();
-        debug_assert!(size > 0, "time is divided by the capacity");
-        size
+        self.capacity.size()
     }
 
     /// Size of the largest run that stays on `level` (from 1; level 0 stands for the memtable).
@@ -326,7 +364,7 @@ impl CompactionEnv<'_> {
 /// Completes a compaction that is due.
 fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
     // Credits should have paid for all of the work, so a rest is worth an event.
-    let left = pending.compaction.total() - pending.compaction.done();
+    let left = pending.compaction.left();
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
     }
@@ -372,31 +410,23 @@ impl Levels {
 
     /// Size of the memtable in the unit of its capacity.
     pub(crate) fn buffer_size(&self, context: &CompactionEnv<'_>) -> u64 {
-        match context.config.effective_write_buffer() {
-            BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
-                self.buffer.charged_bytes()
-            }
-            BufferSize::Bytes(_) => self.buffer.weight_bytes(),
-            BufferSize::Entries(_) => self.buffer.len() as u64,
+        match context.capacity {
+            Capacity::Charged(_) => self.buffer.charged_bytes(),
+            Capacity::Weight(_) => self.buffer.weight_bytes(),
+            Capacity::Entries(_) => self.buffer.len() as u64,
         }
     }
 
     /// Returns the part of a batch that the memtable will take before the next flush.
     pub(crate) fn room_for(&self, context: &CompactionEnv<'_>, batch: Room) -> Room {
-        let size = match context.config.effective_write_buffer() {
-            BufferSize::Bytes(_) => batch.weight_bytes(),
-            BufferSize::Entries(_) => batch.entries as u64,
-        };
+        let size = context.batch_size(batch);
         let left = context.buffer_capacity().saturating_sub(self.timed_size(context));
         if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
     /// Returns the time once the memtable has taken a batch, at the latest.
     pub(crate) fn time_after(&self, context: &CompactionEnv<'_>, batch: Room) -> u64 {
-        let size = match context.config.effective_write_buffer() {
-            BufferSize::Bytes(_) => batch.weight_bytes(),
-            BufferSize::Entries(_) => batch.entries as u64,
-        };
+        let size = context.batch_size(batch);
         let fill = self.timed_size(context).saturating_add(size).saturating_mul(TICKS_PER_FLUSH);
         let fill = fill / context.buffer_capacity();
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
@@ -654,6 +684,29 @@ impl Levels {
         let memory = self.memory(context, self);
         let budget = (budget, context.config.memory_goal);
         (memory.left_for_pages(budget, self.unfiltered_bytes(), is_updated), memory.run_numbers())
+    }
+
+    /// Returns the bytes of a table's own budget beside the filters and indexes of its runs, and of
+    /// what compactions are planned to build.
+    pub(crate) fn beside_runs(&self, context: &CompactionEnv<'_>, budget: u64) -> u64 {
+        self.memory(context, self).beside_runs(budget)
+    }
+
+    /// Memory of the memtable, and of the one that is being flushed.
+    pub(crate) fn buffer_memory_bytes(&self) -> u64 {
+        let flushing = self.flushing.as_ref().map(|flush| flush.compaction.view());
+        let flushing = match &flushing {
+            Some(View::Inputs(inputs)) => inputs.iter().map(Input::memory_bytes).sum(),
+            None | Some(View::Output(_)) => 0,
+        };
+        self.buffer.memory_bytes() as u64 + flushing
+    }
+
+    /// Numbers of all runs.
+    pub(crate) fn run_numbers(&self) -> Vec<u64> {
+        let mut memory = TableMemory::default();
+        self.sources().for_each_run(&mut |run| memory.add_run(run));
+        memory.run_numbers()
     }
 
     /// Folds filters to make room for a full memtable and for the outputs of compactions under way.

@@ -19,7 +19,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::compaction::compaction::{Compaction, CompactionSpec, ENTRIES_PER_LOOK, Input};
+use crate::compaction::compaction::{
+    Compaction, CompactionSpec, ENTRIES_PER_LOOK, Input, UnfinishedBytes,
+};
 use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::{Frontier, Scan, Sources, UnionSources};
 use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
@@ -163,7 +165,7 @@ pub(crate) struct Union {
     /// Entries of the slice that is being written.
     slice_written: AtomicU64,
     /// Memory of its filter and its index.
-    built_bytes: AtomicU64,
+    built_bytes: UnfinishedBytes,
     /// Debt reported last.
     debt: AtomicU64,
     job: Mutex<Option<Box<Uniting>>>,
@@ -205,7 +207,7 @@ impl Union {
             total: AtomicU64::new(u64::MAX),
             passed: AtomicU64::new(passed),
             slice_written: AtomicU64::new(0),
-            built_bytes: AtomicU64::new(0),
+            built_bytes: UnfinishedBytes::new(set),
             debt: AtomicU64::new(u64::MAX),
             job: Mutex::new(None),
         };
@@ -306,7 +308,7 @@ impl Union {
     /// Memory of the filter and the index that are being built, in bytes.
     pub(crate) fn built_bytes(&self) -> u64 {
         match self.stage() {
-            Stage::Uniting { .. } => self.built_bytes.load(Ordering::Relaxed),
+            Stage::Uniting { .. } => self.built_bytes.get(),
             Stage::Joining(compaction) => compaction.built_bytes(),
             Stage::Complete(_) => 0,
         }
@@ -326,7 +328,7 @@ impl Union {
                 let mut slices = Sources::default();
                 slices.add(compaction.view());
                 let entries: u64 = slices.runs.iter().map(|run| run.meta().entries).sum();
-                let left = u128::from(compaction.total() - compaction.done());
+                let left = u128::from(compaction.left());
                 let left = u128::from(entries) * left;
                 left.div_ceil(u128::from(compaction.total().max(1))) as u64 + 1
             }
@@ -351,7 +353,7 @@ impl Union {
             let result = self.step(&mut job);
             let builder = job.as_ref().and_then(|uniting| uniting.builder.as_ref());
             let built = builder.map_or(0, |builder| builder.memory_bytes());
-            self.built_bytes.store(built as u64, Ordering::Relaxed);
+            self.built_bytes.set(built as u64);
             if result.is_err() {
                 // The positions of the sources are unknown after an error.
                 self.begin_slice_anew(&mut job);
@@ -366,7 +368,7 @@ impl Union {
         if let Some(uniting) = job.take() {
             self.passed.store(uniting.passed_before, Ordering::Release);
             self.slice_written.store(0, Ordering::Release);
-            self.built_bytes.store(0, Ordering::Relaxed);
+            self.built_bytes.set(0);
         }
     }
 

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_mask_covers_what_its_spans_cover() {
         for first in 0..256_u32 {
-            for second in (0..65_536_u32).step_by(61) {
+            for second in (first % 251..65_536_u32).step_by(251) {
                 let numbers = [first, second & 0xFF, second >> 8];
 
                 let spans = numbers.map(|n| span((n & 15) as u8, (n >> 4) as u8 + 1));

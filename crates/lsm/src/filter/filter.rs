@@ -535,14 +535,14 @@ mod tests {
 
         for allocations in mixtures {
             let filters: Vec<Filter> = (0..300)
-                .map(|n| filled(if n % 7 == 6 { 0 } else { 40 * n }, allocations[n % 3]))
+                .map(|n| filled(if n % 7 == 6 { 0 } else { 13 * n }, allocations[n % 3]))
                 .collect();
 
             for (filter_count, hash_count) in
                 [(0, 0), (0, 9), (9, 0), (1, 1), (1, 1000), (2, 100), (40, 257), (300, 65)]
             {
                 let filters: Vec<&Filter> = filters[300 - filter_count..].iter().collect();
-                let hashes = hashes(40 * 299, hash_count);
+                let hashes = hashes(13 * 299, hash_count);
                 let mut expected = vec![Hit { key: 7, filter: 8 }];
                 for (key, &hash) in (0..).zip(&hashes) {
                     let contains = |f: &Filter| f.contains(hash, &hash.to_le_bytes());

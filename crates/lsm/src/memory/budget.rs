@@ -359,6 +359,11 @@ impl TableMemory {
         budget.saturating_sub(unfiltered_bytes.max(planned) + self.filter_bytes())
     }
 
+    /// Bytes of a budget beside filters, indexes, and what merges are planned to build.
+    pub(crate) fn beside_runs(&self, budget: u64) -> u64 {
+        budget.saturating_sub(self.bytes())
+    }
+
     /// Numbers of the runs.
     pub(crate) fn run_numbers(&self) -> Vec<u64> {
         self.numbers.iter().copied().collect()

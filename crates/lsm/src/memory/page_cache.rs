@@ -1,9 +1,10 @@
-//! Pages that lookups have read, kept in memory for later ones: what is left of a table's memory
-//! budget.
+//! Pages that lookups have read, kept in memory for later ones: what is left of the memory budget
+//! of a table, or of a session.
 //!
 //! A table shares its cache with its forks, as it shares its runs with them. Each of them says
 //! how much of its own budget is left, and the cache is as large as the least of these; so each
-//! stays within its budget.
+//! stays within its budget. Tables without a budget of their own share one cache in a session that
+//! has a budget, and the session says how large that cache may be.
 //!
 //! Only lookups bring pages in, and only pages of runs that are read past the system's page cache:
 //! merges and cursors read everything once. A page comes in when its checksum has been found right,
@@ -235,6 +236,8 @@ pub(crate) struct PageCache {
     members: Mutex<Members>,
     /// Chunks that each shard may have; a look at it spares a small table all the rest.
     chunks_max: AtomicU64,
+    /// Chunks of all shards.
+    chunks: AtomicU64,
 }
 
 impl PageCache {
@@ -267,13 +270,25 @@ impl PageCache {
         if !self.is_off()
             && let Some(key) = key_of(run, page)
         {
-            lock(self.shard(key)).insert(key, bytes);
+            let mut shard = lock(self.shard(key));
+            let before = shard.chunks.len();
+            shard.insert(key, bytes);
+            self.count_chunks(before, &shard);
+        }
+    }
+
+    /// Notes how many chunks a shard has now.
+    fn count_chunks(&self, before: usize, shard: &Shard) {
+        let more = (shard.chunks.len() as u64).wrapping_sub(before as u64);
+        if more != 0 {
+            // Wraps if there are fewer, and so subtracts.
+            self.chunks.fetch_add(more, Ordering::Relaxed);
         }
     }
 
     /// Memory of the pages.
     fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(shard).chunks.len() as u64 * CHUNK_BYTES).sum()
+        self.chunks.load(Ordering::Relaxed) * CHUNK_BYTES
     }
 
     /// Drops the pages of runs that no member has any more, and more pages if the cache is too
@@ -286,14 +301,20 @@ impl PageCache {
         let count = self.shards.len() as u64;
         let fixed = count * size_of::<Mutex<Shard>>() as u64;
         let chunks_max = bytes_max.unwrap_or(0).saturating_sub(fixed) / count / CHUNK_BYTES;
-        self.chunks_max.store(chunks_max, Ordering::Relaxed);
+        let before = self.chunks_max.swap(chunks_max, Ordering::Relaxed);
+        if gone.is_empty() && before == chunks_max {
+            // Limits are applied with the members locked, so the shards have this one.
+            return;
+        }
 
         for shard in &self.shards {
             let mut shard = lock(shard);
+            let before = shard.chunks.len();
             if !gone.is_empty() {
                 shard.forget_runs(&gone);
             }
             shard.set_chunks_max(chunks_max as usize);
+            self.count_chunks(before, &shard);
         }
     }
 }
@@ -314,6 +335,7 @@ impl CacheShare {
             shards: (0..count).map(|_| Mutex::default()).collect(),
             members: Mutex::default(),
             chunks_max: AtomicU64::new(0),
+            chunks: AtomicU64::new(0),
         };
         Self::join(&Arc::new(cache), Member::default())
     }
@@ -331,6 +353,11 @@ impl CacheShare {
     pub(crate) fn share(&self) -> Self {
         let member = lock(&self.cache.members).by_number.get(&self.member).cloned();
         Self::join(&self.cache, member.unwrap_or_default())
+    }
+
+    /// A share for a table that leaves the size of the cache to another member.
+    pub(crate) fn share_unlimited(&self) -> Self {
+        Self::join(&self.cache, Member { bytes_max: u64::MAX, runs: Vec::new() })
     }
 
     pub(crate) fn cache(&self) -> &Arc<PageCache> {

@@ -4,7 +4,8 @@
 //! short range costs one page. After a few chunks the reader asks for the next chunk before it is
 //! needed. A reader that has to wait all the same asks for more of them, up to
 //! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs the fastest runs read furthest ahead. No reader
-//! asks for anything beyond the part.
+//! asks for anything beyond the part. Where the cursors of a session have used up their
+//! [allowance](crate::run::prefetch::ReadAhead), a reader goes on with single pages.
 //!
 //! Merges read whole runs in chunks of one size. Each of their readers has the next one under way
 //! while the entries of this one are merged, and one that had to wait asks for more; all of them
@@ -97,6 +98,8 @@ pub(crate) struct ChunkReader {
     /// The pages in memory, and their bytes; none before the first read and after the end.
     pages: Range<u32>,
     buffer: Option<AlignedBuf>,
+    /// Bytes of the buffer that count against the allowance.
+    charged: usize,
     /// Asked for, in the order in which they are needed; they follow `pages`.
     ahead: VecDeque<Ahead>,
     /// The pages that follow those.
@@ -120,6 +123,7 @@ impl ChunkReader {
             reading,
             pages: 0..0,
             buffer: None,
+            charged: 0,
             ahead: VecDeque::new(),
             rest: part,
             chunk_pages,
@@ -165,10 +169,13 @@ impl ChunkReader {
     pub(crate) fn end(&mut self) {
         for Ahead { tag, .. } in self.ahead.drain(..) {
             // These pages are not needed, so their errors are not reported.
-            let _ = self.reading.prefetcher().take(tag);
+            if let Ok(arrived) = self.reading.prefetcher().take(tag) {
+                self.reading.prefetcher().discharge(arrived.buffer.len());
+            }
         }
         (self.pages, self.rest) = (0..0, 0..0);
         self.buffer = None;
+        self.reading.prefetcher().discharge(std::mem::take(&mut self.charged));
     }
 
     /// Cuts the next chunk off the rest.
@@ -185,6 +192,20 @@ impl ChunkReader {
                 let start = self.rest.end - pages;
                 start..std::mem::replace(&mut self.rest.end, start)
             }
+        }
+    }
+
+    /// Shrinks the next chunk to the buffer that is there, or to one page, if there is no allowance
+    /// for more.
+    fn fit_chunk(&mut self) {
+        let bytes = self.chunk_pages as usize * PAGE_SIZE;
+        if self.chunk_pages == 1 || bytes <= self.charged {
+            return;
+        }
+        if self.reading.prefetcher().charge(bytes - self.charged) {
+            self.charged = bytes;
+        } else {
+            self.chunk_pages = (self.charged / PAGE_SIZE).max(1) as u32;
         }
     }
 
@@ -209,6 +230,7 @@ impl ChunkReader {
             }
 
             self.pages = pages;
+            prefetcher.discharge(std::mem::replace(&mut self.charged, arrived.buffer.len()));
 
             // Smaller ones, of readers on their way to this size, are not asked for again.
             if let Some(passed) = self.buffer.replace(arrived.buffer)
@@ -219,6 +241,7 @@ impl ChunkReader {
         } else if self.rest.is_empty() {
             return Ok(false);
         } else {
+            self.fit_chunk();
             let pages = self.cut();
             // A failed read leaves no page in memory.
             self.pages = 0..0;
@@ -265,6 +288,12 @@ impl ChunkReader {
 
         debug_assert!(self.ahead.len() <= self.ahead_max);
         prefetcher.submit();
+    }
+}
+
+impl Drop for ChunkReader {
+    fn drop(&mut self) {
+        self.reading.prefetcher().discharge(self.charged);
     }
 }
 

@@ -7,10 +7,15 @@
 //! for all of them together by [`BYTES_MAX`]; those of a merge have a share each. Buffers are used
 //! again.
 //!
+//! In a session with a memory budget all cursors together have an [allowance](ReadAhead). What a
+//! cursor reads ahead and the chunks that its readers hold count, but for a page of each reader. A
+//! cursor that gets no more of it reads page by page, and never fails for want of memory.
+//!
 //! The reader that takes a failed read gets the error; an error of a read that no reader takes is
 //! dropped. Dropping the last reader waits for what is in flight.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
@@ -28,6 +33,39 @@ const DEPTH: usize = 64;
 /// Buffers that are kept for later reads. Beyond it, readers have ended.
 const SPARE_MAX: usize = 16;
 
+/// Bytes that all cursors of a session together may hold in chunks.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    bytes_max: u64,
+    used: AtomicU64,
+}
+
+impl ReadAhead {
+    pub(crate) fn new(bytes_max: u64) -> Arc<Self> {
+        Arc::new(Self { bytes_max, used: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Bytes that cursors hold.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes so many bytes, or none.
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.bytes_max);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(bytes <= before, "what is given back was taken");
+    }
+}
+
 #[derive(Default)]
 struct PrefetchState {
     /// `None` while nothing is under way.
@@ -38,6 +76,8 @@ struct PrefetchState {
     /// Bytes asked for and not yet taken.
     bytes: usize,
     spare: Vec<AlignedBuf>,
+    /// Bytes taken of the allowance.
+    charged: u64,
 }
 
 /// The reads ahead of one cursor or merge.
@@ -46,6 +86,8 @@ pub(crate) struct Prefetcher {
     bytes_max: usize,
     /// Places beyond which none is taken.
     permits_max: usize,
+    /// Shared by all cursors of a session that has a memory budget.
+    allowance: Option<Arc<ReadAhead>>,
     state: Mutex<PrefetchState>,
 }
 
@@ -66,27 +108,74 @@ pub(crate) struct Arrived {
 }
 
 impl Prefetcher {
-    /// Nothing under way yet.
-    pub(crate) fn new(handles: &Arc<FileHandles>) -> Arc<Self> {
-        Self::with_limits(handles, BYTES_MAX, handles.files_max() / 4)
+    /// Returns the prefetcher of a cursor. Nothing is under way yet.
+    pub(crate) fn of_scan(
+        handles: &Arc<FileHandles>,
+        allowance: Option<&Arc<ReadAhead>>,
+    ) -> Arc<Self> {
+        Self::with_limits(handles, BYTES_MAX, handles.files_max() / 4, allowance)
     }
 
     /// Returns the prefetcher of a compaction, whose readers bound themselves what they ask for.
     pub(crate) fn of_merge(handles: &Arc<FileHandles>) -> Arc<Self> {
-        Self::with_limits(handles, usize::MAX, handles.files_max() / 8)
+        Self::with_limits(handles, usize::MAX, handles.files_max() / 8, None)
     }
 
-    fn with_limits(handles: &Arc<FileHandles>, bytes_max: usize, permits_max: usize) -> Arc<Self> {
+    fn with_limits(
+        handles: &Arc<FileHandles>,
+        bytes_max: usize,
+        permits_max: usize,
+        allowance: Option<&Arc<ReadAhead>>,
+    ) -> Arc<Self> {
         let handles = Arc::clone(handles);
-        Arc::new(Self { handles, bytes_max, permits_max, state: Mutex::default() })
+        let allowance = allowance.map(Arc::clone);
+        Arc::new(Self { handles, bytes_max, permits_max, allowance, state: Mutex::default() })
+    }
+
+    /// Takes so many bytes of the allowance, or none; always succeeds without an allowance.
+    pub(crate) fn charge(&self, bytes: usize) -> bool {
+        let Some(allowance) = &self.allowance else { return true };
+        let is_taken = allowance.take(bytes as u64);
+        if is_taken {
+            lock(&self.state).charged += bytes as u64;
+        }
+        is_taken
+    }
+
+    /// Gives bytes back to the allowance.
+    pub(crate) fn discharge(&self, bytes: usize) {
+        let Some(allowance) = &self.allowance else { return };
+        let mut state = lock(&self.state);
+        debug_assert!(bytes as u64 <= state.charged, "what is given back was taken");
+        state.charged -= bytes as u64;
+        allowance.give_back(bytes as u64);
     }
 
     /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None`
-    /// if enough is under way, if there is no room for a queue, or if `file` gives no file now.
+    /// if enough is under way, if there is no room for a queue or no allowance for the bytes, or if
+    /// `file` gives no file now. The reader [discharges](Self::discharge) the bytes when it lets
+    /// the buffer go.
     ///
     /// # Errors
     /// That of `file`; and if the disk gives no queue.
     pub(crate) fn begin(
+        &self,
+        offset: u64,
+        bytes: usize,
+        file: impl FnOnce() -> Result<Option<Arc<dyn DiskFile>>>,
+    ) -> Result<Option<u64>> {
+        if !self.charge(bytes) {
+            return Ok(None);
+        }
+        let begun = self.begin_charged(offset, bytes, file);
+        if !matches!(begun, Ok(Some(_))) {
+            self.discharge(bytes);
+        }
+        begun
+    }
+
+    /// Begins to read bytes that the allowance covers.
+    fn begin_charged(
         &self,
         offset: u64,
         bytes: usize,
@@ -147,7 +236,7 @@ impl Prefetcher {
     pub(crate) fn take(&self, tag: u64) -> Result<Arrived> {
         let mut state = lock(&self.state);
         debug_assert!(tag < state.next_tag, "a read is begun before it is taken");
-        let PrefetchState { queue, arrived, bytes, .. } = &mut *state;
+        let PrefetchState { queue, arrived, bytes, charged, .. } = &mut *state;
         let Some((reads, _)) = queue else { unreachable!("begun before") };
 
         // All reads that are done are taken in first, so that `was_late` tells of real waits only.
@@ -175,16 +264,31 @@ impl Prefetcher {
         *bytes -= buffer.len();
         debug_assert!(queue.is_some() || *bytes == 0, "the queue goes with the last read");
         // An error leaves the counts right, so that other reads go on.
+        if let (Err(_), Some(allowance)) = (&result, &self.allowance) {
+            *charged -= buffer.len() as u64;
+            allowance.give_back(buffer.len() as u64);
+        }
         result?;
         Ok(Arrived { buffer, was_late })
     }
 
-    /// Keeps a buffer for a later read.
+    /// Keeps a buffer for a later read, unless the memory is counted.
     pub(crate) fn give_back(&self, buffer: AlignedBuf) {
+        if self.allowance.is_some() {
+            return;
+        }
         let mut state = lock(&self.state);
         if state.spare.len() < SPARE_MAX {
             state.spare.push(buffer);
         }
         debug_assert!(state.spare.len() <= SPARE_MAX);
+    }
+}
+
+impl Drop for Prefetcher {
+    fn drop(&mut self) {
+        if let Some(allowance) = &self.allowance {
+            allowance.give_back(lock(&self.state).charged);
+        }
     }
 }

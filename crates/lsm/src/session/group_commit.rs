@@ -329,7 +329,7 @@ mod tests {
     use terrane_io::{Access, Disk, OpenMode, SimDisk};
 
     use super::*;
-    use crate::files::reserve::WantedReserve;
+    use crate::session::inner::OpenSettings;
 
     /// Condition variables wake up for no reason, and for what has happened before somebody began
     /// to wait. Whoever watched went on to wait without a watch then, and with it everybody who
@@ -339,7 +339,7 @@ mod tests {
         let disk: Arc<dyn Disk> = SimDisk::new(1);
         disk.create_dir(Path::new("/session")).unwrap();
         let inner =
-            SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
+            SessionInner::open(&disk, Path::new("/session"), OpenSettings::new(1, 4)).unwrap();
         let path = Path::new("/session/log");
         let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
 

@@ -19,10 +19,13 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 use crate::compaction::background::Worker;
 use crate::compaction::compaction::{Compaction, CompactionSpec};
 use crate::compaction::resume::ResumedPages;
+use crate::config::TableConfig;
 use crate::entry::entry::Update;
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result, unreadable};
-use crate::files::file_set::{FileHandle, FileSet, Partial, blobs_number, file_number, lock};
+use crate::files::file_set::{
+    FileHandle, FileSet, Partial, RunRef, blobs_number, file_number, lock,
+};
 use crate::files::handles::FileHandles;
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{Reserve, WantedReserve};
@@ -32,6 +35,8 @@ use crate::manifest::manifest::{self, StoreManifest};
 use crate::manifest::snapshot_meta::{
     MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta, is_name,
 };
+use crate::memory::grants::SessionMemory;
+use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 use crate::session::registry::{Registry, Stored};
 use crate::stats::{Counters, FilterStats, SessionStats};
@@ -52,6 +57,8 @@ pub(crate) struct SessionInner {
     worker: Worker,
     lookups: LookupThread,
     files: Arc<FileSet>,
+    /// `None` without a memory budget.
+    memory: Option<Arc<SessionMemory>>,
     dir: PathBuf,
     salt: u64,
     closed: AtomicBool,
@@ -439,135 +446,201 @@ fn keep_orphans(
     Ok(())
 }
 
-impl SessionInner {
-    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation
-    /// only; up to `open_files_max` run files will be kept open; `reserve` says which reserve it is
-    /// to have.
-    pub(crate) fn open(
-        disk: &Arc<dyn Disk>,
-        dir: &Path,
-        salt: u64,
-        open_files_max: usize,
-        reserve: WantedReserve,
-    ) -> Result<Arc<Self>> {
-        let dir = &disk.absolute(dir)?;
-        let anchor = anchor_dir(disk.as_ref(), dir)?;
+/// How a session is opened for writing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpenSettings {
+    /// Salt of a session that is created.
+    pub(crate) salt: u64,
+    /// Run files that are kept open.
+    pub(crate) open_files_max: usize,
+    /// Reserve that the session is to have.
+    pub(crate) reserve: WantedReserve,
+    /// Memory budget of the session, in bytes.
+    pub(crate) memory_budget: Option<u64>,
+}
 
-        // Before the lock too, which makes a file: a foreign directory is to stay as it is.
-        look(disk.as_ref(), dir)?;
-        let guard = lock_dir(disk.as_ref(), dir)?;
+impl OpenSettings {
+    /// Settings of a session that keeps the reserve that it has, without a memory budget.
+    pub(crate) fn new(salt: u64, open_files_max: usize) -> Self {
+        Self { salt, open_files_max, reserve: WantedReserve::AsItIs, memory_budget: None }
+    }
+}
 
-        let is_new = matches!(look(disk.as_ref(), dir)?, Found::Nothing);
-        if is_new {
-            event!(DEBUG, "session.new", dir);
-            let created_ns = disk.clock().wall().as_nanos() as u64;
-            create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
-        } else {
-            event!(DEBUG, "session.restore", dir);
-            // A process that died may have left names that are seen but not durable yet. From here
-            // on they are relied on: nothing is removed, and nothing new built, on what a loss of
-            // power would undo.
-            disk.sync_dir(dir)?;
-            disk.sync_dir(&dir.join(SNAPSHOTS))?;
-        }
+/// Makes the session if the directory holds none, else makes the names in its directory durable.
+/// Returns whether the session is new.
+fn create_or_restore(disk: &dyn Disk, dir: &Path, salt: u64) -> Result<bool> {
+    if matches!(look(disk, dir)?, Found::Nothing) {
+        event!(DEBUG, "session.new", dir);
+        let created_ns = disk.clock().wall().as_nanos() as u64;
+        create(disk, dir, SessionMeta { salt, created_ns })?;
+        return Ok(true);
+    }
 
-        let meta = read_metadata(disk.as_ref(), dir)?;
-        let mut snapshots = BTreeMap::new();
+    event!(DEBUG, "session.restore", dir);
+    // A process that died may have left names that are seen but not durable yet. From here on they
+    // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
+    disk.sync_dir(dir)?;
+    disk.sync_dir(&dir.join(SNAPSHOTS))?;
+    Ok(false)
+}
 
-        let mut damaged = false;
-        let mut partials = Vec::new();
-        for name in snapshot_names(disk.as_ref(), dir)? {
-            let stored = match read_snapshot(disk.as_ref(), dir, &name) {
+/// Files that snapshots and named tables refer to.
+#[derive(Debug, Default)]
+struct Referenced {
+    snapshots: BTreeMap<String, Stored>,
+    /// Numbers of all files; those of several snapshots as often.
+    pins: Vec<u64>,
+    /// Runs that are whole.
+    runs: Vec<RunRef>,
+    /// Outputs of unfinished compactions.
+    partials: Vec<Partial>,
+    /// Whether a snapshot or the manifest cannot be read, so that nobody knows all references.
+    damaged: bool,
+    /// Whether the session has neither snapshots nor named tables.
+    is_rootless: bool,
+}
+
+impl Referenced {
+    /// Reads the metadata of all snapshots and the manifest.
+    fn read(disk: &dyn Disk, dir: &Path) -> Result<Self> {
+        let mut found = Self::default();
+        for name in snapshot_names(disk, dir)? {
+            let stored = match read_snapshot(disk, dir, &name) {
                 Ok(meta) => {
-                    partials.extend(meta.partials().copied());
+                    found.add(&meta);
                     Stored::whole(&meta)
                 }
                 Err(error @ (Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. })) => {
                     event!(WARN, "session.damaged", dir, %error);
-                    damaged = true;
+                    found.damaged = true;
                     Stored::Damaged
                 }
                 Err(error) => return Err(error),
             };
-            snapshots.insert(name, stored);
+            found.snapshots.insert(name, stored);
         }
 
-        let manifests = match manifest::read(disk.as_ref(), dir) {
-            Ok(found) => found.manifests().cloned().collect(),
+        let manifests: Vec<StoreManifest> = match manifest::read(disk, dir) {
+            Ok(read) => read.manifests().cloned().collect(),
             Err(error @ (Error::StoreCorrupted { .. } | Error::UnknownVersion { .. })) => {
                 event!(WARN, "session.damaged", dir, %error);
-                damaged = true;
+                found.damaged = true;
                 Vec::new()
             }
             Err(error) => return Err(error),
         };
+        let tables = manifests.iter().flat_map(StoreManifest::all_tables);
+        tables.for_each(|table| found.add(&table.meta));
 
-        let tables = || manifests.iter().flat_map(StoreManifest::all_tables);
-        let named = || tables().map(|table| &table.meta);
-        partials.extend(named().flat_map(SnapshotMeta::partials).copied());
-        let is_rootless = snapshots.is_empty() && manifests.is_empty();
-        let snapshots = Registry::new(snapshots);
-        let named_pins = named().flat_map(SnapshotMeta::numbers);
-        let pins: Vec<u64> = snapshots.pins().into_iter().chain(named_pins).collect();
-        let active_dir = dir.join(ACTIVE);
-        let lost = Self::take_back_lost(disk.as_ref(), dir, &pins)?;
-        let active = disk.list(&active_dir)?;
-        let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
-        let numbers = || active.iter().filter_map(|entry| number_of(&entry.name));
-        let lost_numbers = lost.iter().filter_map(|name| lost_found::run_number(name));
+        found.is_rootless = found.snapshots.is_empty() && manifests.is_empty();
+        Ok(found)
+    }
+
+    fn add(&mut self, meta: &SnapshotMeta) {
+        self.pins.extend(meta.numbers());
+        self.runs.extend(meta.runs().copied());
+        self.partials.extend(meta.partials().copied());
+    }
+
+    /// Pins the files, and notes how far they can be relied on.
+    fn note_in(&self, files: &FileSet) {
+        files.pin(self.pins.iter().copied());
+        self.runs.iter().for_each(|run| files.note_whole(run.number));
+        // Another snapshot, which cannot be read, may rely on more of these files than is known.
+        if !self.damaged {
+            self.partials.iter().for_each(|&partial| files.note_durable(partial));
+        }
+    }
+}
+
+fn run_number(name: &str) -> Option<u64> {
+    file_number(name).or_else(|| blobs_number(name))
+}
+
+fn run_numbers(active: &[Entry]) -> impl Iterator<Item = u64> {
+    active.iter().filter_map(|entry| run_number(&entry.name))
+}
+
+/// The number of the next run.
+fn next_number(active: &[Entry], pins: &[u64], lost: &[String]) -> u64 {
+    // Numbers in `lost+found` count too: a new run must not take a name that may come back.
+    let lost = lost.iter().filter_map(|name| lost_found::run_number(name));
+    let last = run_numbers(active).chain(pins.iter().copied()).chain(lost).max();
+    last.map_or(0, |number| number.saturating_add(1))
+}
+
+/// Removes the files that a process has left that died while it saved a snapshot.
+fn remove_unfinished(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let snapshots = dir.join(SNAPSHOTS);
+    for entry in disk.list(&snapshots)? {
+        if entry.name.ends_with(TMP_SUFFIX) {
+            disk.remove(&snapshots.join(&entry.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Names of the runs in `active` that nothing pins. Removes files that were never finished.
+fn find_orphans(files: &FileSet, dir: &Path, active: Vec<Entry>) -> Result<Vec<String>> {
+    let mut orphans = Vec::new();
+    for entry in active {
+        match run_number(&entry.name) {
+            Some(number) if !files.is_pinned(number) => orphans.push(entry.name),
+            None if entry.name.ends_with(TMP_SUFFIX) => {
+                files.disk().remove(&dir.join(ACTIVE).join(&entry.name))?;
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(orphans)
+}
+
+impl SessionInner {
+    /// Opens the session in `dir`, creating it if the directory is empty.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        settings: OpenSettings,
+    ) -> Result<Arc<Self>> {
+        let dir = &disk.absolute(dir)?;
+        let anchor = anchor_dir(disk.as_ref(), dir)?;
+        // Before the lock too, which makes a file: a foreign directory is to stay as it is.
+        look(disk.as_ref(), dir)?;
+        let guard = lock_dir(disk.as_ref(), dir)?;
+
+        let is_new = create_or_restore(disk.as_ref(), dir, settings.salt)?;
+        let meta = read_metadata(disk.as_ref(), dir)?;
+        let referenced = Referenced::read(disk.as_ref(), dir)?;
+        let lost = Self::take_back_lost(disk.as_ref(), dir, &referenced.pins)?;
+        let active = disk.list(&dir.join(ACTIVE))?;
         let needs = lease::needs(disk.as_ref(), dir)?;
-        let leased: BTreeSet<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
-        // Numbers in `lost+found` count too: a new run must not take a name that may come back.
-        let last = numbers().chain(pins.iter().copied()).chain(lost_numbers).max();
-        let next_number = last.map_or(0, |number| number.saturating_add(1));
-        let wanted = reserve.bytes(disk.as_ref(), dir, is_new)?;
+        let leased: BTreeSet<u64> =
+            run_numbers(&active).filter(|&number| needs.has_run(number)).collect();
+        let next_number = next_number(&active, &referenced.pins, &lost);
+
+        let wanted = settings.reserve.bytes(disk.as_ref(), dir, is_new)?;
         let reserve = Reserve::open(disk.as_ref(), dir, wanted)?;
-        let open = FileHandles::with_reserve(Arc::clone(disk), open_files_max, reserve);
+        let open = FileHandles::with_reserve(Arc::clone(disk), settings.open_files_max, reserve);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
-        files.pin(pins);
+        referenced.note_in(&files);
         files.pin(leased.iter().copied());
-        let named_runs = named().flat_map(SnapshotMeta::runs).copied();
-        let runs = snapshots.runs().into_iter().chain(named_runs);
-        runs.for_each(|run| files.note_whole(run.number));
 
-        if !damaged {
-            // Otherwise another snapshot may rely on more of these files than is known.
-            for partial in partials {
-                files.note_durable(partial);
-            }
-        }
-
-        // A process that died while it saved has left these.
-        for entry in disk.list(&dir.join(SNAPSHOTS))? {
-            if entry.name.ends_with(TMP_SUFFIX) {
-                disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
-            }
-        }
-
-        if damaged {
+        remove_unfinished(disk.as_ref(), dir)?;
+        if referenced.damaged {
             // Nobody knows which of them it needs; no deletion of another snapshot may take them
             // away.
             files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
         }
-
         let blobs = active.iter().filter_map(|entry| blobs_number(&entry.name));
         blobs.filter(|&number| files.is_pinned(number)).for_each(|number| files.note_blobs(number));
 
-        let mut orphans = Vec::new();
-        for entry in active {
-            match number_of(&entry.name) {
-                Some(number) if !files.is_pinned(number) => orphans.push(entry.name),
-                None if entry.name.ends_with(TMP_SUFFIX) => {
-                    disk.remove(&active_dir.join(&entry.name))?;
-                }
-                Some(_) | None => {}
-            }
-        }
-
-        let is_known = !damaged && !is_rootless;
+        let orphans = find_orphans(&files, dir, active)?;
+        let is_known = !referenced.damaged && !referenced.is_rootless;
         keep_orphans(&files, dir, &orphans, &lost, is_known)?;
+
         let mut inner = Self::new(files, dir, meta.salt, anchor);
-        inner.snapshots = snapshots;
+        inner.set_memory_budget(settings.memory_budget);
+        inner.snapshots = Registry::new(referenced.snapshots);
         inner.leased = Mutex::new(leased);
         inner.lock = Mutex::new(Some(guard));
         Ok(Arc::new(inner))
@@ -578,6 +651,7 @@ impl SessionInner {
         disk: &Arc<dyn Disk>,
         dir: &Path,
         open_files_max: usize,
+        memory_budget: Option<u64>,
     ) -> Result<Arc<Self>> {
         let dir = &disk.absolute(dir)?;
         let anchor = anchor_dir(disk.as_ref(), dir)?;
@@ -587,17 +661,21 @@ impl SessionInner {
         let meta = read_metadata(disk.as_ref(), dir)?;
         let open = FileHandles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
-        Ok(Arc::new(Self::new(files, dir, meta.salt, anchor)))
+        let mut inner = Self::new(files, dir, meta.salt, anchor);
+        inner.set_memory_budget(memory_budget);
+        Ok(Arc::new(inner))
+    }
+
+    fn set_memory_budget(&mut self, budget: Option<u64>) {
+        self.memory = budget.map(|budget| SessionMemory::new(&self.files, budget));
     }
 
     /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of
     /// the files that stay.
     fn take_back_lost(disk: &dyn Disk, dir: &Path, pins: &[u64]) -> Result<Vec<String>> {
         let lost = lost_found::names(disk, dir)?;
-        let is_wanted = |name: &String| {
-            let number = file_number(name).or_else(|| blobs_number(name));
-            number.is_some_and(|number| pins.contains(&number))
-        };
+        let is_wanted =
+            |name: &String| run_number(name).is_some_and(|number| pins.contains(&number));
         let (wanted, lost): (Vec<_>, Vec<_>) = lost.into_iter().partition(is_wanted);
         if !wanted.is_empty() {
             event!(WARN, "orphans.taken_back", dir, count = wanted.len());
@@ -611,6 +689,7 @@ impl SessionInner {
             worker: Worker::default(),
             lookups: LookupThread::default(),
             files,
+            memory: None,
             dir: dir.to_owned(),
             salt,
             closed: AtomicBool::new(false),
@@ -752,6 +831,7 @@ impl SessionInner {
             bytes: read(&sums.bytes),
             filter_bytes: read(&sums.filter_bytes),
             index_bytes: read(&sums.index_bytes),
+            memory: self.memory.as_ref().map(|memory| memory.stats()),
             lookups: activity.lookups,
             found: activity.found,
             memory_hits: activity.memory_hits,
@@ -784,6 +864,32 @@ impl SessionInner {
 
     pub(crate) fn files(&self) -> &Arc<FileSet> {
         &self.files
+    }
+
+    /// The memory budget of the session, if it has one.
+    pub(crate) fn memory(&self) -> Option<&Arc<SessionMemory>> {
+        self.memory.as_ref()
+    }
+
+    /// Refuses a configuration whose own memory budget the session has no room for; `had` is the
+    /// budget that it takes the place of, 0 for none. Where nothing can be written, tables are as
+    /// their writer has them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`].
+    pub(crate) fn check_own_budget(&self, config: &TableConfig, had: u64) -> Result<()> {
+        match (&self.memory, config.memory_budget) {
+            (Some(memory), Some(budget)) if !self.is_read_only() => {
+                memory.check_own_budget(budget, had)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A prefetcher for a cursor or a diff.
+    pub(crate) fn prefetcher(&self) -> Arc<Prefetcher> {
+        let allowance = self.memory.as_ref().map(|memory| memory.read_ahead());
+        Prefetcher::of_scan(self.files.handles(), allowance)
     }
 
     pub(crate) fn disk(&self) -> &dyn Disk {
@@ -1065,8 +1171,7 @@ mod tests {
             let disk: Arc<dyn Disk> = SimDisk::new(1);
             disk.create_dir(Path::new("/session")).unwrap();
             let inner =
-                SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs)
-                    .unwrap();
+                SessionInner::open(&disk, Path::new("/session"), OpenSettings::new(1, 4)).unwrap();
             let registered = holder.map(|holder| inner.register(holder));
             let (handle, file) = inner.files().create(Access::Buffered).unwrap();
             let closed = catch_unwind(AssertUnwindSafe(|| inner.close().unwrap()));

@@ -178,16 +178,6 @@ impl Registry {
         Ok((self.begin(&mut state), read))
     }
 
-    /// The numbers of the files that these snapshots pin; those of several as often.
-    pub(crate) fn pins(&self) -> Vec<u64> {
-        let state = lock(&self.state);
-        let pins = state.names.values().filter_map(|stored| match stored {
-            Stored::Whole { pins, .. } => Some(pins),
-            Stored::Damaged | Stored::Reserved => None,
-        });
-        pins.flatten().copied().collect()
-    }
-
     /// Takes a name away once `remove` has succeeded; returns the numbers of the files that the
     /// snapshot pins.
     pub(crate) fn remove(

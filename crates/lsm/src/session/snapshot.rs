@@ -29,7 +29,7 @@ use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View};
 use crate::compaction::levels::{
-    CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
+    Capacity, CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
 };
 use crate::compaction::union::{Piece, Union, UnionProgress, UnionTable};
 use crate::config::{CompactionThread, DiskCache, LEVELS_MAX, MemoryGoal, TableConfig};
@@ -707,7 +707,8 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
     let set = inner.files();
     let config = &meta.config;
     let salt = inner.salt();
-    let context = CompactionEnv { set, config, salt, table: inner.id() };
+    let capacity = Capacity::of(config, None);
+    let context = CompactionEnv { set, config, capacity, salt, table: inner.id() };
 
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
@@ -915,7 +916,7 @@ fn resume(
     let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);
     // There may turn out to be more to do.
-    while compaction.total() - compaction.done() > fits {
+    while compaction.left() > fits {
         compaction.advance_to(compaction.total() - fits)?;
     }
     let base = compaction.done();

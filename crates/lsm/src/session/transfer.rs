@@ -29,7 +29,6 @@ use crate::entry::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, RunRef};
 use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
-use crate::files::reserve::WantedReserve;
 use crate::filter::filter::FilterAllocation;
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::run::blob::Blob;
@@ -39,8 +38,8 @@ use crate::run::check::{
 use crate::run::run::{Run, RunMeta, read_meta};
 use crate::run::writer::RunBuilder;
 use crate::session::inner::{
-    ACTIVE, STORE, SessionInner, anchor_dir, check_dir, foreign_dir, is_session_like, lock_dir,
-    make_dir, read_snapshot,
+    ACTIVE, OpenSettings, STORE, SessionInner, anchor_dir, check_dir, foreign_dir, is_session_like,
+    lock_dir, make_dir, read_snapshot,
 };
 use crate::session::snapshot::{self, SnapshotName};
 
@@ -160,7 +159,7 @@ pub(crate) fn open_target(
     }
 
     make_dir(disk.as_ref(), dir)?;
-    SessionInner::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
+    SessionInner::open(disk, dir, OpenSettings::new(salt, OPEN_FILES_DEFAULT))
 }
 
 /// Imports a snapshot.

@@ -10,7 +10,8 @@
 //! 3. With the tables: the other batches go into the memtables.
 //! 4. With tables and state: a transaction is validated; the record is written; copies take the
 //!    place of their tables.
-//! 5. Without any lock: the next segment of the WAL is made ahead, if half of this one is written.
+//! 5. Without any lock: the next segment of the WAL is made ahead, if half of this one is written;
+//!    the memtable of an idle table is flushed, if the session's memory budget wants it back.
 //!
 //! Errors of the slow work are those of the commit that owes it. No table has changed then, and
 //! nothing is logged. If the record cannot be written, the batches are taken back, and the copies
@@ -27,7 +28,7 @@ use std::sync::{Arc, MutexGuard};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::wal::{RECORD_BYTES_MAX, RecordBuilder};
-use crate::store::inner::{Batch, LogRoom, Named, Shared, State};
+use crate::store::inner::{Batch, LogRoom, Named, Shared, Slot, State};
 use crate::table::table::{Applied, SlowWork, Table};
 use crate::trace::event;
 
@@ -144,7 +145,28 @@ impl Shared {
         if wants_care {
             self.tend_log();
         }
+        if let Some(grant) = self.inner.memory().and_then(|memory| memory.take_asked()) {
+            self.flush_for_memory(grant);
+        }
         Ok(commit)
+    }
+
+    /// Flushes the memtable that the session's memory budget wants back, if it is that of a named
+    /// table: the table may never be updated again.
+    fn flush_for_memory(&self, grant: u64) {
+        let is_it = |slot: &Arc<Slot>| {
+            lock(&slot.table).as_ref().is_some_and(|named| named.table.has_grant(grant))
+        };
+        let Some((_, slot)) = self.slots().into_iter().find(|(_, slot)| is_it(slot)) else {
+            return;
+        };
+        // Otherwise a commit to the table is under way, and the next one flushes it.
+        let Ok(_writer) = slot.writer.try_lock() else { return };
+
+        // The commit is done, and a flush that is due reports the same error.
+        if let Err(error) = self.rearrange(&slot, Table::release_memtable) {
+            event!(WARN, "memory.flush_failed", self.inner.dir(), %error);
+        }
     }
 
     /// Commits batches whose slow work is done. Returns the number of the commit, whether the log

@@ -14,6 +14,7 @@
 //! | `reading` of a slot | a moment | everybody |
 //! | the lock of the write sets | a moment | transactions; commits while transactions live |
 //! | the lock of the group commit | a moment | everybody |
+//! | the accounts of the session's memory budget | a moment | everybody |
 //!
 //! Invariants:
 //! - Nobody waits for the disk with `table`, `state` or `reading` held, but for the write of a
@@ -251,6 +252,33 @@ impl Shared {
     pub(crate) fn slots(&self) -> Vec<(u64, Arc<Slot>)> {
         let state = lock(&self.state);
         state.tables.iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect()
+    }
+
+    /// Does something to a copy of a table that changes nothing of what it holds, and puts the copy
+    /// in its place; the caller holds the table's writer. `None` if the table was dropped.
+    pub(crate) fn rearrange<T>(
+        &self,
+        slot: &Slot,
+        act: impl FnOnce(&mut Table) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.inner.check_writable()?;
+        let mut copy = match &*lock(&slot.table) {
+            Some(named) => named.table.copy()?,
+            None => return Ok(None),
+        };
+        let done = act(&mut copy)?;
+
+        let view = {
+            let mut table = lock(&slot.table);
+            let Some(named) = &mut *table else { return Ok(None) };
+            named.table.adopt(&mut copy);
+            let mut state = lock(&self.state);
+            state.changes += 1;
+            named.changed = state.changes;
+            lock(&slot.reading).view.take()
+        };
+        drop((view, copy));
+        Ok(Some(done))
     }
 
     /// Refuses to read tables that may hold a part of a commit.

@@ -148,6 +148,13 @@ impl StoreOptions {
         Self { session: self.session.create_dir(), ..self }
     }
 
+    /// The same with a memory budget for all tables, cursors and caches of the store together, in
+    /// bytes: see [`SessionOptions::memory_budget`].
+    #[must_use]
+    pub fn memory_budget(self, memory_budget: impl Into<Option<u64>>) -> Self {
+        Self { session: self.session.memory_budget(memory_budget), ..self }
+    }
+
     /// The same with another [`durability`](Self::durability).
     #[must_use]
     pub fn durability(self, durability: Durability) -> Self {

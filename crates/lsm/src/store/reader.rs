@@ -40,6 +40,8 @@ use crate::trace::event;
 pub struct ReaderOptions {
     /// Like [`SessionOptions::open_files_max`].
     pub open_files_max: usize,
+    /// Like [`SessionOptions::memory_budget`], for what this reader has in memory.
+    pub memory_budget: Option<u64>,
     /// Merge operators of the tables that are not built in: the store knows their
     /// names.
     pub merge_operators: Vec<MergeOperator>,
@@ -47,7 +49,8 @@ pub struct ReaderOptions {
 
 impl Default for ReaderOptions {
     fn default() -> Self {
-        Self { open_files_max: OPEN_FILES_DEFAULT, merge_operators: Vec::new() }
+        let open_files_max = OPEN_FILES_DEFAULT;
+        Self { open_files_max, memory_budget: None, merge_operators: Vec::new() }
     }
 }
 
@@ -56,6 +59,12 @@ impl ReaderOptions {
     #[must_use]
     pub fn open_files_max(self, open_files_max: usize) -> Self {
         Self { open_files_max, ..self }
+    }
+
+    /// The same with a [`memory_budget`](Self::memory_budget), in bytes.
+    #[must_use]
+    pub fn memory_budget(self, memory_budget: impl Into<Option<u64>>) -> Self {
+        Self { memory_budget: memory_budget.into(), ..self }
     }
 
     /// The same with one more merge operator.
@@ -155,9 +164,11 @@ impl StoreReader {
     /// those of [`refresh`](Self::refresh).
     #[expect(clippy::needless_pass_by_value, reason = "a reader keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<Self> {
-        SessionOptions::default().open_files_max(options.open_files_max).validate()?;
+        let ReaderOptions { open_files_max, memory_budget, .. } = *options;
+        let session = SessionOptions::default().open_files_max(open_files_max);
+        session.memory_budget(memory_budget).validate()?;
         event!(DEBUG, "reader.open", dir);
-        let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
+        let inner = SessionInner::open_read_only(&disk, dir, open_files_max, memory_budget)?;
         let session = Session::of(inner);
         let merge_operators = options.merge_operators.clone();
         let mut reader = Self { session, merge_operators, place: None, view: View::default() };

@@ -34,6 +34,7 @@ use crate::lookup::result::Lookup;
 use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::WalDir;
+use crate::memory::grants::check_session_budget;
 use crate::run::check::Progress;
 use crate::session::current_manifest::{CurrentManifest, sync_edits};
 use crate::session::group_commit::GroupCommit;
@@ -145,6 +146,11 @@ impl Store {
             if disk.kind(&unfinished)?.is_some() {
                 disk.remove(&unfinished)?;
             }
+        }
+
+        if let Some(budget) = options.session.memory_budget {
+            let own = manifest.tables.iter().filter_map(|table| table.meta.config.memory_budget);
+            check_session_budget(budget, own.fold(0, u64::saturating_add))?;
         }
 
         let mut state = State {
@@ -624,24 +630,7 @@ impl NamedTable {
     /// to write out. It is done to a copy: commits to this table wait, and nobody else.
     pub(crate) fn rearrange<T>(&self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
         let _writer = lock(&self.slot.writer);
-        self.shared.inner.check_writable()?;
-        let mut copy = match &*lock(&self.slot.table) {
-            Some(named) => named.table.copy()?,
-            None => return Err(self.is_gone()),
-        };
-        let done = act(&mut copy)?;
-
-        let view = {
-            let mut table = lock(&self.slot.table);
-            let Some(named) = &mut *table else { return Err(self.is_gone()) };
-            named.table.adopt(&mut copy);
-            let mut state = lock(&self.shared.state);
-            state.changes += 1;
-            named.changed = state.changes;
-            lock(&self.slot.reading).view.take()
-        };
-        drop((view, copy));
-        Ok(done)
+        self.shared.rearrange(&self.slot, act)?.ok_or_else(|| self.is_gone())
     }
 
     fn is_gone(&self) -> Error {

@@ -21,12 +21,13 @@ use terrane_io::QueueKind;
 
 use crate::block::index::IndexKind;
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input};
-use crate::compaction::levels::{CompactionEnv, Incoming, Level, Levels};
+use crate::compaction::levels::{Capacity, CompactionEnv, Incoming, Level, Levels};
 use crate::config::{CompactionThread, LEVELS_MAX, TableConfig};
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::entry::mask::{Masking, Span};
 use crate::error::{Error, Result};
 use crate::memory::budget::{TableMemory, budget_min, check_budget};
+use crate::memory::grants::Grant;
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::Room;
 use crate::run::run::{Purpose, Run};
@@ -39,6 +40,10 @@ const SORTED_BYTES: u64 = 64 << 20;
 /// The share of a memory budget that they may weigh: two sets of them exist at once, and a set
 /// takes up to about twice its weight.
 const BUDGET_SHARE: u64 = 8;
+
+/// Weights of a full memtable for the weight of what is sorted: two sets of entries take up to four
+/// times the weight of one, and a grant is three times that of a memtable.
+const GRANT_SHARE: u64 = 2;
 
 /// Runs that are merged at once.
 const FAN_IN: usize = 512;
@@ -64,14 +69,42 @@ pub struct BulkLoader {
     /// Runs that have been written and merged so often, oldest first.
     tiers: Vec<Vec<Arc<Run>>>,
     written_bytes: u64,
+    /// Weight of the entries that are sorted in memory.
+    sorted_bytes: u64,
+    /// Memory for them, in a session with a budget.
+    grant: Option<Grant>,
     session: Registered,
 }
 
 impl BulkLoader {
     pub(crate) fn new(session: Registered, config: TableConfig) -> Self {
-        let buffer = Memtable::default();
-        let tiers = Vec::new();
-        Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
+        let grant = session.memory().map(Grant::new);
+        if let (Some(grant), Some(budget)) = (&grant, config.memory_budget) {
+            grant.note_own(budget, budget);
+        }
+
+        let mut loader = Self {
+            session,
+            config,
+            buffer: Memtable::default(),
+            flushing: None,
+            tiers: Vec::new(),
+            written_bytes: 0,
+            sorted_bytes: 0,
+            grant,
+        };
+        loader.size_buffer();
+        loader
+    }
+
+    /// Finds out how much may be sorted in memory; only while nothing is.
+    fn size_buffer(&mut self) {
+        debug_assert!(self.buffer.is_empty(), "what is in memory was allowed before");
+        self.sorted_bytes = match (self.config.memory_budget, &self.grant) {
+            (Some(budget), _) => budget / BUDGET_SHARE,
+            (None, Some(grant)) => grant.renew(SORTED_BYTES * GRANT_SHARE) / GRANT_SHARE,
+            (None, None) => SORTED_BYTES,
+        };
     }
 
     /// Adds updates, whose keys may come in any order and more than once: what comes later counts
@@ -79,7 +112,7 @@ impl BulkLoader {
     ///
     /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the
     /// table's memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they
-    /// take beside, whatever the size of a batch.
+    /// take beside, whatever the size of a batch; less if the session has a budget and grants less.
     ///
     /// # Errors
     /// The errors of [`Table::write_batch`]: after any error nothing of the batch has been added,
@@ -103,10 +136,10 @@ impl BulkLoader {
 
         // If the batch does not fit beside the buffer, the buffer is written first, so that a
         // failure can be undone in memory.
-        if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
+        if self.buffer.weight_bytes() + weight > self.sorted_bytes {
             self.flush()?;
         }
-        if weight <= self.sorted_bytes() { self.add(batch, room) } else { self.add_in_parts(batch) }
+        if weight <= self.sorted_bytes { self.add(batch, room) } else { self.add_in_parts(batch) }
     }
 
     /// Adds a batch in which ranges are deleted, or nothing of it.
@@ -188,7 +221,7 @@ impl BulkLoader {
         &self,
         batch: &'a [(K, Update<'u>)],
     ) -> Vec<&'a [(K, Update<'u>)]> {
-        let limit = self.sorted_bytes();
+        let limit = self.sorted_bytes;
         let mut parts = Vec::new();
 
         let mut start = 0;
@@ -212,10 +245,6 @@ impl BulkLoader {
             "the parts are all of the batch"
         );
         parts
-    }
-
-    fn sorted_bytes(&self) -> u64 {
-        self.config.memory_budget.map_or(SORTED_BYTES, |budget| budget / BUDGET_SHARE)
     }
 
     /// A merge into a run that is only read in order.
@@ -247,6 +276,7 @@ impl BulkLoader {
             return Ok(());
         }
         let buffer = std::mem::take(&mut self.buffer);
+        self.size_buffer();
         let compaction = self.begin_merge(vec![Input::Buffer(buffer)]);
         if self.config.compaction_thread == CompactionThread::Background {
             // No update paces this merge, so the thread may go on to its end.
@@ -333,6 +363,7 @@ impl BulkLoader {
         let context = CompactionEnv {
             set: self.session.files(),
             config: &self.config,
+            capacity: Capacity::of(&self.config, None),
             salt: self.session.salt(),
             table: self.session.id(),
         };

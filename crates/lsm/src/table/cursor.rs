@@ -22,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::lookup::result::Record;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::chunk_reader::Reading;
-use crate::run::prefetch::Prefetcher;
 use crate::session::inner::Registered;
 use crate::trace::event;
 
@@ -314,7 +313,7 @@ impl Cursor {
 
     /// Readers of a range.
     fn open(&self, range: &KeyRange, order: Order) -> Readers {
-        let reading = Reading::Scan(Prefetcher::new(self.session.files().handles()));
+        let reading = Reading::Scan(self.session.prefetcher());
         let scan = Scan { order, operator: self.resolve.clone(), reading };
         Readers { merge: scan.of_table(&self.view, range), order, is_passed: false }
     }

@@ -21,7 +21,6 @@ use crate::lookup::plan::Plan;
 use crate::lookup::result::Lookup;
 use crate::run::blob::{Blob, BlobRef, READS_IN_FLIGHT, retrieve};
 use crate::run::chunk_reader::Reading;
-use crate::run::prefetch::Prefetcher;
 use crate::session::inner::{Registered, SessionInner};
 use crate::table::divergence::{Difference, Layer, layers_of, merge_of};
 use crate::trace::event;
@@ -192,7 +191,7 @@ impl Diff {
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
 
-        let reading = Reading::Scan(Prefetcher::new(session.files().handles()));
+        let reading = Reading::Scan(session.prefetcher());
         let merge = |layers: &[Layer], config: &TableConfig| {
             let order = Order::Ascending;
             let operator = config.merge_operator.clone();

@@ -12,9 +12,10 @@ use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::files::handles::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, WantedReserve, check_room_for};
+use crate::memory::grants::check_session_budget;
 use crate::run::blob::{self, BlobRef};
 use crate::run::check::Progress;
-use crate::session::inner::{Holder, SessionInner, make_dir};
+use crate::session::inner::{Holder, OpenSettings, SessionInner, make_dir};
 use crate::session::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::session::transfer::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::stats::SessionStats;
@@ -62,12 +63,50 @@ pub struct SessionOptions {
     /// Cost: allocated, not written, when the session is created; nothing until the disk is full.
     /// On a file system that cannot allocate in advance it is no reserve.
     pub reserve_bytes: Option<u64>,
+    /// Memory budget in bytes for all tables, cursors and caches of the session together:
+    /// [`SESSION_MEMORY_BUDGET_MIN`](crate::SESSION_MEMORY_BUDGET_MIN) to
+    /// [`MEMORY_BUDGET_MAX`](crate::MEMORY_BUDGET_MAX), none unless set. Each opening states its
+    /// own.
+    ///
+    /// | consumer | share | when it is used up |
+    /// |---|---|---|
+    /// | write buffers | a quarter | the largest one is flushed first |
+    /// | cursors and diffs | an eighth | they read ahead less, down to a page |
+    /// | filters and indexes | what they need | the page cache gives way, then the write buffers |
+    /// | page cache | what is left | pages are evicted |
+    ///
+    /// A table counts from its first update on, with a write buffer of up to its
+    /// [`write_buffer`](TableConfig::write_buffer): less if many tables are written, and 16 KiB at
+    /// least. Filters stay as configured. One page cache serves all tables whose
+    /// [`disk_cache`](TableConfig::disk_cache) reads past the system's. A table with a
+    /// [`memory_budget`](TableConfig::memory_budget) of its own keeps to that, and the session sets
+    /// it aside; a new table whose budget does not fit is refused.
+    ///
+    /// No call fails because the budget is used up. The sum is
+    /// [`SessionStats::memory`](crate::SessionStats::memory); it exceeds the budget only by
+    ///
+    /// - 48 KiB for each table that is written, if there are too many for the share;
+    /// - a batch of updates, for each table;
+    /// - filters and indexes that need more than thirteen sixteenths;
+    /// - memtables that were opened with a snapshot or applied from a log that another process
+    ///   writes, until the table is updated;
+    /// - forks of tables with a budget of their own.
+    ///
+    /// The sum excludes what a table's budget excludes: the chunks of pages that lookups and
+    /// compactions work on, and a page for each run that a cursor reads.
+    #[doc(alias("write_buffer_manager", "db_write_buffer_size", "block_cache"))]
+    pub memory_budget: Option<u64>,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        let open_files_max = OPEN_FILES_DEFAULT;
-        Self { salt: None, create_dir: false, open_files_max, reserve_bytes: None }
+        Self {
+            salt: None,
+            create_dir: false,
+            open_files_max: OPEN_FILES_DEFAULT,
+            reserve_bytes: None,
+            memory_budget: None,
+        }
     }
 }
 
@@ -102,7 +141,16 @@ impl SessionOptions {
         Self { reserve_bytes: Some(reserve_bytes), ..self }
     }
 
+    /// The same with a [`memory_budget`](Self::memory_budget) for the whole session, in bytes.
+    #[must_use]
+    pub fn memory_budget(self, memory_budget: impl Into<Option<u64>>) -> Self {
+        Self { memory_budget: memory_budget.into(), ..self }
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
+        if let Some(budget) = self.memory_budget {
+            check_session_budget(budget, 0)?;
+        }
         if !OPEN_FILES_MAX.contains(&self.open_files_max) {
             return Err(Error::InvalidConfig {
                 option: "open_files_max",
@@ -186,7 +234,9 @@ impl Session {
         }
         // A random salt keeps callers from choosing keys whose hashes collide.
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        let inner = SessionInner::open(disk, dir, salt, options.open_files_max, reserve)?;
+        let SessionOptions { open_files_max, memory_budget, .. } = *options;
+        let settings = OpenSettings { salt, open_files_max, reserve, memory_budget };
+        let inner = SessionInner::open(disk, dir, settings)?;
         event!(DEBUG, "session.opened", dir);
         Ok(Self { inner })
     }
@@ -194,7 +244,8 @@ impl Session {
     /// Opens the session in `dir` for reading only, whether another process has it open for writing
     /// or nobody has: snapshots can be listed, opened, compared and exported, and whatever would
     /// change something is refused with [`ReadOnly`](crate::Error::ReadOnly). Of the options only
-    /// [`open_files_max`](SessionOptions::open_files_max) counts.
+    /// [`open_files_max`](SessionOptions::open_files_max) and
+    /// [`memory_budget`](SessionOptions::memory_budget) count.
     ///
     /// A lease, a small file in the directory, protects the files that are read. Where none can be
     /// written, on a read-only medium, or without the right to write, the session is read under a
@@ -219,7 +270,8 @@ impl Session {
     ) -> Result<Self> {
         options.validate()?;
         event!(DEBUG, "session.open", dir);
-        let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
+        let SessionOptions { open_files_max, memory_budget, .. } = *options;
+        let inner = SessionInner::open_read_only(&disk, dir, open_files_max, memory_budget)?;
         event!(DEBUG, "session.opened", dir);
         Ok(Self { inner })
     }
@@ -246,6 +298,7 @@ impl Session {
         }
         self.inner.check_open()?;
         config.validate()?;
+        self.inner.check_own_budget(config, 0)?;
         let session = self.inner.register(Holder::Table);
         event!(DEBUG, "table.new", self.inner.dir(), table = session.id());
         Ok(Table::new(session, Levels::default(), config.clone()))
@@ -262,6 +315,7 @@ impl Session {
         self.inner.check_writable()?;
         self.inner.check_open()?;
         config.validate()?;
+        self.inner.check_own_budget(config, 0)?;
         Ok(BulkLoader::new(self.inner.register(Holder::Table), config.clone()))
     }
 
@@ -340,6 +394,7 @@ impl Session {
         let session = self.inner.register(Holder::Table);
         event!(DEBUG, "table.new", self.inner.dir(), table = session.id(), snapshot = %name);
         let (tree, config) = snapshot::open(&session, name, Some(label), options)?;
+        self.inner.check_own_budget(&config, 0)?;
         Ok(Table::new(session, tree, config))
     }
 

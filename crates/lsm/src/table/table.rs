@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::compaction::compaction::{Compaction, View};
-use crate::compaction::levels::{CompactionEnv, Incoming, Level, Levels, ScheduledCompaction};
+use crate::compaction::levels::{
+    Capacity, CompactionEnv, Incoming, Level, Levels, ScheduledCompaction,
+};
 use crate::compaction::sources::Sources;
 use crate::compaction::value_room::ValueRoom;
-use crate::config::{CompactionSchedule, CompactionThread, DiskCache, TableConfig};
+use crate::config::{CompactionSchedule, CompactionThread, TableConfig};
 use crate::entry::entry::{BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::{SPAN_KEY_BYTES_MAX, Span};
@@ -34,6 +36,10 @@ use crate::table::cursor::Cursor;
 use crate::table::diff::Diff;
 use crate::table::shares::{DueShares, ShareConfig};
 use crate::trace::event;
+
+mod memory;
+
+use memory::{TableGrant, new_cache};
 
 /// Fewer keys than this are deleted one by one where masks have no
 /// [room](crate::entry::mask::Mask::has_room_for) for another span. So each further span removes as
@@ -61,6 +67,9 @@ pub struct Table {
     has_room_to_write: bool,
     /// Pages that lookups have read, as far as the memory budget has room for them.
     cache: Option<CacheShare>,
+    /// Capacity of the memtable.
+    capacity: Capacity,
+    grant: TableGrant,
     /// Blob files of the references given out since the last update; shared with the
     /// duplicates made since then, which the references are as valid for.
     anchor: Arc<Mutex<Anchor>>,
@@ -126,8 +135,9 @@ pub(crate) struct Applied {
 impl Table {
     /// A table that has been entered in the session.
     pub(crate) fn new(session: Registered, tree: Levels, config: TableConfig) -> Self {
-        let cache = new_cache(&config);
-        let table = Self::with_cache(session, tree, config, cache);
+        let cache = new_cache(&session, &config);
+        let mut table = Self::with_cache(session, tree, config, cache);
+        table.join_session_memory();
         table.limit_cache(&table.tree);
         table
     }
@@ -141,6 +151,8 @@ impl Table {
         event!(DEBUG, "table.newed", session.dir(), table = session.id());
         Self {
             cache,
+            capacity: Capacity::of(&config, None),
+            grant: TableGrant::default(),
             tree,
             config,
             next_work: 0,
@@ -154,7 +166,7 @@ impl Table {
     }
 
     fn context(&self) -> CompactionEnv<'_> {
-        context(&self.session, &self.config)
+        context(&self.session, &self.config, self.capacity)
     }
 
     fn lookup_context(&self) -> LookupEnv<'_> {
@@ -189,29 +201,6 @@ impl Table {
         &self.config
     }
 
-    /// Before the first update of a table with a memory budget: until then other things have all of
-    /// it.
-    fn make_room_to_write(&mut self) {
-        if self.has_room_to_write {
-            return;
-        }
-        self.has_room_to_write = true;
-        if let Some(budget) = self.config.memory_budget {
-            self.tree.make_room_to_write(&self.context(), budget);
-            self.limit_cache(&self.tree);
-        }
-    }
-
-    /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not
-    /// need.
-    fn limit_cache(&self, tree: &Levels) {
-        if let (Some(cache), Some(budget)) = (&self.cache, self.config.memory_budget) {
-            let context = self.context();
-            let (bytes, runs) = tree.left_for_pages(&context, budget, self.has_room_to_write);
-            cache.set(bytes, runs);
-        }
-    }
-
     /// Changes the configuration. The content stays the same, whatever is changed.
     ///
     /// In force with the next update: `compaction_schedule`, `compaction_thread`,
@@ -227,7 +216,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`], also for another merge operator and for a memory budget that the
-    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed
+    /// indexes of this table would not leave room in, or that of the session has no room for;
+    /// [`Error::SessionClosed`]. Nothing has changed
     /// then.
     pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
         self.session.check_open()?;
@@ -250,9 +240,14 @@ impl Table {
             check_budget(budget, least, "for a table of this size")?;
         }
 
+        let had = self.grant.own().map_or(0, |grant| grant.own_budget());
+        self.session.check_own_budget(config, had)?;
+
         let now = self.tree.now(&self.context());
         self.config = config.clone();
-        self.cache = new_cache(config);
+        self.capacity = Capacity::of(config, None);
+        self.cache = new_cache(&self.session, config);
+        self.join_session_memory();
 
         if std::mem::take(&mut self.has_room_to_write) {
             self.make_room_to_write();
@@ -265,7 +260,7 @@ impl Table {
         if config.memory_budget.is_some() {
             self.tree.untimed = 0;
         } else if self.tree.untimed > 0 {
-            self.tree.set_time(&context(&self.session, &self.config), now);
+            self.tree.set_time(&context(&self.session, &self.config, self.capacity), now);
         }
 
         event!(DEBUG, "table.config_set", self.session.dir(), table = self.session.id());
@@ -397,7 +392,8 @@ impl Table {
         let (room, _) = check_batch(batch)?;
         let after = self.tree.time_after(&self.context(), room);
         debug_assert!(after <= self.tree.next_flush(), "time waits for the flush");
-        if self.must_read(batch, room.bytes as u64) || after >= self.tree.next_flush() {
+        let must_flush = after >= self.tree.next_flush() || self.must_make_room();
+        if self.must_read(batch, room.bytes as u64) || must_flush {
             return Ok(SlowWork::Copy(Box::new(self.copy()?)));
         }
         if after < self.next_work {
@@ -445,6 +441,7 @@ impl Table {
         copy.tree.written_bytes = self.tree.written_bytes;
         copy.counters = Arc::clone(&self.counters);
         copy.batch_ticks = self.batch_ticks;
+        copy.grant = self.grant.clone();
         Ok(copy)
     }
 
@@ -458,6 +455,8 @@ impl Table {
         self.value_room = copy.value_room;
         self.batch_ticks = copy.batch_ticks;
         self.has_room_to_write = copy.has_room_to_write;
+        self.capacity = copy.capacity;
+        self.grant = copy.grant.clone();
         self.limit_cache(&self.tree);
     }
 
@@ -482,10 +481,16 @@ impl Table {
         // their sources.
         self.anchor = Arc::default();
         self.make_room_to_write();
+        if self.shares_session_memory() {
+            match shares {
+                Shares::InCall => self.make_room_in_session(),
+                Shares::Done => self.renew_grant(),
+            }
+        }
 
-        let room = match self.config.memory_budget {
-            Some(_) => Room::default(),
-            None => self.tree.room_for(&self.context(), room),
+        let room = match self.capacity {
+            Capacity::Charged(_) => Room::default(),
+            _ => self.tree.room_for(&self.context(), room),
         };
 
         let undo = Some(self.tree.buffer.begin(room, &self.config.merge_operator)?);
@@ -512,6 +517,7 @@ impl Table {
 
         // `merge_ahead` assumes that the next batch takes as many ticks as this one.
         self.batch_ticks = self.tree.now(&self.context()).saturating_sub(ticks);
+        self.note_buffers();
         let time = self.took(start);
         self.count(|counters| {
             counters.add_updates(batch.len() as u64, bytes);
@@ -525,8 +531,8 @@ impl Table {
     /// Applies a batch out of the log. No merge is due for it, since time stands still for what
     /// comes this way: the write buffer grows beyond its capacity. If it weighs `flush_at` bytes or
     /// more after that, and is full, it is flushed, with all that its flush makes due; it never is
-    /// without that bound. But a table with a memory budget keeps it, unless there is no bound: the
-    /// batch is then applied as any other.
+    /// without that bound. But a table with a memory budget, or of a session with one, keeps to it,
+    /// unless there is no bound: the batch is then applied as any other.
     ///
     /// Cost: no I/O but that of a flush, and of reading a range that is deleted key by key.
     ///
@@ -538,7 +544,8 @@ impl Table {
         batch: &[(K, Update<'_>)],
         flush_at: Option<u64>,
     ) -> Result<()> {
-        if self.config.memory_budget.is_some() && flush_at.is_some() {
+        let has_budget = self.config.memory_budget.is_some() || self.session.memory().is_some();
+        if has_budget && flush_at.is_some() {
             // What was committed counts, also on a full disk.
             return self.apply_batch(batch).map(drop);
         }
@@ -570,11 +577,12 @@ impl Table {
             self.tree = self.flush()?;
             self.next_work = 0;
         } else {
-            self.tree.set_time(&context(&self.session, &self.config), now);
+            self.tree.set_time(&context(&self.session, &self.config, self.capacity), now);
             // The write buffer may take more than what was set aside for it.
             self.limit_cache(&self.tree);
         }
 
+        self.note_buffers();
         Ok(())
     }
 
@@ -1044,7 +1052,9 @@ impl Table {
         copy.next_work = self.next_work;
         copy.value_room = self.value_room;
         copy.has_room_to_write = self.has_room_to_write;
+        copy.capacity = self.capacity;
         copy.anchor = Arc::clone(&self.anchor);
+        copy.grant = self.grant.for_fork();
 
         if !self.has_room_to_write {
             // Either may now advance the merges of both; who is updated has set memory aside for
@@ -1244,7 +1254,7 @@ impl Table {
         });
 
         for pending in self.tree.pending() {
-            stats.merge_debt_pages += pending.compaction.total() - pending.compaction.done();
+            stats.merge_debt_pages += pending.compaction.left();
             stats.unfinished_bytes += pending.compaction.built_bytes();
         }
 
@@ -1276,15 +1286,14 @@ impl Table {
     }
 }
 
-/// A cache of pages, if the table has a budget for one, and lookups that read past the system's.
-fn new_cache(config: &TableConfig) -> Option<CacheShare> {
-    let budget = config.memory_budget.filter(|_| config.disk_cache != DiskCache::All)?;
-    Some(CacheShare::new(budget))
-}
-
 /// Settings that all compactions of a table share.
-fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> CompactionEnv<'a> {
-    CompactionEnv { set: session.files(), config, salt: session.salt(), table: session.id() }
+fn context<'a>(
+    session: &'a Registered,
+    config: &'a TableConfig,
+    capacity: Capacity,
+) -> CompactionEnv<'a> {
+    let table = session.id();
+    CompactionEnv { set: session.files(), config, capacity, salt: session.salt(), table }
 }
 
 /// Merges of a table, as work for a batch of its lookups while they wait.
@@ -1377,7 +1386,7 @@ mod tests {
     use terrane_io::{Access, SimDisk};
 
     use super::*;
-    use crate::config::{CompactionPolicy, WriteBuffer as BufferSize};
+    use crate::config::{CompactionPolicy, DiskCache, WriteBuffer as BufferSize};
     use crate::table::session::{Session, SessionOptions};
 
     /// Runs on levels up to `cached` are read through the page cache and the others past it:

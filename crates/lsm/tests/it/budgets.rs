@@ -115,7 +115,7 @@ fn absent_keys_cost_no_more_than_the_total_rate_at_every_stage_of_growth() {
         let mut worst: f64 = 0.0;
         for flush in 0..64 {
             fill(&mut table, flush * 300..(flush + 1) * 300);
-            if flush % 3 == 0 {
+            if flush % by_effort(7, 3) == 0 {
                 let absent = ABSENT..ABSENT + 20_000;
                 worst = worst.max(reads_per_key(&disk, &table, absent, false));
             }

@@ -12,6 +12,7 @@ use terrane_lsm::{
     OpenOptions, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::{SessionDir, buffer_of, clear, content, fill, key, name, spread, value};
@@ -428,7 +429,7 @@ fn change_and_update(place: &SessionDir, rng: &mut impl Draw) {
 #[test]
 fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
     let test = "changing_the_configuration_of_a_live_table_is_never_seen_in_a_result";
-    for_each_seed(test, 16, |rng, seed| {
+    for_each_seed(test, by_effort(6, 16), |rng, seed| {
         let place = if seed % 4 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
         change_and_update(&place, rng);
     });

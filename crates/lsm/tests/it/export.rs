@@ -16,6 +16,7 @@ use terrane_lsm::{
     DiskCache, Error, IndexKind, OpenOptions, PAGE_SIZE, Result, Session, SessionOptions,
     SnapshotPlace, Table, TableConfig, Verify, verify,
 };
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::gate::GateDisk;
@@ -284,7 +285,7 @@ fn an_export_does_not_rely_on_what_is_damaged() {
 /// the rest.
 #[test]
 fn blobs_upserts_and_unions_come_along() {
-    for_each_seed("blobs_upserts_and_unions_come_along", 2, |rng, _| {
+    for_each_seed("blobs_upserts_and_unions_come_along", by_effort(1, 2), |rng, _| {
         for place in SessionDir::both() {
             let (disk, copy) = (place.disk(), place.beside("copy"));
             let session = place.open();

@@ -21,6 +21,7 @@ use terrane_lsm::{
     SnapshotName, SnapshotPlace, Store, StoreOptions, StoreReader, Table, TableConfig, Update,
     WriteBatch, WriteBuffer,
 };
+use terrane_testkit::effort::by_effort;
 
 use crate::store_script::{options, state};
 use crate::{FEW_OPEN_FILES, SALT, content, fill, key, value};
@@ -356,8 +357,8 @@ fn an_imported_snapshot_can_be_installed() {
     assert_eq!(content(&store.table("imported").unwrap().view().unwrap()), exported);
 }
 
-/// Sorted pairs into a named table: each byte is written once beyond the last level, and none to
-/// the log.
+/// Sorted pairs into a named table, a million with full effort: each byte is written once beyond
+/// the last level, and none to the log.
 #[test]
 fn a_bulk_load_into_a_named_table_writes_no_log_and_each_byte_once_beyond_the_last_level() {
     let disk = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -374,11 +375,12 @@ fn a_bulk_load_into_a_named_table_writes_no_log_and_each_byte_once_beyond_the_la
 
     let segments_before = segments();
     let before = disk.counts();
-    // Memory for an eighth of the data, so that it takes several runs.
+    // Memory for a part of the data only, so that it takes several runs.
     let config = TableConfig::default().memory_budget(8 << 20);
+    let count = by_effort(100_000, 1_000_000);
     let mut loader = store.bulk_load("accounts", &config).unwrap();
     let mut pairs = 0;
-    for first in (0..100_000_u64).step_by(1_000) {
+    for first in (0..count).step_by(1_000) {
         let keys: Vec<_> = (first..first + 1_000).map(u64::to_be_bytes).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 60]))).collect();
         loader.write_batch(&batch).unwrap();
@@ -399,7 +401,7 @@ fn a_bulk_load_into_a_named_table_writes_no_log_and_each_byte_once_beyond_the_la
     drop(table);
     store.close().unwrap();
     let store = Store::open(shared, Path::new("/store"), &StoreOptions::default()).unwrap();
-    assert_eq!(store.table("accounts").unwrap().view().unwrap().count_exact().unwrap(), 100_000);
+    assert_eq!(store.table("accounts").unwrap().view().unwrap().count_exact().unwrap(), count);
 }
 
 /// Commits of other threads go on while tables are installed and replaced, and are all there.

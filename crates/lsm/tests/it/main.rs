@@ -37,6 +37,7 @@ mod reader;
 mod recovery;
 mod salvage;
 mod scans;
+mod session_memory;
 mod side_by_side;
 mod sim;
 mod snapshots;
@@ -114,7 +115,11 @@ impl SessionDir {
     }
 
     fn try_open(&self, salt: u64) -> Result<Session, Error> {
-        let options = SessionOptions::with_salt(salt).create_dir();
+        self.try_open_with(salt, None)
+    }
+
+    fn try_open_with(&self, salt: u64, memory_budget: Option<u64>) -> Result<Session, Error> {
+        let options = SessionOptions::with_salt(salt).create_dir().memory_budget(memory_budget);
         let options = match self {
             Self::Real { .. } => options,
             Self::Simulated { .. } => options.open_files_max(FEW_OPEN_FILES),

@@ -10,10 +10,12 @@
 //! damages a copy of it.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrane_io::{BadMedia, Disk as _, SimDisk};
+use terrane_io::{Access, BadMedia, Disk, DiskFile, LockGuard, OpenMode, SimDisk, forward};
 use terrane_lsm::salvage::{Salvaged, UNFINISHED, salvage};
 use terrane_lsm::verify::{LostWhat, Problem, verify};
 use terrane_lsm::{Error, PAGE_SIZE, Result, SnapshotName, Store, TableName};
@@ -236,6 +238,103 @@ fn a_flipped_bit_in_any_file_is_survived() {
             disk.flip_bit(&path, at * 8 + 3);
             specimen.salvage(&disk, &format!("{} byte {at}", path.display()));
         }
+    }
+}
+
+/// Disk on which the damaged store lies on a medium that refuses every change.
+#[derive(Debug)]
+struct ReadOnlySource {
+    inner: Arc<SimDisk>,
+    refused: AtomicU64,
+}
+
+impl ReadOnlySource {
+    fn check(&self, call: &'static str, path: &Path) -> terrane_io::Result<()> {
+        if !path.starts_with(DIR) {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(terrane_io::Error::io(call, path, ErrorKind::ReadOnlyFilesystem.into()))
+    }
+}
+
+impl Disk for ReadOnlySource {
+    forward!(
+        inner: anchor, list, kind, sync_dir, lock_shared, is_locked, free_bytes, allocated_bytes,
+        clock, queue, queue_kind
+    );
+
+    fn open(
+        &self,
+        path: &Path,
+        mode: OpenMode,
+        access: Access,
+    ) -> terrane_io::Result<Arc<dyn DiskFile>> {
+        if mode != OpenMode::Read {
+            self.check("open", path)?;
+        }
+        self.inner.open(path, mode, access)
+    }
+
+    fn create_dir(&self, path: &Path) -> terrane_io::Result<()> {
+        self.check("mkdir", path)?;
+        self.inner.create_dir(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> terrane_io::Result<()> {
+        self.check("rmdir", path)?;
+        self.inner.remove_dir(path)
+    }
+
+    fn remove(&self, path: &Path) -> terrane_io::Result<()> {
+        self.check("unlink", path)?;
+        self.inner.remove(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
+        self.check("rename", from)?;
+        self.check("rename", to)?;
+        self.inner.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
+        self.check("link", from)?;
+        self.check("link", to)?;
+        self.inner.hard_link(from, to)
+    }
+
+    fn lock(&self, path: &Path) -> terrane_io::Result<Box<dyn LockGuard>> {
+        self.check("open", path)?;
+        self.inner.lock(path)
+    }
+}
+
+/// The store of a broken machine is on a medium that is mounted for reading only: salvage asks for
+/// no change there, and finds as much as on a medium that could be written.
+#[test]
+fn a_store_on_a_read_only_medium_is_salvaged_like_any_other() {
+    let specimen = specimen();
+
+    for is_damaged in [false, true] {
+        let writable = specimen.disk.clone_disk();
+        if is_damaged {
+            for (path, _) in specimen.runs() {
+                writable.flip_bit(&path, 8 * 300);
+            }
+        }
+        let frozen = writable.clone_disk();
+        let expected = run(&writable).unwrap();
+        assert_eq!(expected.is_complete(), !is_damaged);
+
+        let before = files_below(&frozen, DIR);
+        let source =
+            Arc::new(ReadOnlySource { inner: Arc::clone(&frozen), refused: AtomicU64::new(0) });
+        let disk = Arc::clone(&source) as Arc<dyn Disk>;
+        let salvaged = salvage(&disk, Path::new(DIR), Path::new(NEW), &mut |_, _| {}).unwrap();
+        assert_eq!(format!("{salvaged:?}"), format!("{expected:?}"));
+        assert_eq!(source.refused.load(Ordering::Relaxed), 0, "nothing was tried to be changed");
+        assert_eq!(files_below(&frozen, DIR), before);
+        assert_eq!(problems(&frozen, NEW), []);
     }
 }
 

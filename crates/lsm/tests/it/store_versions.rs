@@ -130,7 +130,7 @@ fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
 
 #[test]
 fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
-    for_each_seed("versions of a store", by_effort(2, 4), |rng, _| {
+    for_each_seed("versions of a store", by_effort(1, 4), |rng, _| {
         for place in SessionDir::both() {
             let disk = place.disk();
             let dir = place.dir();

@@ -19,6 +19,7 @@ use terrane_lsm::{
     TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Sweep;
 
@@ -222,7 +223,8 @@ fn no_bytes_make_a_check_panic_and_a_repair_loses_nothing() {
 
     let files: Vec<PathBuf> =
         disk.files().into_iter().filter(|path| !path.ends_with("lock")).collect();
-    for_each_seed("no_bytes_make_a_check_panic_and_a_repair_loses_nothing", 150, |rng, _| {
+    let seeds = by_effort(50, 150);
+    for_each_seed("no_bytes_make_a_check_panic_and_a_repair_loses_nothing", seeds, |rng, _| {
         let damaged = disk.clone_disk();
         for _ in 0..=rng.below(2) {
             let path = &files[rng.index(files.len())];
@@ -342,7 +344,7 @@ fn a_failing_disk_ends_a_repair_and_does_no_harm() {
     let first = disk.calls();
     for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::ShortWrite] {
         let mut struck = 0;
-        for call in (0..400).step_by(7) {
+        for call in places(0..400, 21, kind as u64) {
             let failing = disk.clone_disk();
             let fault = Fault { at_call: first + call, kind, repeat: Repeat::Once };
             failing.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });

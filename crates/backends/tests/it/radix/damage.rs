@@ -333,7 +333,7 @@ fn seal(content: &mut Content, name: &'static str, row: usize) {
 fn every_altered_byte_is_found(whole: &Content, states: &[State]) {
     for (name, row) in rows(whole) {
         let entry = &whole[name][row];
-        for byte in places(0..entry.1.len() as u64, 4, row as u64).map(|byte| byte as usize) {
+        for byte in places(0..entry.1.len() as u64, 12, row as u64).map(|byte| byte as usize) {
             let damage = Damage {
                 name: format!(
                     "byte {byte} of row {:?} of {name}",
@@ -356,7 +356,7 @@ fn every_altered_byte_is_found(whole: &Content, states: &[State]) {
 fn rows_that_were_written_on_purpose_do_no_harm(whole: &Content, states: &[State]) {
     for (name, row) in rows(whole) {
         let entry = &whole[name][row];
-        for byte in places(0..entry.1.len() as u64, 8, row as u64).map(|byte| byte as usize) {
+        for byte in places(0..entry.1.len() as u64, 24, row as u64).map(|byte| byte as usize) {
             for mask in [1, 0x40, 0xff] {
                 let is_checksum = if name == "main" { byte < 4 } else { byte + 4 >= entry.1.len() };
                 if is_checksum {

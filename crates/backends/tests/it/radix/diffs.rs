@@ -23,7 +23,8 @@ fn differences(before: &State, after: &State) -> Vec<Difference> {
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    for_each_seed("radix_diffs", by_effort(2, 6), |rng, _| {
+    let sample = if subject.is_persistent() { 1 } else { 2 };
+    for_each_seed("radix_diffs", by_effort(sample, 6), |rng, _| {
         let store: Store = fresh(subject);
         let mut states = vec![(Root::EMPTY, State::new())];
         for _ in 0..30 {

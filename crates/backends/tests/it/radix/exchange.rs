@@ -89,7 +89,8 @@ fn state(rng: &mut impl Draw) -> State {
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    for_each_seed("radix_exchange", by_effort(3, 8), |rng, _| {
+    let sample = if subject.is_persistent() { 1 } else { 3 };
+    for_each_seed("radix_exchange", by_effort(sample, 8), |rng, _| {
         let state = state(rng);
         let store = fresh(subject);
         let root = commit_all(&tree(&store), &state);
@@ -124,7 +125,7 @@ fn exchange_on_memory() {
 
 /// States that share nodes with the imported one, before and after it, and the same one twice.
 fn among_other_versions(subject: &mut dyn Subject) {
-    for_each_seed("radix_exchange_among_other_versions", by_effort(2, 4), |rng, _| {
+    for_each_seed("radix_exchange_among_other_versions", by_effort(1, 4), |rng, _| {
         let store = fresh(subject);
         let tree = tree(&store);
         let one = state(rng);

@@ -111,7 +111,8 @@ fn prove_and_check(tree: &Tree, root: &Root, state: &State, asked: &[Address]) -
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    for_each_seed("radix_proofs", by_effort(4, 12), |rng, _| {
+    let seeds = by_effort(if subject.is_persistent() { 1 } else { 4 }, 12);
+    for_each_seed("radix_proofs", seeds, |rng, _| {
         let store: Store = fresh(subject);
         let tree = tree(&store);
         let (root, state) = state(rng, &tree);

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::instruments::bare::BareReport;
 use crate::instruments::meter::store_bytes;
 use terrane_replay::latency::SpreadReport;
 
@@ -19,8 +20,10 @@ pub struct Report {
     pub seed: u64,
     /// Values of the starting state.
     pub values: u64,
-    /// Whether each commit was durable when its call returned.
+    /// Whether each commit was durable when its call returned, or, pipelined, the call after.
     pub durable: bool,
+    /// Whether a block was built while the one before became durable.
+    pub pipelined: bool,
     /// Threads that hashed a commit.
     pub hash_threads: usize,
     /// Whether the store was read past the page cache.
@@ -38,6 +41,8 @@ pub struct Report {
     pub load: LoadReport,
     /// Blocks: without collections, then with them if they were asked for.
     pub phases: Vec<PhaseReport>,
+    /// The host by itself, behind the first phase.
+    pub bare: BareReport,
     /// The files at the end.
     pub files: FilesReport,
     /// Hash of the last commit: the same for the same options.

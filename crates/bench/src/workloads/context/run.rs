@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use terrane::context::{
-    Error as StoreError, GcPace, GcProgress, PreimageSizes, Retain, Stats, Store, is_store,
+    Error as StoreError, GcPace, GcProgress, PreimageSizes, Retain, Stats, Store, Ticket, is_store,
 };
 use terrane::io::{Access, RealDisk};
 
@@ -22,6 +22,7 @@ use super::report::{
     BlockReport, CollectionsReport, FilesReport, LoadReport, PhaseReport, Report, SplitReport,
 };
 use super::{Generator, START_S, floor};
+use crate::instruments::bare;
 use crate::instruments::meter::{Usage, reset_rss_peak, rss_bytes, rss_peak_bytes, store_bytes};
 use crate::workloads::{Error, Result, bounded, seconds};
 use terrane_replay::engines::context::{
@@ -60,6 +61,9 @@ pub struct Options {
     pub blocks: u64,
     /// Options of opening the store.
     pub settings: Settings,
+    /// Whether a block is built while the one before becomes durable. A block then ends when the
+    /// one before is durable.
+    pub pipelined: bool,
     /// Whether the paths of a block are read ahead, before its operations.
     pub prefetch: bool,
     /// Adds a second phase with collections.
@@ -114,13 +118,16 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
     })?;
 
     let (state, load) = prepare(dir, options, &generator, monitor)?;
-    let engine = open(dir, options.settings, monitor)?;
+    // Pipelined commits do not wait, their tickets do.
+    let is_durable = options.settings.is_durable && !options.pipelined;
+    let engine = open(dir, Settings { is_durable, ..options.settings }, monitor)?;
     let mut run = Run {
         dir,
         options,
         engine,
         generator,
         tip: state,
+        pending: None,
         block: Block::new(),
         value: Vec::new(),
         reported: 0,
@@ -129,9 +136,13 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
 
     run.warm_up(monitor)?;
     let mut phases = vec![run.phase(None, monitor)?];
+    let block_bytes = phases[0].per_block.appended_bytes as usize;
+    let bare = bare::measure(dir, block_bytes.max(1), options.blocks)
+        .map_err(|error| Error::io(dir, error))?;
     if let Some(collection) = options.collection.filter(|_| !run.is_interrupted) {
         phases.push(run.phase(Some(collection), monitor)?);
     }
+    wait(run.pending.take())?;
     run.engine.close()?;
 
     Ok(Report {
@@ -139,6 +150,7 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         seed: options.seed,
         values: options.values,
         durable: options.settings.is_durable,
+        pipelined: options.pipelined,
         hash_threads: options.settings.hash_threads,
         direct: options.settings.access == Access::Direct,
         prefetch: options.prefetch,
@@ -147,6 +159,7 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         warm_up_blocks: options.warm_up,
         load,
         phases,
+        bare,
         files: FilesReport::of(dir).map_err(|error| Error::io(dir, error))?,
         last_commit: run.tip.to_string(),
         is_interrupted: run.is_interrupted,
@@ -249,6 +262,11 @@ fn load(
     Ok(context.commit_to(STATE, &info)?)
 }
 
+/// Waits until the commit of a ticket is durable.
+fn wait(ticket: Option<Ticket>) -> Result<()> {
+    ticket.map_or(Ok(()), |ticket| ticket.wait().map_err(|error| EngineError::from(error).into()))
+}
+
 /// State of a run between two blocks.
 struct Run<'a> {
     dir: &'a Path,
@@ -256,6 +274,8 @@ struct Run<'a> {
     engine: ContextStore,
     generator: Generator,
     tip: CommitHash,
+    /// Ticket of the commit before, of a pipelined run.
+    pending: Option<Ticket>,
     block: Block,
     value: Vec<u8>,
     /// Blocks reported to the monitor.
@@ -307,6 +327,10 @@ impl Run<'_> {
         let built = start.elapsed();
         let info = CommitInfo { date: self.block.date, author: AUTHOR, message: b"" };
         self.tip = context.commit(&info, &[tip])?;
+        if self.options.pipelined {
+            let before = self.pending.replace(self.engine.store().sync_async());
+            wait(before)?;
+        }
         let committed = start.elapsed();
         drop(context);
         let all = start.elapsed();

@@ -72,7 +72,7 @@ pub(crate) struct ContextArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     gc_rate: Option<u64>,
     /// Memory for decoded objects
-    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "128MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "256MiB")]
     memory_budget: u64,
     /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
@@ -90,6 +90,9 @@ pub(crate) struct ContextArgs {
     /// Makes commits durable after the call returns, some time later
     #[arg(long)]
     relaxed: bool,
+    /// Builds a block while the one before becomes durable
+    #[arg(long, conflicts_with = "relaxed")]
+    pipelined: bool,
     /// Keeps the store
     #[arg(long)]
     keep: bool,
@@ -139,6 +142,7 @@ impl ContextArgs {
             warm_up: self.warm_up,
             blocks: self.blocks,
             settings,
+            pipelined: self.pipelined,
             prefetch: self.prefetch,
             collection,
             keep: self.keep,
@@ -186,6 +190,21 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
     ];
 
     lines.extend(report.phases.iter().flat_map(phase_lines));
+
+    let bare = &report.bare;
+    lines.extend([
+        ("", String::new()),
+        (
+            "bare host",
+            format!(
+                "append of {} with fdatasync {}",
+                output::bytes(bare.append_bytes),
+                spread(&bare.append_sync_ms)
+            ),
+        ),
+        ("", format!("idle timer late by {}", spread(&bare.idle_late_ms))),
+        ("", format!("16 MiB of BLAKE2b on one core {:.1} ms", bare.loop_ms)),
+    ]);
 
     let files = &report.files;
     let chunks = format!("{} in {} chunks", output::bytes(files.chunk_bytes), files.chunks);

@@ -81,7 +81,7 @@ pub(crate) struct IrminTraceArgs {
         requires = "gc_every")]
     gc_distance: u64,
     /// Memory for decoded objects
-    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "128MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "256MiB")]
     memory_budget: u64,
     /// Makes commits durable some time later, not before the call returns
     #[arg(long)]

@@ -56,6 +56,7 @@ pub(crate) struct Swarm {
     weights: Vec<u64>,
     mishaps_of_1000: u64,
     faults: Vec<FaultKind>,
+    has_session_budget: bool,
 }
 
 /// All kinds of faults.
@@ -128,6 +129,7 @@ impl Swarm {
             weights,
             mishaps_of_1000: if is_deep { *rng.pick(&[0, 10, 30]) } else { *rng.pick(&[150, 400]) },
             faults,
+            has_session_budget: false,
         }
     }
 
@@ -140,6 +142,14 @@ impl Swarm {
             config.memory_budget = None;
         }
         self.weights = KINDS.iter().map(|kind| kind.weight).collect();
+    }
+
+    /// Leaves memory to the session, whose least budget has no room for those of tables.
+    pub(crate) fn share_session_memory(&mut self) {
+        self.has_session_budget = true;
+        for (config, _) in &mut self.configs {
+            config.memory_budget = None;
+        }
     }
 
     /// The next step of a history.
@@ -220,7 +230,9 @@ impl Swarm {
         }
 
         if rng.chance(1, 4) {
-            options = options.memory_budget(MEMORY_BUDGET_MIN);
+            if !self.has_session_budget {
+                options = options.memory_budget(MEMORY_BUDGET_MIN);
+            }
             options = options.memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss]));
         }
 
