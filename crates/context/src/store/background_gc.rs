@@ -139,10 +139,8 @@ impl Store {
         let (store, guard) = (Arc::clone(self), EndGuard(Arc::clone(&job)));
         let (started, has_started) = sync_channel(1);
         let body = move || {
-            let running = match store.no_collection() {
-                Ok(running) => running,
-                Err(_) => return,
-            };
+            let Ok(running) = store.no_collection() else { return };
+
             // The receiver waits for this message, or for the end of the thread.
             let _ = started.send(());
             let mut pace = |progress: &GcProgress| match pace(progress) {

@@ -407,7 +407,7 @@ impl<'a> Spot<'a> {
         }
         match self.content() {
             Content::Inline(bytes) => Ok(Some(read(bytes))),
-            Content::ValueAt(link) => Ok(Some(read(&*env.load_value(&link)?))),
+            Content::ValueAt(link) => Ok(Some(read(&env.load_value(&link)?))),
             Content::Value(value) => Ok(Some(read(&value.bytes))),
             Content::Blinded { is_value: true, hash } => Err(env.missing(hash)),
             Content::Dir(_) | Content::DirAt(_) | Content::Blinded { .. } => Ok(None),

@@ -121,7 +121,7 @@ fn closing_ends_a_collection_and_joins_its_thread() {
     let until_dropped = Arc::clone(&ended);
     let mut pace = pace;
     let pace = move |progress: &GcProgress| {
-        let _dropped_with_the_thread = &until_dropped;
+        let _held_for_the_call = until_dropped.lock().unwrap();
         pace(progress)
     };
     let handle = store.start_collection(Retain::newest(1), pace).unwrap().started().unwrap();
