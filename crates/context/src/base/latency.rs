@@ -45,7 +45,7 @@ pub struct Latency {
     pub total_ns: u64,
     /// The longest duration, in nanoseconds.
     pub max_ns: u64,
-    /// Upper bounds of the buckets that have events, in nanoseconds, ascending, each with its number
+    /// Upper bounds of the buckets with events, in nanoseconds, ascending, each with its number
     /// of events.
     pub buckets: Vec<(u64, u64)>,
 }
@@ -77,7 +77,7 @@ impl Latency {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Latencies {
-    /// Commits as a whole; those of [`commit_async`](crate::Store::commit_async) without their sync.
+    /// Commits as a whole; [asynchronous](crate::Store::commit_async) ones without their sync.
     pub commit: Latency,
     /// Hashing of a commit or a flush.
     pub hash: Latency,
