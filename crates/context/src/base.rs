@@ -21,6 +21,7 @@
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod corrupt;
 pub(crate) mod fast_map;
+pub(crate) mod latency;
 pub(crate) mod stats;
 pub(crate) mod hash;
 pub(crate) mod path;

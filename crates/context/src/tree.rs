@@ -21,7 +21,8 @@
 //! - Removals in the [`write_buffer`]: a directory that shrinks to a leaf must be loaded, which can
 //!   fail, and hashing must not fail.
 //! - Flushing a tree by itself after 10,000 changes, as irmin does: binding one path would then
-//!   write megabytes of blocks that are often thrown away. The caller flushes.
+//!   write megabytes of blocks that are often thrown away. The caller flushes, or asks a
+//!   [`Context`](crate::Context) to.
 //! - Prefetching into the tree instead of the cache: a tree would hold nodes that were only
 //!   guessed.
 
@@ -34,7 +35,10 @@ pub(crate) mod edit;
 pub(crate) mod encode;
 pub(crate) mod copy;
 pub(crate) mod write_buffer;
+pub(crate) mod into_value;
 pub(crate) mod tree;
+pub(crate) mod of_hashes;
+pub(crate) mod clear;
 pub(crate) mod prefetch;
 pub(crate) mod fold;
 pub(crate) mod diff;

@@ -70,6 +70,9 @@ fn what_is_reported_fits_together() {
     assert_eq!((phase.blocks, phase.ops), (3, 3 * 9_435));
     let tps = phase.tps.unwrap();
     assert!((tps * phase.wall_s - 3.0 * 46.0).abs() < 1e-6, "{tps} in {} s", phase.wall_s);
+    let by_cpu = phase.tps_cpu.zip(phase.cpu_s).map(|(tps, cpu_s)| tps * cpu_s);
+    assert!(by_cpu.is_none_or(|all| (all - 3.0 * 46.0).abs() < 1e-6), "{phase:?}");
+    assert_eq!(phase.tps_cpu.is_some(), phase.cpu_s.is_some());
 
     // For each block, the measured nodes were hashed, and everything hashed was written
     // or is in a node.

@@ -34,6 +34,7 @@ fn blocks_are_measured_with_and_without_collections() {
     for phase in phases {
         assert_eq!((&phase["blocks"], &phase["ops"]), (&4.into(), &(4 * 9_435).into()));
         assert!(phase["tps"].as_f64() > Some(0.0), "{phase}");
+        assert!(phase["tps_cpu"].as_f64() > Some(0.0), "{phase}");
     }
 
     assert!(phases[1]["collections"]["count"].as_u64() >= Some(1));
@@ -89,7 +90,13 @@ fn people_are_told_the_same() {
     let answer = bench(&place, &["--blocks", "2", "--keep", "--quiet"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
 
-    for part in ["transactions/s", "hashing floor", "20000 values loaded", "last commit    Co"] {
+    for part in [
+        "transactions/s",
+        "of processor time",
+        "hashing floor",
+        "20000 values loaded",
+        "last commit    Co",
+    ] {
         assert!(answer.stdout.contains(part), "{part}: {answer:?}");
     }
 

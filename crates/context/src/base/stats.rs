@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::base::latency::Latencies;
+
 /// Block size of `BLAKE2b`, the hash of Tezos. Hashing time is proportional to the number of
 /// blocks.
 pub const HASH_BLOCK_BYTES: usize = 128;
@@ -10,7 +12,7 @@ const BLOCKS_MAX: usize = 1024;
 
 /// Contents of a store, and its work since it was opened.
 #[doc(alias = "Statistics")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Stats {
@@ -36,6 +38,8 @@ pub struct Stats {
     pub syncs: u64,
     /// Work of commits and flushes.
     pub committed: CommitStats,
+    /// Latencies of commits and their parts, of checkouts and of finds.
+    pub latencies: Latencies,
 }
 
 /// Work of commits and flushes.

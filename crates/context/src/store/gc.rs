@@ -160,6 +160,8 @@ struct Plan {
     /// The first commit from which on all are kept.
     retained: Address,
     kept: Vec<Kept>,
+    /// The oldest commit that `retain` counted.
+    target: Option<Hash>,
     /// Heads of branches among `kept`.
     heads: BTreeSet<Hash>,
     /// Number of commits to be removed.
@@ -240,6 +242,15 @@ impl Store {
         pace: &mut dyn FnMut(&GcProgress) -> GcPace,
     ) -> Result<GcReport> {
         let _running = self.no_collection()?;
+        self.collect_alone(retain, pace)
+    }
+
+    /// Collects for a caller that [excludes](Self::no_collection) other collections.
+    pub(crate) fn collect_alone(
+        &self,
+        retain: &Retain,
+        pace: &mut dyn FnMut(&GcProgress) -> GcPace,
+    ) -> Result<GcReport> {
         let Control { volumes, store, .. } = self.inner.view().control;
         if let Some(last) = volumes.checked_sub(1) {
             // The catalog may date from a time at which a volume was away.
@@ -275,11 +286,13 @@ impl Store {
         let marks = self.mark(&mut plan, Marks::new(first, end), end, &mut pacer)?;
 
         pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
-        self.reclaim(&plan, &marks, first, end, &mut pacer)
+        let report = self.reclaim(&plan, &marks, first, end, &mut pacer)?;
+        *lock(&self.collected_to) = plan.target;
+        Ok(report)
     }
 
     /// Excludes other collections and imports.
-    fn no_collection(&self) -> Result<MutexGuard<'_, ()>> {
+    pub(crate) fn no_collection(&self) -> Result<MutexGuard<'_, ()>> {
         // A panic in another thread leaves no state behind the lock.
         match self.collection.try_lock() {
             Ok(guard) => Ok(guard),
@@ -385,6 +398,7 @@ impl Store {
         let mut plan = Plan {
             retained: Address { chunk: end, unit: 0 },
             kept: Vec::new(),
+            target: None,
             heads: BTreeSet::new(),
             collected: 0,
         };
@@ -409,6 +423,7 @@ impl Store {
 
             if is_counted {
                 left = left.saturating_sub(1);
+                plan.target = Some(hash);
                 // The oldest counted commit may be an exception of an earlier collection, which
                 // removed commits behind it.
                 plan.retained = extent.at.max(old);

@@ -13,6 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
+use crate::base::latency::{FindSampler, LatencyCounters};
 use crate::object::pins::{Pinned, Pins};
 use crate::pack::archive::volume_dir;
 use crate::pack::chunk::FIRST_UNIT;
@@ -23,6 +24,7 @@ use crate::pack::index::{Object, ObjectIndex, extent, key};
 use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
+use crate::store::verified_source::VerifiedSource;
 use crate::store::watch::{HeadChange, Watches};
 use crate::tree::head::Head;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Source};
@@ -103,6 +105,7 @@ pub(crate) struct StoreInner {
     pub(crate) pinned: Pinned,
     pub(crate) closed: AtomicBool,
     pub(crate) watches: Watches,
+    pub(crate) latencies: Arc<LatencyCounters>,
 }
 
 /// Recovers the view of a control record: reads its branches, and follows the frames behind its
@@ -223,11 +226,13 @@ impl StoreInner {
         head: Head,
     ) -> Self {
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
+        let latencies = Arc::<LatencyCounters>::default();
+        let finds = FindSampler::new(Arc::clone(&disk), Arc::clone(&latencies));
         Self {
             disk,
             dir: pack.dir().to_owned(),
             pack,
-            env: Arc::new(Env::new(rules, Some(source), false)),
+            env: Arc::new(Env::new(rules, Some(source), false).with_finds(finds)),
             head: Arc::new(head),
             index: None,
             tables: Mutex::default(),
@@ -235,7 +240,16 @@ impl StoreInner {
             pinned: Pinned::default(),
             closed: AtomicBool::new(false),
             watches: Watches::default(),
+            latencies,
         }
+    }
+
+    /// Makes trees hash each node and value again that they load. Called before there are trees.
+    pub(crate) fn verify_reads(&mut self) {
+        let rules = self.env.rules;
+        let source: Arc<dyn Source> = Arc::new(VerifiedSource::new(Arc::clone(&self.pack), rules));
+        let finds = FindSampler::new(Arc::clone(&self.disk), Arc::clone(&self.latencies));
+        self.env = Arc::new(Env::new(rules, Some(source), false).with_finds(finds));
     }
 
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
@@ -433,6 +447,33 @@ impl StoreInner {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the oldest commit from which on the latest collection kept all; `None` if no collection
+    /// removed commits, or if no such commit is left.
+    ///
+    /// Cost: one read for each table of commits.
+    pub(crate) fn oldest_retained(&self) -> Result<Option<Hash>> {
+        let (retained, mut commits) = {
+            let view = self.view();
+            let recent = view.recent.iter().map(|(hash, extent)| (*hash, *extent));
+            (view.control.retained, recent.collect::<Vec<_>>())
+        };
+        if retained == (Address { chunk: 0, unit: 0 }) {
+            return Ok(None);
+        }
+
+        // Tables behind the one that has an older commit may be gone.
+        for table in self.tables() {
+            let table = table?;
+            let is_last = table.commits.iter().any(|(_, extent)| extent.at < retained);
+            commits.extend(table.commits);
+            if is_last {
+                break;
+            }
+        }
+        let kept = commits.into_iter().filter(|(_, extent)| extent.at >= retained);
+        Ok(kept.min_by_key(|(_, extent)| extent.at).map(|(hash, _)| hash))
     }
 
     /// Returns the hash of a commit whose record is unreadable, if a table of commits has it.

@@ -36,6 +36,12 @@ pub struct Options {
     /// and the process uses no memory beyond its own. The chunk that is written to, and small
     /// files, always use the page cache.
     pub access: Access,
+    /// Whether each node and value is hashed again when a tree loads it (`false` by default). The
+    /// checksums of records find damage by chance; the hashes also find forged records.
+    ///
+    /// A record with another hash is [`Corrupt`](Error::Corrupt), with chunk and address. Nodes of
+    /// the newest commit that stay in memory are not loaded again.
+    pub verify_reads: bool,
     /// Engine of the index.
     pub index: Arc<dyn IndexEngine>,
     /// Directory elsewhere for the volumes of the archive, perhaps on another disk; created if it
@@ -68,6 +74,7 @@ impl Options {
             chunk_bytes: 16 << 20,
             hash_threads: 2,
             access: Access::Buffered,
+            verify_reads: false,
             index,
             archive_dir: None,
             index_dir: None,
@@ -83,6 +90,7 @@ impl Options {
         chunk_bytes: u64,
         hash_threads: usize,
         access: Access,
+        verify_reads: bool,
         index: Arc<dyn IndexEngine>,
         archive_dir: impl Into<Option<PathBuf>>,
         index_dir: impl Into<Option<PathBuf>>,

@@ -111,6 +111,14 @@ impl StoreReader {
         Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 
+    /// Makes trees hash each node and value again that they load, as
+    /// [`Options::verify_reads`](crate::Options::verify_reads) does.
+    #[must_use]
+    pub fn verify_reads(mut self) -> Self {
+        self.inner.verify_reads();
+        self
+    }
+
     /// Returns the findings of opening. Bytes behind the last frame may be a commit that a writer
     /// is appending.
     pub fn recovery(&self) -> Recovery {

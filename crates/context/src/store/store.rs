@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use terrane_io::Anchor;
@@ -258,6 +259,10 @@ pub struct Store {
     pub(crate) closing: AtomicBool,
     /// Held by a collection, an import, and calls that exclude both.
     pub(crate) collection: Mutex<()>,
+    /// Thread of the latest collection that runs on a thread of its own.
+    pub(crate) collector: Mutex<Option<JoinHandle<()>>>,
+    /// Target of the latest collection since the store was opened.
+    pub(crate) collected_to: Mutex<Option<Hash>>,
     pub(crate) held: Mutex<HeldCommits>,
     /// Live records, while a collection removes the others.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
@@ -671,6 +676,9 @@ impl Store {
 
         let mut inner =
             StoreInner::new(disk, pack, options.rules, view, Head::new(head_bytes(options)));
+        if options.verify_reads {
+            inner.verify_reads();
+        }
         recovery.indexed = open_current(&mut inner, &options.index)?;
 
         // The index lacks the objects behind the control record.
@@ -706,6 +714,8 @@ impl Store {
             preimages: Mutex::default(),
             closing: AtomicBool::new(false),
             collection: Mutex::new(()),
+            collector: Mutex::new(None),
+            collected_to: Mutex::new(None),
             held: Mutex::default(),
             marks: RwLock::new(None),
         })
@@ -762,7 +772,10 @@ impl Store {
     /// # Errors
     /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        self.inner.checkout(hash)
+        let start = self.now();
+        let context = self.inner.checkout(hash);
+        self.inner.latencies.checkout.add(self.now().saturating_sub(start));
+        context
     }
 
     /// Returns whether a commit exists.
@@ -963,6 +976,7 @@ impl Store {
         if let Some((name, _)) = to {
             check_branch_name(name)?;
         }
+        let begun = self.now();
 
         // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
@@ -1005,8 +1019,12 @@ impl Store {
         if waits == Waits::Yes {
             let start = self.now();
             self.syncer.sync_to(end)?;
-            lock(&self.counters).sync_time += self.now().saturating_sub(start);
+            let sync_time = self.now().saturating_sub(start);
+            self.inner.latencies.sync.add(sync_time);
+            lock(&self.counters).sync_time += sync_time;
         }
+
+        self.inner.latencies.commit.add(self.now().saturating_sub(begun));
 
         if to.is_some() {
             self.inner.call_watches(end);
@@ -1053,6 +1071,7 @@ impl Store {
         let start = self.now();
         let (hash, hashed) = self.hasher.hash(&self.inner.env, node);
         let hash_time = self.now().saturating_sub(start);
+        self.inner.latencies.hash.add(hash_time);
         lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
         counters.hash_time += hash_time;
@@ -1066,7 +1085,8 @@ impl Store {
     /// Writes the changes of a tree without a commit; they are garbage until a commit reaches them.
     ///
     /// With [`Tree::clear`] after it, a tree of any size is built in little memory. The caller
-    /// does both after about every 10,000 changes, since no call flushes by itself.
+    /// does both after about every 10,000 changes, or lets
+    /// [`Context::set_auto_flush`] do so.
     ///
     /// Cost: one write.
     ///
@@ -1119,7 +1139,9 @@ impl Store {
         let mut counters = lock(&self.counters);
         let (nodes, values) = written.counts();
         let writing = counters.write_time.saturating_sub(written_before);
-        counters.encode_time += self.now().saturating_sub(start).saturating_sub(writing);
+        let encode_time = self.now().saturating_sub(start).saturating_sub(writing);
+        self.inner.latencies.encode.add(encode_time);
+        counters.encode_time += encode_time;
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
@@ -1203,7 +1225,9 @@ impl Store {
         if writer.spare.capacity() > SPARE_BYTES_MAX {
             writer.spare = Vec::new();
         }
-        lock(&self.counters).write_time += self.now().saturating_sub(start);
+        let write_time = self.now().saturating_sub(start);
+        self.inner.latencies.write.add(write_time);
+        lock(&self.counters).write_time += write_time;
 
         // For a thread that syncs: it does not take the writer's lock.
         self.syncer.wrote(&writer.tail);
@@ -1574,6 +1598,7 @@ impl Store {
             frames: get(&counters.frames),
             syncs: get(&counters.syncs),
             committed: *lock(&self.counters),
+            latencies: self.inner.latencies.read(),
         }
     }
 
@@ -1583,7 +1608,7 @@ impl Store {
         lock(&self.preimages).clone()
     }
 
-    /// Cancels a collection, makes all commits durable, and releases the lock. Later calls are
+    /// Cancels a collection, joins its thread if it has one of its own, makes all commits durable, and releases the lock. Later calls are
     /// refused, but checked-out contexts stay readable. Closing twice is no error.
     ///
     /// The callback `pace` of a collection must not call this.
@@ -1592,6 +1617,13 @@ impl Store {
     /// Errors of [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
+        let collector = lock(&self.collector).take();
+        if let Some(collector) =
+            collector.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            // The handle of the collection reports a panic.
+            let _ = collector.join();
+        }
         self.syncer.close();
 
         // Waits for a running collection, which `closing` ends soon.

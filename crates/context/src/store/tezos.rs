@@ -18,8 +18,13 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::{HASH_BYTES, Hash, base58check};
 use crate::base::path::PathText;
+use crate::proof::proof::{KindedHash, Proof, ProofError, Verified};
+use crate::proof::prove::{Target, merkle_tree, produce_tree_proof};
 use crate::store::context::Context;
 use crate::store::store::{Meta, Store};
+use crate::tree::diff::Change;
+use crate::tree::fold::{Children, Fold};
+use crate::tree::into_value::IntoValue;
 use crate::tree::tree::Tree;
 
 const DATA: &[u8] = b"data";
@@ -198,11 +203,90 @@ impl TezosContext {
         self.context.list(&physical(path), offset, length)
     }
 
+    /// Calls `read` with the value at `path` in place, like [`Tree::find_with`].
+    ///
+    /// # Errors
+    /// Errors of [`Tree::find_with`].
+    pub fn find_with<S: AsRef<[u8]>, R>(
+        &self,
+        path: &[S],
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        self.context.find_with(&physical(path), read)
+    }
+
+    /// Visits what `fold` selects at and below `path`, like [`Tree::fold`]. The empty path is the
+    /// root of the logical paths.
+    ///
+    /// # Errors
+    /// Errors of [`Tree::fold`]; the first error of `visit` ends the fold.
+    pub fn fold<S: AsRef<[u8]>, A, E: From<Error>>(
+        &self,
+        path: &[S],
+        fold: Fold,
+        init: A,
+        visit: impl FnMut(&[Box<[u8]>], Tree, A) -> std::result::Result<A, E>,
+    ) -> std::result::Result<A, E> {
+        self.context.fold(&physical(path), fold, init, visit)
+    }
+
+    /// Returns the children of the directory at `path` one by one, like [`Tree::seq`].
+    ///
+    /// # Errors
+    /// Errors of [`Tree::seq`].
+    pub fn seq<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Children> {
+        self.context.seq(&physical(path))
+    }
+
+    /// Calls `visit` for each logical path at which the values of the two contexts differ, ascending,
+    /// like [`Tree::diff`]. Protocol, test chain and the other keys beside the data are left out.
+    ///
+    /// # Errors
+    /// Errors of [`Tree::diff`]; the first error of `visit` ends the walk.
+    pub fn diff<E: From<Error>>(
+        &self,
+        other: &Self,
+        visit: impl FnMut(&[Box<[u8]>], Change) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.data()?.diff(&other.data()?, visit)
+    }
+
+    /// Returns the tree of the logical paths.
+    fn data(&self) -> Result<Tree> {
+        let data = self.context.find_tree(&[DATA])?;
+        Ok(data.unwrap_or_else(|| self.context.empty()))
+    }
+
+    /// Runs `f` on the context under logical paths; returns the proof of what `f` read and changed,
+    /// and the result of `f`. The proof is about the root of the whole context, the one in a commit.
+    ///
+    /// # Errors
+    /// Errors of [`produce_tree_proof`].
+    pub fn produce_proof<R>(
+        &self,
+        f: impl FnOnce(Self) -> Result<(Self, R)>,
+    ) -> std::result::Result<(Proof, R), ProofError> {
+        produce_tree_proof(self.context.tree(), under_logical_paths(f))
+    }
+
+    /// Proves the child at one logical path, like [`merkle_tree`]. A verifier finds the child in
+    /// the tree of [`Verified`], or by [`Verified::replay_tezos`].
+    ///
+    /// # Errors
+    /// Errors of [`merkle_tree`].
+    pub fn merkle_tree<S: AsRef<[u8]>>(
+        &self,
+        path: &[S],
+        target: Target,
+    ) -> std::result::Result<Proof, ProofError> {
+        merkle_tree(self.context.tree(), &physical(path), target)
+    }
+
     /// Binds a value at `path`; returns whether anything changed.
     ///
     /// # Errors
     /// Errors of [`Tree::add`].
-    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
+    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl IntoValue) -> Result<bool> {
         self.context.add(&physical(path), value)
     }
 
@@ -321,6 +405,31 @@ impl TezosContext {
     /// [`UnsupportedHashVersion`](Error::UnsupportedHashVersion) for any other.
     pub fn set_hash_version(&mut self, version: u8) -> Result<()> {
         if version == 0 { Ok(()) } else { Err(Error::UnsupportedHashVersion { version }) }
+    }
+}
+
+/// Returns the computation on a tree that `f` is on its logical paths.
+fn under_logical_paths<R>(
+    f: impl FnOnce(TezosContext) -> Result<(TezosContext, R)>,
+) -> impl FnOnce(Tree) -> Result<(Tree, R)> {
+    |tree| {
+        let context = TezosContext { context: Context::new(tree, Vec::new()) };
+        let (changed, result) = f(context)?;
+        Ok((changed.context.into_tree(), result))
+    }
+}
+
+impl Verified<'_> {
+    /// Runs the proven computation `f` under logical paths, like [`replay`](Self::replay): the
+    /// verifier's side of [`TezosContext::produce_proof`].
+    ///
+    /// # Errors
+    /// Errors of [`replay`](Self::replay).
+    pub fn replay_tezos<R>(
+        &self,
+        f: impl FnOnce(TezosContext) -> Result<(TezosContext, R)>,
+    ) -> std::result::Result<(KindedHash, R), ProofError> {
+        self.replay(under_logical_paths(f))
     }
 }
 

@@ -29,6 +29,7 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
+use crate::base::latency::{FindSampler, FindTimer};
 use crate::base::path::PathText;
 use crate::object::record::{Entries, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored};
 
@@ -62,11 +63,22 @@ pub(crate) struct Env {
     pub(crate) proof: bool,
     /// Weight of the nodes that were loaded since it was last taken, in bytes.
     loaded: AtomicUsize,
+    /// Sampler of the latencies of finds, for trees of a store.
+    finds: Option<FindSampler>,
 }
 
 impl Env {
     pub(crate) fn new(rules: Rules, source: Option<Arc<dyn Source>>, proof: bool) -> Self {
-        Self { rules, source, proof, loaded: AtomicUsize::new(0) }
+        Self { rules, source, proof, loaded: AtomicUsize::new(0), finds: None }
+    }
+
+    pub(crate) fn with_finds(self, finds: FindSampler) -> Self {
+        Self { finds: Some(finds), ..self }
+    }
+
+    /// Begins to time a find, if it is one of the sample.
+    pub(crate) fn time_find(&self) -> Option<FindTimer<'_>> {
+        self.finds.as_ref()?.begin()
     }
 
     /// Returns the weight of the nodes that were loaded since the last call, in bytes.
@@ -380,14 +392,23 @@ impl<'a> Spot<'a> {
 
     /// The value, if it is one.
     pub(crate) fn value(self, env: &Env) -> Result<Option<Vec<u8>>> {
+        self.with_value(env, <[u8]>::to_vec)
+    }
+
+    /// Calls `read` with the value in place, if the child is one.
+    pub(crate) fn with_value<R>(
+        self,
+        env: &Env,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
         // The value of a tree that was committed is at hand still.
         if let Self::Own(Child::Value(value)) = self {
-            return Ok(Some(value.bytes.to_vec()));
+            return Ok(Some(read(&value.bytes)));
         }
         match self.content() {
-            Content::Inline(bytes) => Ok(Some(bytes.to_vec())),
-            Content::ValueAt(link) => Ok(Some(env.load_value(&link)?.to_vec())),
-            Content::Value(value) => Ok(Some(value.bytes.to_vec())),
+            Content::Inline(bytes) => Ok(Some(read(bytes))),
+            Content::ValueAt(link) => Ok(Some(read(&env.load_value(&link)?))),
+            Content::Value(value) => Ok(Some(read(&value.bytes))),
             Content::Blinded { is_value: true, hash } => Err(env.missing(hash)),
             Content::Dir(_) | Content::DirAt(_) | Content::Blinded { .. } => Ok(None),
         }

@@ -4,6 +4,7 @@
 //! change of a tree that no clone shares happens in place. Bound values
 //! [wait](crate::tree::write_buffer) in a buffer until a call needs the tree as a whole.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -17,6 +18,7 @@ use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest::{self, Hasher};
 use crate::tree::edit::{bind, unbind};
 use crate::tree::head::Head;
+use crate::tree::into_value::IntoValue;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Spot, Value};
 use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
@@ -170,7 +172,7 @@ impl Tree {
     }
 
     /// The tree, without the buffered values if they were not applied yet.
-    fn base_mut(&mut self) -> &mut Child {
+    pub(crate) fn base_mut(&mut self) -> &mut Child {
         let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
         match self.root.get_mut() {
             Some(root) => root,
@@ -195,7 +197,7 @@ impl Tree {
     }
 
     /// Empties the buffer if a call applied it since the last change.
-    fn adopt(&mut self) {
+    pub(crate) fn adopt(&mut self) {
         if self.root.get().is_some() {
             self.buffer.clear();
         }
@@ -264,8 +266,8 @@ impl Tree {
 
     /// Returns a value of the same store.
     #[must_use]
-    pub fn of_value(&self, value: impl Into<Box<[u8]>>) -> Self {
-        self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
+    pub fn of_value(&self, value: impl IntoValue) -> Self {
+        self.with_root(Child::Value(Arc::new(Value::new(value.into_value()))))
     }
 
     /// Returns a shallow tree, of which only the hash is known.
@@ -369,6 +371,7 @@ impl Tree {
     /// # Errors
     /// Errors of [`mem`](Self::mem).
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
+        let _timer = self.env.time_find();
         let steps = Steps::new(path);
         let path = steps.as_slice();
 
@@ -378,6 +381,45 @@ impl Tree {
         }
         self.with_base(|base| match locate(&self.env, base, path)? {
             Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, path)),
+            None => Ok(None),
+        })
+    }
+
+    /// Calls `read` with the value at `path` in place, without copying it. Returns the result of
+    /// `read`; `None` where [`find`](Self::find) returns `None`.
+    ///
+    /// ```
+    /// use terrane_context::{Rules, Tree};
+    ///
+    /// let mut tree = Tree::new(Rules::TEZOS)?;
+    /// tree.add(&["a", "b"], "value")?;
+    /// assert_eq!(tree.find_with(&["a", "b"], <[u8]>::len)?, Some(5));
+    /// # Ok::<(), terrane_context::Error>(())
+    /// ```
+    ///
+    /// Cost: as [`find`](Self::find), without the allocation.
+    ///
+    /// # Errors
+    /// Errors of [`mem`](Self::mem).
+    pub fn find_with<S: AsRef<[u8]>, R>(
+        &self,
+        path: &[S],
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let _timer = self.env.time_find();
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+
+        // The buffer is newer than the nodes.
+        if let Some(value) = self.buffer.get(path) {
+            return Ok(Some(read(&value.bytes)));
+        }
+        let read = Cell::new(Some(read));
+        self.with_base(|base| match locate(&self.env, base, path)? {
+            Some(spot) => {
+                let read = read.take().expect("the nodes are looked at once");
+                spot.with_value(&self.env, read).map_err(|error| at_path(error, path))
+            }
             None => Ok(None),
         })
     }
@@ -442,8 +484,8 @@ impl Tree {
     /// # Errors
     /// Errors of [`mem`](Self::mem), and [`StepSize`](Error::StepSize),
     /// [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
-    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
-        let bytes: Box<[u8]> = value.into();
+    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl IntoValue) -> Result<bool> {
+        let bytes = value.into_value();
         check_value(&bytes)?;
         let steps = Steps::new(path);
         let path = steps.as_slice();
@@ -682,11 +724,7 @@ impl Tree {
     ///
     /// # Errors
     /// Errors of [`add`](Self::add).
-    pub fn singleton<S: AsRef<[u8]>>(
-        &self,
-        path: &[S],
-        value: impl Into<Box<[u8]>>,
-    ) -> Result<Self> {
+    pub fn singleton<S: AsRef<[u8]>>(&self, path: &[S], value: impl IntoValue) -> Result<Self> {
         let mut tree = self.empty();
         tree.add(path, value)?;
         Ok(tree)

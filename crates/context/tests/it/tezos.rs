@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
-use terrane_context::{ChainId, Error, Hash, Options, Store, TestChain};
+use terrane_context::{
+    ChainId, Change, Error, Fold, Hash, KindedHash, Options, ProofError, Store, Target, TestChain,
+    TezosContext,
+};
 use terrane_io::{Disk, MemoryDisk};
 
 const MAINNET: ChainId = ChainId([0x7A, 0x06, 0xA7, 0x70]);
@@ -151,4 +154,94 @@ fn what_stands_beside_the_data_reads_back() {
     let refused = context.set_hash_version(1);
 
     assert!(matches!(refused, Err(Error::UnsupportedHashVersion { version: 1 })));
+}
+
+#[test]
+fn folds_and_differences_are_on_logical_paths() {
+    let store = new_store();
+    let first = genesis(&store);
+    let mut before = store.checkout_tezos(&first).unwrap().unwrap();
+    assert_eq!(before.seq::<&str>(&[]).unwrap().count(), 0, "a context without data");
+    before.add(&["a", "b"], "1").unwrap();
+    before.add(&["a", "c"], "2").unwrap();
+    before.add(&["version"], "0").unwrap();
+    let mut after = before.clone();
+    after.add(&["a", "b"], "3").unwrap();
+    after.remove(&["a", "c"]).unwrap();
+    after.add(&["data", "protocol"], "4").unwrap();
+    after.set_protocol(&[7; 32]).unwrap();
+
+    let text = |path: &[Box<[u8]>]| {
+        let steps = path.iter().map(|step| String::from_utf8_lossy(step).into_owned());
+        steps.collect::<Vec<_>>().join("/")
+    };
+    let paths = |context: &TezosContext, from: &[&str]| {
+        let visit = |path: &[Box<[u8]>], _, mut paths: Vec<String>| {
+            paths.push(text(path));
+            Ok::<_, Error>(paths)
+        };
+        context.fold(from, Fold::default(), Vec::new(), visit).unwrap()
+    };
+    assert_eq!(paths(&before, &[]), ["", "a", "a/b", "a/c", "version"]);
+    assert_eq!(paths(&after, &["data"]), ["", "protocol"]);
+    assert!(paths(&after, &["protocol"]).is_empty(), "beside the data");
+    let steps = after.seq::<&str>(&[]).unwrap().map(|child| child.unwrap().0);
+    assert_eq!(steps.map(|step| text(&[step])).collect::<Vec<_>>().len(), 3);
+
+    let mut changes = Vec::new();
+    let note = |path: &[Box<[u8]>], change| {
+        changes.push((text(path), change));
+        Ok::<_, Error>(())
+    };
+    before.diff(&after, note).unwrap();
+    let expected =
+        [("a/b", Change::Changed), ("a/c", Change::Removed), ("data/protocol", Change::Added)];
+    assert_eq!(changes, expected.map(|(path, change)| (path.to_owned(), change)));
+    let mut count = 0;
+    let mut counting = |_: &[Box<[u8]>], change| {
+        count += 1;
+        assert_eq!(change, Change::Removed);
+        Ok::<_, Error>(())
+    };
+    after.diff(&store.checkout_tezos(&first).unwrap().unwrap(), &mut counting).unwrap();
+    assert_eq!(count, 3, "all data is gone in a context without any");
+    assert_eq!(after.find_with(&["a", "b"], <[u8]>::to_vec).unwrap().unwrap(), b"3");
+}
+
+#[test]
+fn a_proof_on_logical_paths_is_one_of_the_whole_context() {
+    let store = new_store();
+    let first = genesis(&store);
+    let mut context = store.checkout_tezos(&first).unwrap().unwrap();
+    context.add(&["a", "b"], "1").unwrap();
+    context.add(&["a", "c"], vec![5; 300]).unwrap();
+    let commit = store.commit_tezos(&context, 0, "").unwrap();
+    let context = store.checkout_tezos(&commit).unwrap().unwrap();
+
+    let run = |mut context: TezosContext| {
+        let found = context.find(&["a", "b"])?;
+        context.add(&["d"], "new")?;
+        Ok((context, found))
+    };
+    let (proof, found) = context.produce_proof(run).unwrap();
+    assert_eq!(found.as_deref(), Some(&b"1"[..]));
+    let root = KindedHash::directory(store.commit_info(&commit).unwrap().root);
+    let verified = proof.verify(store.rules(), root).unwrap();
+    let (after, replayed) = verified.replay_tezos(run).unwrap();
+    assert_eq!(replayed, found);
+    let mut changed = context.clone();
+    changed.add(&["d"], "new").unwrap();
+    assert_eq!(after.hash, changed.context().hash());
+
+    // What the computation did not read is not in the proof.
+    let other = verified.replay_tezos(|context| {
+        let found = context.find(&["a", "c"])?;
+        Ok((context, found))
+    });
+    assert!(matches!(other, Err(ProofError::NotProvided { .. })), "{other:?}");
+
+    let proof = context.merkle_tree(&["a", "c"], Target::Raw).unwrap();
+    let verified = proof.verify(store.rules(), root).unwrap();
+    assert_eq!(verified.tree().find(&["data", "a", "c"]).unwrap(), Some(vec![5; 300]));
+    assert!(verified.tree().find(&["data", "a", "b"]).is_err());
 }

@@ -1,7 +1,17 @@
-//! Every published and derived hash of `tezos-context.json`, and the text form both ways.
+//! Every published and derived hash of `tezos-context.json` and `tezos-nodes-empty-child.json`, and
+//! the text form both ways.
+
+use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
-use terrane_context::{CommitInfo, Hash, HashTextError, Rules, Scheme, Tree, ocaml_hash};
+use terrane_context::{
+    CommitInfo, Error, Hash, HashTextError, Indexing, Kind, Meta, Rules, Scheme, Store, Tree,
+    ocaml_hash,
+};
+use terrane_io::{Disk, MemoryDisk};
+
+use crate::script::{DIR, options};
 
 fn vectors() -> Vec<Value> {
     let file: Value = serde_json::from_str(include_str!("../vectors/tezos-context.json")).unwrap();
@@ -121,4 +131,68 @@ fn a_text_that_was_mistyped_says_how() {
     // A block hash of Tezos, which has another prefix and another length.
     let block = "BLockGenesisGenesisGenesisGenesisGenesisf79b5d1CoW2";
     assert!(matches!(parse(block), Err(HashTextError::Length { .. })), "{:?}", parse(block));
+}
+
+#[test]
+fn directories_with_an_empty_directory_have_their_hashes() {
+    let file = include_str!("../vectors/tezos-nodes-empty-child.json");
+    let file: Value = serde_json::from_str(file).unwrap();
+    let cases = file["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 5);
+    let empty = Rules::TEZOS.empty_hash();
+
+    for case in cases {
+        let child = |child: &Value| {
+            let kind = match text(child, "kind") {
+                "Tree" => Kind::Directory,
+                "Contents" => Kind::Value,
+                other => panic!("a child of an unknown kind: {other}"),
+            };
+            (text(child, "name").to_owned(), kind, text(child, "hash").parse::<Hash>().unwrap())
+        };
+        let children: Vec<_> = case["bindings"].as_array().unwrap().iter().map(child).collect();
+        let is_empty =
+            |(_, kind, hash): &&(String, Kind, Hash)| *kind == Kind::Directory && *hash == empty;
+        let (name, ..) = children.iter().find(is_empty).expect("an empty directory").clone();
+        let hash: Hash = text(case, "hash").parse().unwrap();
+
+        // In any order of the children.
+        let tree = Tree::of_hashes(Rules::TEZOS, children.iter().cloned()).unwrap();
+        assert_eq!(tree.hash(), hash);
+        let reversed = Tree::of_hashes(Rules::TEZOS, children.iter().rev().cloned()).unwrap();
+        assert_eq!(reversed.hash(), hash);
+        assert_eq!(tree.length::<&str>(&[]).unwrap(), children.len() as u64);
+        let without = children.iter().filter(|child| child.0 != name).cloned();
+        assert_ne!(Tree::of_hashes(Rules::TEZOS, without).unwrap().hash(), hash);
+
+        // The child is known by its hash only, and cannot be read.
+        let read = tree.find(&[name.as_str(), "x"]);
+        assert!(matches!(read, Err(Error::DanglingHash { .. })), "{read:?}");
+    }
+}
+
+#[test]
+fn an_empty_directory_that_is_known_by_its_hash_is_never_stored() {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    for indexing in [Indexing::Minimal, Indexing::Always] {
+        let options = options().indexing(indexing);
+        let dir = format!("{DIR}-{indexing:?}");
+        let store = Store::create(Arc::clone(&disk), Path::new(&dir), &options).unwrap();
+        let empty = Rules::TEZOS.empty_hash();
+        let children = [("a", Kind::Directory, empty)];
+        let tree = Tree::of_hashes(Rules::TEZOS, children).unwrap();
+
+        // Bound in a context, and as its root.
+        let mut context = store.empty();
+        context.add(&["value"], *b"1").unwrap();
+        context.add_tree(&["bound"], &tree).unwrap();
+        let bound = store.commit(&context, &Meta::tezos(0, ""));
+        assert!(matches!(bound, Err(Error::DanglingHash { hash, .. }) if hash == empty));
+        *context.tree_mut() = tree;
+        let root = store.commit(&context, &Meta::tezos(0, ""));
+        assert!(matches!(root, Err(Error::DanglingHash { hash, .. }) if hash == empty));
+        assert_eq!(store.stats().commits, 0);
+    }
+    let long = Tree::of_hashes(Rules::TEZOS, [(vec![0; 256], Kind::Value, Hash([1; 32]))]);
+    assert!(matches!(long, Err(Error::StepSize { bytes: 256 })));
 }

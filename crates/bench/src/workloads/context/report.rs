@@ -81,6 +81,9 @@ pub struct PhaseReport {
     /// Transactions a second of that time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tps: Option<f64>,
+    /// Transactions a second of processor time ([`cpu_s`](Self::cpu_s)), drawing included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tps_cpu: Option<f64>,
     /// From the checkout to the end of the commit.
     pub block_latency_ms: SpreadReport,
     /// The operations of a block, its checkout included.

@@ -459,13 +459,20 @@ impl Run<'_> {
         let mean_ms = wall_s * 1e3 / times.count.max(1) as f64;
         let usage = now.usage.zip(before.usage).map(|(now, before)| now.since(&before));
 
+        let cpu_s = usage.map(|usage| usage.cpu_s);
+        let transactions = self.options.profile.transactions;
+        let all_transactions = transactions.map(|each| (each * times.count) as f64);
+
         Ok(PhaseReport {
             collecting: collections.is_some(),
             blocks: times.count,
             ops: times.ops,
             wall_s,
             blocks_per_s,
-            tps: self.options.profile.transactions.map(|each| each as f64 * blocks_per_s),
+            tps: transactions.map(|each| each as f64 * blocks_per_s),
+            tps_cpu: all_transactions
+                .zip(cpu_s)
+                .map(|(all, cpu_s)| all / cpu_s.max(f64::MIN_POSITIVE)),
             block_latency_ms: times.blocks.spread(),
             operations_latency_ms: times.operations.spread(),
             commit_latency_ms: times.commits.spread(),
@@ -473,7 +480,7 @@ impl Run<'_> {
             per_block: per_block(times.count, &before.stats, &now.stats, usage),
             hashing_floor,
             over_floor: mean_ms / hashing_floor.all_threads_ms.max(f64::MIN_POSITIVE),
-            cpu_s: usage.map(|usage| usage.cpu_s),
+            cpu_s,
             rss_bytes: rss_bytes(),
             rss_peak_bytes: rss_peak_bytes(),
             store_bytes: bytes_of(self.dir)?,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::block::Operation;
-use super::profile::{ALL, LIMA, YEAR_2021};
+use super::profile::{ALL, LIMA, LIMA_MEAN, YEAR_2021};
 use super::*;
 use terrane_replay::engines::context::{CommitInfo, Context, ContextEngine, Steps};
 use terrane_replay::engines::context_memory::MemoryContexts;
@@ -142,9 +142,31 @@ fn a_block_of_2021_has_the_published_counts() {
     }
 }
 
+/// The published means of 10,310 blocks, in tenths: 71 values written, 4.6 removed, 224 read, 53
+/// questions for values and 33 for directories.
+#[test]
+fn a_mean_block_of_lima_has_the_published_mix() {
+    let mut generator = generator(&LIMA_MEAN, 100_000);
+    let mut block = Block::new();
+    for _ in 0..5 {
+        generator.next_block(&mut block);
+        let (counts, paths) = count(&block);
+        let expected =
+            Counts { mem: 345, mem_tree: 215, find: 1_456, add: 462, remove: 30, copy: 0 };
+        assert_eq!(counts, expected);
+        let published = [(counts.add, 710), (counts.remove, 46), (counts.find, 2_240)];
+        let asked = [(counts.mem, 530), (counts.mem_tree, 330)];
+        for (count, tenths) in published.into_iter().chain(asked) {
+            // 6.5 times each, rounded to a whole operation.
+            assert!((count * 100).abs_diff(tenths * 65) <= 50, "{count} of {tenths}");
+        }
+        assert_eq!(paths.written.len(), 418);
+    }
+}
+
 #[test]
 fn profiles_have_names_of_their_own_and_groups_that_can_be_drawn() {
-    assert_eq!(ALL.map(|profile| profile.name), ["lima", "2021"]);
+    assert_eq!(ALL.map(|profile| profile.name), ["lima", "lima-mean", "2021"]);
     for group in ALL.iter().flat_map(|profile| profile.groups) {
         assert!((1..=group.accesses).contains(&group.paths), "{group:?}");
     }

@@ -1,7 +1,7 @@
 //! Named choices that several benchmarks share.
 
 use terrane_bench::model::Goal;
-use terrane_bench::workloads::context::profile::{LIMA, Profile, YEAR_2021};
+use terrane_bench::workloads::context::profile::{LIMA, LIMA_MEAN, Profile, YEAR_2021};
 use terrane_bench::workloads::utxo::Shape;
 
 use crate::ui::args;
@@ -37,6 +37,8 @@ args::choices! {
     pub(crate) enum ProfileArg => &'static Profile {
         /// Block of the protocol Lima: 9,435 operations, 46 transactions
         Lima => &LIMA,
+        /// Mean block of the protocol Lima: 2,508 operations, 46 transactions
+        LimaMean => &LIMA_MEAN,
         /// Mean block of the year 2021: 386 operations
         #[value(name = "2021")]
         Year2021 => &YEAR_2021,

@@ -232,11 +232,14 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
     let floor = &phase.hashing_floor;
     let each = &phase.per_block;
     let tps = phase.tps.map_or(String::new(), |tps| format!("{tps:.0} transactions/s, "));
+    let tps_cpu = phase
+        .tps_cpu
+        .map_or(String::new(), |tps| format!("; {tps:.0} transactions a second of processor time"));
 
     let mut lines = vec![
         ("", String::new()),
         ("blocks", format!("{} in {:.1} s{with}", phase.blocks, phase.wall_s)),
-        ("speed", format!("{tps}{:.1} blocks/s", phase.blocks_per_s)),
+        ("speed", format!("{tps}{:.1} blocks/s{tps_cpu}", phase.blocks_per_s)),
         ("block", spread(&phase.block_latency_ms)),
         ("operations", spread(&phase.operations_latency_ms)),
         ("commit", spread(&phase.commit_latency_ms)),

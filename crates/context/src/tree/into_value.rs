@@ -1,0 +1,67 @@
+//! Values as callers have them: everything that a tree takes as the bytes of a value.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Conversion into the bytes of a value, for [`Tree::add`](crate::Tree::add) and like calls.
+///
+/// Owned bytes are moved; borrowed bytes are copied once.
+pub trait IntoValue {
+    /// Returns the bytes.
+    fn into_value(self) -> Box<[u8]>;
+}
+
+/// Implements the conversion by `From` for types that the standard library converts.
+macro_rules! by_from {
+    ($($source:ty),* $(,)?) => {$(
+        impl IntoValue for $source {
+            fn into_value(self) -> Box<[u8]> {
+                self.into()
+            }
+        }
+    )*};
+}
+
+by_from!(Box<[u8]>, Vec<u8>, &[u8], Cow<'_, [u8]>);
+
+impl<const N: usize> IntoValue for [u8; N] {
+    fn into_value(self) -> Box<[u8]> {
+        self.into()
+    }
+}
+
+impl<const N: usize> IntoValue for &[u8; N] {
+    fn into_value(self) -> Box<[u8]> {
+        self.as_slice().into()
+    }
+}
+
+impl IntoValue for &str {
+    fn into_value(self) -> Box<[u8]> {
+        self.as_bytes().into()
+    }
+}
+
+impl IntoValue for String {
+    fn into_value(self) -> Box<[u8]> {
+        self.into_bytes().into()
+    }
+}
+
+impl IntoValue for &Vec<u8> {
+    fn into_value(self) -> Box<[u8]> {
+        self.as_slice().into()
+    }
+}
+
+impl IntoValue for &String {
+    fn into_value(self) -> Box<[u8]> {
+        self.as_bytes().into()
+    }
+}
+
+impl IntoValue for Arc<[u8]> {
+    fn into_value(self) -> Box<[u8]> {
+        self.as_ref().into()
+    }
+}
