@@ -1,7 +1,8 @@
 //! Store: one writer and many readers of a directory — commits, branches, history, collection,
 //! check, repair.
 //!
-//! May import `base`, `object`, `tree`, `pack` and `proof`. Begin with [`store`](mod@store) (the writer),
+//! May import `base`, `object`, `tree`, `pack` and `proof`. Begin with [`store`](mod@store) (the
+//! writer),
 //! then [`inner`] (state that writer and reader share), [`reader`], [`gc`]. Only [`tezos`] knows a
 //! Tezos node.
 //!

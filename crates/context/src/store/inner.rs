@@ -449,8 +449,8 @@ impl StoreInner {
         Ok(None)
     }
 
-    /// Returns the oldest commit from which on the latest collection kept all; `None` if no collection
-    /// removed commits, or if no such commit is left.
+    /// Returns the oldest commit from which on the latest collection kept all; `None` if no
+    /// collection removed commits, or if no such commit is left.
     ///
     /// Cost: one read for each table of commits.
     pub(crate) fn oldest_retained(&self) -> Result<Option<Hash>> {

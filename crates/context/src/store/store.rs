@@ -1608,7 +1608,8 @@ impl Store {
         lock(&self.preimages).clone()
     }
 
-    /// Cancels a collection, joins its thread if it has one of its own, makes all commits durable, and releases the lock. Later calls are
+    /// Cancels a collection, joins its thread if it has one of its own, makes all commits durable,
+    /// and releases the lock. Later calls are
     /// refused, but checked-out contexts stay readable. Closing twice is no error.
     ///
     /// The callback `pace` of a collection must not call this.

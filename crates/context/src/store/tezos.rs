@@ -238,7 +238,8 @@ impl TezosContext {
         self.context.seq(&physical(path))
     }
 
-    /// Calls `visit` for each logical path at which the values of the two contexts differ, ascending,
+    /// Calls `visit` for each logical path at which the values of the two contexts differ,
+    /// ascending,
     /// like [`Tree::diff`]. Protocol, test chain and the other keys beside the data are left out.
     ///
     /// # Errors
@@ -258,7 +259,8 @@ impl TezosContext {
     }
 
     /// Runs `f` on the context under logical paths; returns the proof of what `f` read and changed,
-    /// and the result of `f`. The proof is about the root of the whole context, the one in a commit.
+    /// and the result of `f`. The proof is about the root of the whole context, the one in a
+    /// commit.
     ///
     /// # Errors
     /// Errors of [`produce_tree_proof`].

@@ -69,7 +69,7 @@ fn located(at: Address, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&at.to_u64().to_le_bytes()), bytes)
 }
 
-/// What each kind of store reads at a path.
+/// Values that the writer and a reader find at a path.
 fn found(
     disk: &Arc<dyn Disk>,
     commit: &Hash,
