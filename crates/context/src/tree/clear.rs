@@ -16,7 +16,10 @@ impl Tree {
     /// Cost: no I/O; visits the loaded nodes up to `depth`, and all unstored ones. Later reads load
     /// again.
     pub fn clear_below(&mut self, depth: usize) {
-        self.adopt();
+        // Values that wait go into the nodes first: applying them later must need no I/O.
+        if self.apply_buffer().is_err() {
+            return;
+        }
         match self.base_mut() {
             Child::Dir(root) => clear_below(root, depth),
             Child::DirAt(far) => {

@@ -82,21 +82,30 @@ impl Head {
         drop(before);
     }
 
-    /// Lets go of the nodes of a tree that is about to be changed, and trims them if they are above
-    /// the budget.
-    pub(crate) fn let_go(&self, root: &mut Child, env: &Env) {
+    /// Lets go of the nodes of a tree that is about to be changed; returns whether it had them.
+    pub(crate) fn let_go(&self, root: &Child) -> bool {
         if !self.is_held.load(Ordering::Acquire) {
+            return false;
+        }
+        let Child::Dir(root) = root else { return false };
+        let mut held = self.lock();
+        if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, root)) {
+            return false;
+        }
+        *held = None;
+        self.is_held.store(false, Ordering::Release);
+        true
+    }
+
+    /// Lets go of the nodes of a tree before its first change, and trims them if they are above the
+    /// budget.
+    ///
+    /// A tree whose values wait in its buffer must not lose nodes: applying the buffer needs no I/O.
+    pub(crate) fn take(&self, root: &mut Child, env: &Env) {
+        if !self.let_go(root) {
             return;
         }
         let Child::Dir(root) = root else { return };
-        {
-            let mut held = self.lock();
-            if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, root)) {
-                return;
-            }
-            *held = None;
-            self.is_held.store(false, Ordering::Release);
-        }
         let loaded = env.take_loaded();
         let weight = self.weight.fetch_add(loaded, Ordering::Relaxed) + loaded;
         if weight > self.budget

@@ -180,16 +180,24 @@ impl Tree {
         }
     }
 
-    /// Takes the nodes of the tree from the head, so that the change that follows is made in place.
-    fn let_go(&self, root: &mut Child) {
-        if let Some(head) = &self.head {
-            head.let_go(root, &self.env);
+    /// Prepares the tree for a change: takes its nodes from the head, so that the change is made in
+    /// place, and empties a buffer that was applied.
+    fn begin_change(&mut self) {
+        self.adopt();
+        if let (Some(head), true) = (&self.head, self.buffer.is_empty()) {
+            let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Some(root) = self.root.get_mut().or(base.as_mut()) {
+                head.take(root, &self.env);
+            }
         }
     }
 
     /// Applies the buffered values to a root.
     fn apply_all(&self, root: &mut Child) -> Result<()> {
-        self.let_go(root);
+        // Another tree of the commit may have given the nodes to the head meanwhile.
+        if let Some(head) = &self.head {
+            head.let_go(root);
+        }
         for (path, value) in self.buffer.iter() {
             bind(&self.env, root, &path, Child::Value(Arc::clone(value)))?;
         }
@@ -204,7 +212,7 @@ impl Tree {
     }
 
     /// Applies the buffered values to the nodes.
-    fn apply_buffer(&mut self) -> Result<()> {
+    pub(crate) fn apply_buffer(&mut self) -> Result<()> {
         if self.root.get().is_none() {
             let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
             let mut root = base.take().expect(ROOT);
@@ -235,7 +243,7 @@ impl Tree {
         let head = self.head.clone();
         let root = self.base_mut();
         if let Some(head) = head {
-            head.let_go(root, &env);
+            head.let_go(root);
         }
         match child {
             Some(child) => bind(&env, root, path, child),
@@ -492,7 +500,7 @@ impl Tree {
         check_steps(path)?;
 
         // The common case first: the path is in the buffer already.
-        self.adopt();
+        self.begin_change();
         let bytes = match self.buffer.replace(path, bytes) {
             Ok(changed) => return Ok(changed),
             Err(bytes) => bytes,
@@ -615,7 +623,7 @@ impl Tree {
     pub fn remove<S: AsRef<[u8]>>(&mut self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        self.adopt();
+        self.begin_change();
 
         if path.is_empty() {
             let changed = !self.is_empty();

@@ -185,6 +185,36 @@ fn a_block_reads_nothing_that_a_block_before_it_touched() {
     assert_eq!(found.as_deref(), Some([5; 30].as_slice()));
 }
 
+/// Values wait in the tree until its hash is asked for, which cannot fail: whatever of the nodes is
+/// trimmed or forgotten, applying the values needs no read.
+#[test]
+fn values_that_wait_are_applied_without_reads() {
+    for cache_bytes in [20 << 10, 100 << 10, 1 << 20] {
+        for clears in [false, true] {
+            let disk = SimDisk::new(1);
+            let shared: Arc<dyn Disk> = disk.clone();
+            let store = create(&shared, &options().cache_bytes(cache_bytes)).unwrap();
+            let mut tip = large(&store);
+            for number in 1..8_u8 {
+                let mut context = store.checkout(&tip).unwrap().unwrap();
+                for step in 0..30_u16 {
+                    let path = format!("index/{}/balance", (u16::from(number) + step * 67) % 2_000);
+                    context.add(&steps_of(&path), [number; 20]).unwrap();
+                }
+                if clears {
+                    context.clear_below(1);
+                }
+
+                disk.set_plan(FaultPlan::fail(disk.calls(), FaultKind::Eio, Repeat::Forever));
+                let hash = context.hash();
+                disk.set_plan(FaultPlan::default());
+                tip = store.commit(&context, &Meta::tezos(number.into(), "")).unwrap();
+                assert_eq!(store.commit_info(&tip).unwrap().root, hash);
+            }
+        }
+    }
+}
+
 #[test]
 fn the_nodes_in_memory_keep_to_the_budget() {
     let shared: Arc<dyn Disk> = SimDisk::new(1);
