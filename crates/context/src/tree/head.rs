@@ -100,7 +100,8 @@ impl Head {
     /// Lets go of the nodes of a tree before its first change, and trims them if they are above the
     /// budget.
     ///
-    /// A tree whose values wait in its buffer must not lose nodes: applying the buffer needs no I/O.
+    /// A tree whose values wait in its buffer must not lose nodes: applying the buffer needs no
+    /// I/O.
     pub(crate) fn take(&self, root: &mut Child, env: &Env) {
         if !self.let_go(root) {
             return;
