@@ -66,7 +66,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_TAG_INLINE", TAG_INLINE.to_string()),
         ("CONTEXT_TAG_VALUE", TAG_VALUE.to_string()),
         ("CONTEXT_TAG_DIR", TAG_DIR.to_string()),
-        ("CONTEXT_TAG_HEX", format!("{TAG_HEX:#x}")),
+        ("CONTEXT_TAG_HEX", TAG_HEX.to_string()),
         ("CONTEXT_INLINE_BYTES_MAX", INLINE_BYTES_MAX.to_string()),
         ("CONTEXT_HEIGHT_MAX", HEIGHT_MAX.to_string()),
         ("CONTEXT_SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),
