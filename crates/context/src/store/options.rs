@@ -24,7 +24,9 @@ pub struct Options {
     /// [`Buffered`](Durability::Buffered), which a crash makes lose the last commits, never one
     /// before a surviving commit.
     pub durability: Durability,
-    /// Size of the cache of decoded objects, in bytes.
+    /// Memory for decoded objects, in bytes. Seven eighths keep the nodes of the newest commit from
+    /// block to block; the rest caches values, prefetched nodes, and what deltas are based on. In a
+    /// store that indexes [all objects](Indexing::Always) all of it is a cache.
     pub cache_bytes: usize,
     /// Size at which a chunk ends, in bytes.
     pub chunk_bytes: u64,
