@@ -9,11 +9,12 @@
 //! Invariant: the head has the nodes of one commit, as they are stored. So it changes the cost of a
 //! checkout, never a tree.
 //!
-//! **Memory.** The weight of the nodes is estimated: what is loaded and added counts, what is
-//! forgotten counts off. When the estimate is above the budget, the tree that takes the nodes trims
-//! them first: two steps at most, of a sixteenth of the nodes each, so that no block waits long. A
-//! step works like the hand of a clock: it forgets the nodes that no call passed since the hand was
-//! there last. A quarter above the budget, half of the nodes go by chance.
+//! **Memory.** The weight of the nodes is estimated: what is loaded and added counts, also for
+//! other trees; what is forgotten counts off. Each round of steps counts the nodes anew. When the
+//! estimate is above the budget, the tree that takes the nodes trims them first: two steps at most,
+//! of a sixteenth of the nodes each, so that no block waits long. A step works like the hand of a
+//! clock: it forgets the nodes that no call passed since the hand was there last. A quarter above
+//! the budget, half of the nodes go by chance.
 //!
 //! Rejected: a cache of nodes by address (a lookup and a lock for each node on a path).
 
@@ -35,6 +36,8 @@ pub(crate) struct Head {
     weight: AtomicUsize,
     /// Number of the next step of a trim.
     hand: AtomicUsize,
+    /// Weight of the nodes that the steps of this round left, in bytes.
+    counted: AtomicUsize,
 }
 
 /// Steps of a round over all nodes.
@@ -120,9 +123,16 @@ impl Head {
     fn trim(&self, root: &mut Node, mut weight: usize) -> usize {
         for _ in 0..STEPS_AT_ONCE {
             let step = self.hand.fetch_add(1, Ordering::Relaxed) % STEPS;
-            let mut freed = 0;
-            trim_below(root, 0, Some(step), &mut Node::take_used, &mut freed);
-            weight = weight.saturating_sub(freed);
+            let mut weights = Weights::default();
+            trim_below(root, 0, Some(step), &mut Node::take_used, &mut weights);
+            weight = weight.saturating_sub(weights.freed);
+
+            // Nodes of trees that were dropped, or that are of other commits, counted until here.
+            let counted = self.counted.fetch_add(weights.kept, Ordering::Relaxed) + weights.kept;
+            if step + 1 == STEPS {
+                weight = counted;
+                self.counted.store(0, Ordering::Relaxed);
+            }
             if weight <= self.budget {
                 return weight;
             }
@@ -134,9 +144,9 @@ impl Head {
         for round in 0..CHANCES {
             // By other bits in each round.
             let mut stays = |node: &mut Node| node.chance() >> round & 1 == 0;
-            let mut freed = 0;
-            trim_below(root, 0, None, &mut stays, &mut freed);
-            weight = weight.saturating_sub(freed);
+            let mut weights = Weights::default();
+            trim_below(root, 0, None, &mut stays, &mut weights);
+            weight = weight.saturating_sub(weights.freed);
             if weight <= self.budget {
                 return weight;
             }
@@ -146,9 +156,15 @@ impl Head {
     }
 }
 
+/// Weights of the nodes that a trim forgot and left, in bytes.
+#[derive(Debug, Default)]
+struct Weights {
+    freed: usize,
+    kept: usize,
+}
+
 /// Goes over the nodes below `node`, or over those of one step, and forgets those for which `stays`
-/// returns false and that have no others below. Adds their weight to `freed`; returns whether a
-/// node below stays.
+/// returns false and that have no others below. Returns whether a node below stays.
 ///
 /// A step divides the children of the first node on each path that has enough of them.
 fn trim_below(
@@ -156,7 +172,7 @@ fn trim_below(
     depth: usize,
     step: Option<usize>,
     stays: &mut dyn FnMut(&mut Node) -> bool,
-    freed: &mut usize,
+    weights: &mut Weights,
 ) -> bool {
     let divides = step.filter(|_| node.len() >= STEPS);
     let below = if divides.is_some() { None } else { step };
@@ -167,9 +183,13 @@ fn trim_below(
             return true;
         }
         let is_kept = depth < TRIM_DEPTH_MAX
-            && (trim_below(child, depth + 1, below, stays, freed) | stays(child));
+            && (trim_below(child, depth + 1, below, stays, weights) | stays(child));
         any_stays |= is_kept;
-        *freed += if is_kept { 0 } else { child.weight() };
+        if is_kept {
+            weights.kept += child.weight();
+        } else {
+            weights.freed += child.weight();
+        }
         is_kept
     });
     any_stays
