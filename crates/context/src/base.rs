@@ -19,6 +19,7 @@
 //! inode then takes 31 reads, one for each sibling.
 
 // Bottom-up: a module imports only from modules above it.
+pub(crate) mod lock;
 pub(crate) mod corrupt;
 pub(crate) mod fast_map;
 pub(crate) mod latency;

@@ -20,6 +20,7 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
+use crate::base::lock::lock;
 use crate::base::path::HEIGHT_MAX;
 use crate::object::record::{INLINE_BYTES_MAX, Inner, Stored, VALUE, put_entries};
 use crate::pack::archive::NEW_SUFFIX;
@@ -35,7 +36,7 @@ use crate::snapshot::snapshot::{
 use crate::store::context::Context;
 use crate::store::options::Options;
 use crate::store::reader::StoreReader;
-use crate::store::store::{IMPORTING, Store, check_branch_name, enter, lock, take_lock};
+use crate::store::store::{IMPORTING, Store, check_branch_name, enter, take_lock};
 use crate::tree::encode::Sink;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Spot};
 

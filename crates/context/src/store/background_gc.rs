@@ -14,8 +14,9 @@ use std::thread;
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
+use crate::base::lock::lock;
 use crate::store::gc::{GcPace, GcProgress, GcReport, Retain};
-use crate::store::store::{Store, lock};
+use crate::store::store::Store;
 
 /// Result of [`Store::start_collection`].
 #[derive(Debug)]

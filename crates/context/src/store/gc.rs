@@ -38,6 +38,7 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
+use crate::base::lock::lock;
 use crate::pack::archive::{check_marker, is_empty, marker_path, stage_marker, volume_dir};
 use crate::pack::chunk::{Chunk, Run};
 use crate::pack::commit::{COMMIT, Commit, CommitRecord};
@@ -45,7 +46,7 @@ use crate::pack::control::Control;
 use crate::pack::index::{IndexKey, IndexValue, STATE_KEY, extent};
 use crate::pack::marks::{Marks, unit_bytes};
 use crate::store::inner::table_at;
-use crate::store::store::{ControlChange, Store, Writer, lock};
+use crate::store::store::{ControlChange, Store, Writer};
 
 /// A chunk is rewritten if at least this fraction of it is garbage: one part in 16.
 const GARBAGE_PARTS: u64 = 16;

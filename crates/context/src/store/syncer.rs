@@ -9,19 +9,16 @@
 //! for one frame and for ten).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use terrane_io::DiskFile;
 
 use crate::base::address::Address;
 use crate::base::error::{Error, Result};
+use crate::base::lock::lock;
 use crate::pack::control::{MARK_AT, Mark};
-use crate::pack::pack::{Counters, Pack, Tail};
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::pack::pack::{Pack, Tail};
 
 /// Durable end of the pack, and the work of those who sync.
 #[derive(Debug)]
@@ -61,10 +58,6 @@ impl Syncer {
             poisoned: AtomicBool::new(false),
             thread: Mutex::default(),
         }
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.pack.counters
     }
 
     /// Durable end of the pack.
@@ -123,7 +116,7 @@ impl Syncer {
             let written = lock(&self.written).clone();
             debug_assert!(end <= written.end, "callers sync appended frames only");
             let result = written.chunk.file.sync();
-            self.counters().syncs.fetch_add(1, Ordering::Relaxed);
+            self.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
 
             state = lock(&self.state);
             state.is_syncing = false;

@@ -11,10 +11,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::base::address::Address;
 use crate::base::hash::Hash;
+use crate::base::lock::lock;
 use crate::pack::commit::Branches;
 
 /// Change of the head of a branch.
@@ -74,10 +75,6 @@ impl fmt::Debug for Watches {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Watches({})", lock(&self.list).watches.len())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Guard that ends the calling, also after a panic of a callback.
