@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::object::record::{RecordBody, Stored};
 use crate::tree::node::{Child, Member, Node, Shape};
 use crate::tree::tree::Tree;
 
@@ -72,18 +71,10 @@ fn clear_below(root: &mut Arc<Node>, depth: usize) {
         // The places of stored children must be in the record, from which they are loaded again.
         let node = Arc::make_mut(&mut open.node);
         node.settle();
-        let can_load = can_load(node, number);
+        let can_load = node.can_load(number);
         let Some(child) = node.take_node(number) else { continue };
         if below <= depth || !can_load {
             stack.push(Open { node: child, depth: below, next: 0 });
         }
-    }
-}
-
-/// Returns whether the record of a node leads to its child of a number.
-fn can_load(node: &Node, number: usize) -> bool {
-    match &node.record().body {
-        RecordBody::Entries(entries) => matches!(entries.stored(number), Stored::Dir(_)),
-        RecordBody::Inner(inner) => inner.link(number).is_some(),
     }
 }

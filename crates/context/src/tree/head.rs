@@ -10,13 +10,17 @@
 //! checkout, never a tree.
 //!
 //! **Memory.** The weight of the nodes is estimated: what is loaded and added counts, also for
-//! other trees; what is forgotten counts off. Each round of steps counts the nodes anew. When the
-//! estimate is above the budget, the tree that takes the nodes trims them first: two steps at most,
-//! of a sixteenth of the nodes each, so that no block waits long. A step works like the hand of a
-//! clock: it forgets the nodes that no call passed since the hand was there last. A quarter above
-//! the budget, half of the nodes go by chance.
+//! other trees; what is forgotten counts off; each round counts the nodes anew. When the estimate
+//! is above the budget, the tree that takes the nodes trims them first, by a [`Clock`]: its hand
+//! goes round over the nodes, and forgets those that no call passed since the hand was there last.
+//! The hand looks at a fixed number of nodes in a block, whatever the shape of the tree, and goes
+//! on from there in the next block. So no block waits long. Nodes that another tree shares stay,
+//! and do not count before a round meets them unshared.
 //!
-//! Rejected: a cache of nodes by address (a lookup and a lock for each node on a path).
+//! Rejected:
+//! - A cache of nodes by address: a lookup and a lock for each node on a path.
+//! - Steps that each have a share of the children of the first wide node: one child can have most
+//!   of the nodes below, and such a step took 95 ms.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,20 +38,17 @@ pub(crate) struct Head {
     budget: usize,
     /// Estimated weight, in bytes.
     weight: AtomicUsize,
-    /// Number of the next step of a trim.
-    hand: AtomicUsize,
-    /// Weight of the nodes that the steps of this round left, in bytes.
-    counted: AtomicUsize,
+    clock: Mutex<Clock>,
 }
 
-/// Steps of a round over all nodes.
-const STEPS: usize = 16;
+/// Nodes that the hand looks at in a block.
+const VISITS: usize = 4_096;
 
-/// Steps of one trim.
-const STEPS_AT_ONCE: usize = 2;
+/// Factor of the visits when the nodes are more than a quarter above the budget.
+const NEED: usize = 8;
 
-/// Rounds by chance of a trim: behind them all nodes go.
-const CHANCES: u32 = 8;
+/// Rounds of one trim. The rest of a round and two whole ones forget all that can be forgotten.
+const ROUNDS_MAX: usize = 3;
 
 /// Nodes on a path that a trim goes down; what is further down goes with the last of them. Bounds
 /// the stack.
@@ -75,7 +76,9 @@ impl Head {
     /// Replaces the head by the tree of a new commit, with `added` more bytes of nodes.
     pub(crate) fn set(&self, root: &Child, added: usize) {
         let Child::Dir(root) = root else { return };
-        if self.budget == 0 {
+        // A commit that is made again writes nothing, so its nodes have no places: no checkout
+        // could begin with them.
+        if self.budget == 0 || root.link().is_none() {
             return;
         }
         self.weight.fetch_add(added, Ordering::Relaxed);
@@ -119,78 +122,294 @@ impl Head {
         }
     }
 
-    /// Forgets nodes below a root, if they are above the budget; returns the weight of the others.
+    /// Forgets nodes below a root that are above the budget; returns the weight of the others.
     fn trim(&self, root: &mut Node, mut weight: usize) -> usize {
-        for _ in 0..STEPS_AT_ONCE {
-            let step = self.hand.fetch_add(1, Ordering::Relaxed) % STEPS;
-            let mut weights = Weights::default();
-            trim_below(root, 0, Some(step), &mut Node::take_used, &mut weights);
-            weight = weight.saturating_sub(weights.freed);
+        debug_assert!(self.budget < weight, "there is something to forget");
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut visits = match weight {
+            _ if weight / 2 > self.budget => usize::MAX,
+            _ if weight - self.budget > self.budget / 4 => VISITS * NEED,
+            _ => VISITS,
+        };
 
-            // Nodes of trees that were dropped, or that are of other commits, counted until here.
-            let counted = self.counted.fetch_add(weights.kept, Ordering::Relaxed) + weights.kept;
-            if step + 1 == STEPS {
-                weight = counted;
-                self.counted.store(0, Ordering::Relaxed);
+        for _ in 0..ROUNDS_MAX {
+            if weight <= self.budget || visits == 0 {
+                break;
             }
-            if weight <= self.budget {
-                return weight;
-            }
+            let turn = Turn { visits, excess: weight - self.budget };
+            (weight, visits) = clock.go_on(root, weight, turn);
         }
-        // The next blocks go on.
-        if weight <= self.budget + self.budget / 4 {
-            return weight;
-        }
-        for round in 0..CHANCES {
-            // By other bits in each round.
-            let mut stays = |node: &mut Node| node.chance() >> round & 1 == 0;
-            let mut weights = Weights::default();
-            trim_below(root, 0, None, &mut stays, &mut weights);
-            weight = weight.saturating_sub(weights.freed);
-            if weight <= self.budget {
-                return weight;
-            }
-        }
-        root.retain(&mut |_, _| false);
-        root.weight()
+        weight
     }
 }
 
-/// Weights of the nodes that a trim forgot and left, in bytes.
+/// Hand that goes round over the nodes below a root, block after block.
 #[derive(Debug, Default)]
-struct Weights {
+struct Clock {
+    /// Numbers of the children that lead from the root to the next node; none at the beginning of a
+    /// round. Changes of the tree move the hand by a few nodes, which is harmless.
+    way: Vec<usize>,
+    /// Weight before this round, in bytes.
+    began: usize,
+    /// Weight of the nodes that the hand forgot in this round, in bytes.
     freed: usize,
+    /// Weight of the nodes that the hand left in this round, in bytes.
     kept: usize,
 }
 
-/// Goes over the nodes below `node`, or over those of one step, and forgets those for which `stays`
-/// returns false and that have no others below. Returns whether a node below stays.
-///
-/// A step divides the children of the first node on each path that has enough of them.
-fn trim_below(
-    node: &mut Node,
-    depth: usize,
-    step: Option<usize>,
-    stays: &mut dyn FnMut(&mut Node) -> bool,
-    weights: &mut Weights,
-) -> bool {
-    let divides = step.filter(|_| node.len() >= STEPS);
-    let below = if divides.is_some() { None } else { step };
-    let mut any_stays = false;
-    node.retain(&mut |number, child| {
-        if divides.is_some_and(|step| number % STEPS != step) {
-            any_stays = true;
-            return true;
+/// Rest of what the hand has to do in a block.
+#[derive(Debug)]
+struct Turn {
+    /// Nodes that it may look at.
+    visits: usize,
+    /// Weight that it is to free, in bytes.
+    excess: usize,
+}
+
+impl Clock {
+    /// Moves the hand, up to the end of the round at most. Returns the new weight of the nodes,
+    /// and the visits that are left.
+    fn go_on(&mut self, root: &mut Node, weight: usize, mut turn: Turn) -> (usize, usize) {
+        let from = std::mem::take(&mut self.way);
+        if from.is_empty() {
+            *self = Self { began: weight, ..Self::default() };
         }
-        let is_kept = depth < TRIM_DEPTH_MAX
-            && (trim_below(child, depth + 1, below, stays, weights) | stays(child));
-        any_stays |= is_kept;
-        if is_kept {
-            weights.kept += child.weight();
-        } else {
-            weights.freed += child.weight();
+
+        let freed_before = self.freed;
+        let is_round = self.pass(root, &from, &mut turn);
+        debug_assert_eq!(is_round, self.way.is_empty(), "the hand stops at a node");
+        if !is_round {
+            return (weight.saturating_sub(self.freed - freed_before), turn.visits);
         }
-        is_kept
-    });
-    any_stays
+
+        // The count lacks what came behind the hand, about half of what came in this round.
+        let came = (weight + freed_before).saturating_sub(self.began);
+        (self.kept + came / 2, turn.visits)
+    }
+
+    /// Passes the nodes below `node`, from the way `from` on. Returns false if the turn ends before
+    /// the last one: the way leads to the next node then. Recursion: up to [`TRIM_DEPTH_MAX`].
+    fn pass(&mut self, node: &mut Node, from: &[usize], turn: &mut Turn) -> bool {
+        // The places of the children must be in the record, from which they are loaded again.
+        node.settle();
+        debug_assert!(node.link().is_some(), "a stored node has stored children");
+        let is_deep = self.way.len() >= TRIM_DEPTH_MAX;
+        let mut next = from.first().copied().unwrap_or(0);
+
+        while let Some(number) = node.next_node(next) {
+            self.way.push(number);
+            if turn.visits == 0 || turn.excess == 0 {
+                return false;
+            }
+            if let Some(child) = node.spare_child(number) {
+                let rest = from.split_first().filter(|(first, _)| **first == number);
+                let rest = rest.map_or([].as_slice(), |(_, rest)| rest);
+                if !is_deep && !self.pass(child, rest, turn) {
+                    return false;
+                }
+
+                // The nodes on the way back up come on top.
+                turn.visits = turn.visits.saturating_sub(1);
+                let weight = child.weight();
+                // The mark is taken in any case.
+                let was_used = child.take_used();
+                if !is_deep && (was_used || child.next_node(0).is_some()) {
+                    self.kept += weight;
+                } else {
+                    self.freed += weight;
+                    turn.excess = turn.excess.saturating_sub(weight);
+                    node.forget(number);
+                }
+            }
+            self.way.pop();
+            next = number + 1;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::address::{Address, Extent};
+    use crate::base::hashing::Rules;
+    use crate::tree::digest::Hasher;
+    use crate::tree::edit::bind;
+    use crate::tree::node::{Form, Known, Member, Place, Shape, Spot, Value};
+
+    /// Notes a place for each node below, as if a commit had written them.
+    fn store(node: &Node) {
+        for number in 0..node.len() {
+            if let Some(Member::Node(child)) = node.member(number) {
+                store(child);
+            }
+        }
+        let extent = Extent { at: Address { chunk: 1, unit: 1 }, bytes: 1 };
+        node.store_at(Place { extent, form: Form::Full });
+    }
+
+    /// Number of nodes below, and their weight.
+    fn measure(node: &Node) -> (usize, usize) {
+        let members = (0..node.len()).filter_map(|number| node.member(number));
+        members.fold((0, 0), |(count, weight), member| match member {
+            Member::Node(child) => {
+                let below = measure(child);
+                (count + 1 + below.0, weight + child.weight() + below.1)
+            }
+            Member::Value(_) => (count, weight),
+        })
+    }
+
+    /// A stored tree of `count` directories, all of them below one of 20 children of the root: a
+    /// share of the root's children is all of the tree, or nothing.
+    fn tree(count: u32) -> (Env, Child) {
+        let env = Env::new(Rules::TEZOS, None, false);
+        let mut root = Child::Dir(Arc::new(Node::empty(false)));
+        let value = || Child::Value(Arc::new(Value::new([7].into())));
+        for step in 0..20_u8 {
+            bind(&env, &mut root, &[b"dir", &[step]], value()).unwrap();
+        }
+        for number in 0..count {
+            let path: [&[u8]; 4] = [b"dir", &[3], &number.to_le_bytes(), b"value"];
+            bind(&env, &mut root, &path, value()).unwrap();
+        }
+        Hasher::new(1).hash(&env, node(&root));
+        store(node(&root));
+        (env, root)
+    }
+
+    fn node(root: &Child) -> &Node {
+        let Child::Dir(node) = root else { unreachable!("it is a directory") };
+        node
+    }
+
+    /// Passes all nodes, as calls do.
+    fn pass_all(env: &Env, node: &Node) {
+        let visit = &mut |_: &[u8], spot: Spot<'_>| {
+            if let Some(below) = spot.dir(env)? {
+                pass_all(env, below);
+            }
+            Ok(true)
+        };
+        node.each(env, visit).unwrap();
+    }
+
+    /// Lets as many blocks as `times` take the tree from the head; returns the number of nodes that
+    /// each one forgot.
+    fn trims(head: &Head, env: &Env, root: &mut Child, times: usize) -> Vec<usize> {
+        let trim = |_| {
+            let (before, weight) = measure(node(root));
+            head.set(root, 0);
+            assert_eq!(head.weight(), weight, "the estimate is exact if nothing comes");
+            head.take(root, env);
+            before - measure(node(root)).0
+        };
+        (0..times).map(trim).collect()
+    }
+
+    /// Head that has a tree whose weight is this percentage of the budget.
+    fn head_of(root: &Child, percent: usize) -> (Head, usize) {
+        let (_, weight) = measure(node(root));
+        let head = Head::new(weight * 100 / percent);
+        head.weight.store(weight, Ordering::Relaxed);
+        (head, weight * 100 / percent)
+    }
+
+    /// A trim had steps, each with a share of the children of the first wide node. One child had
+    /// nearly all of the nodes, and the step of that child stopped a block for 95 ms.
+    #[test]
+    fn the_hand_looks_at_so_many_nodes_in_a_block_and_goes_on_in_the_next() {
+        let (env, mut root) = tree(20_000);
+        let (count, _) = measure(node(&root));
+        assert!(5 * VISITS < count && count < 6 * VISITS, "{count}");
+
+        // The first round only takes the marks of the nodes.
+        pass_all(&env, node(&root));
+        let (head, budget) = head_of(&root, 124);
+        let gone = trims(&head, &env, &mut root, 8);
+        assert_eq!(gone[..5], [0; 5], "{gone:?}");
+        assert!(gone[5] > 0 && gone[6] > 0 && gone[7] == 0, "{gone:?}");
+        assert!(gone.iter().all(|gone| *gone <= VISITS), "{gone:?}");
+        let (_, weight) = measure(node(&root));
+        assert!(budget - 4_096 < weight && weight <= budget, "{weight}, {budget}");
+    }
+
+    #[test]
+    fn in_need_the_hand_looks_at_more_nodes_and_far_above_the_budget_at_all() {
+        for percent in [130, 210, 400, 10_000] {
+            let (env, mut root) = tree(20_000);
+            pass_all(&env, node(&root));
+            let (head, budget) = head_of(&root, percent);
+            let gone = trims(&head, &env, &mut root, 2);
+            assert!(gone[0] > VISITS && gone[1] == 0, "{percent}: {gone:?}");
+            assert!(measure(node(&root)).1 <= budget, "{percent}");
+        }
+    }
+
+    /// The hand forgets what no call passed since it was there last.
+    #[test]
+    fn nodes_that_calls_pass_stay() {
+        let (env, mut root) = tree(6_000);
+        let path = |number: u32| [b"dir".to_vec(), vec![3], number.to_le_bytes().to_vec()];
+        let is_there = |root: &Child, number: u32| {
+            let mut spot = Spot::Own(root);
+            for step in path(number) {
+                let dir = spot.looked_at().expect("what leads to it is there");
+                let Shape::Entries(_) = dir.shape() else {
+                    return is_inode_there(&env, dir, &step);
+                };
+                spot = dir.locate(&env, &step).unwrap().unwrap();
+            }
+            spot.looked_at().is_some()
+        };
+
+        let (head, _) = head_of(&root, 200);
+        for _ in 0..4 {
+            for number in (0..6_000).step_by(100) {
+                assert!(is_there(&root, number), "{number}");
+            }
+            trims(&head, &env, &mut root, 1);
+        }
+        let kept = (0..6_000).filter(|number| is_there(&root, *number)).count();
+        assert!((60..3_500).contains(&kept), "{kept}");
+    }
+
+    /// Returns whether a step of an inode leads to a directory in memory.
+    fn is_inode_there(env: &Env, dir: &Node, step: &[u8]) -> bool {
+        let mut dir = dir;
+        loop {
+            match dir.shape() {
+                Shape::Entries(entries) => {
+                    return entries.find(step).is_some_and(|spot| spot.looked_at().is_some());
+                }
+                Shape::Inner(inner) => match inner.known(env.rules.bucket(inner.depth(), step)) {
+                    Known::Node(below) => dir = below,
+                    _ => return false,
+                },
+            }
+        }
+    }
+
+    /// A tree keeps the nodes that another one shares, which count as those of the other tree.
+    #[test]
+    fn nodes_that_another_tree_shares_stay() {
+        let (env, mut root) = tree(2_000);
+        let (count, _) = measure(node(&root));
+        let trim = |root: &mut Child| {
+            let (head, _) = head_of(root, 1_000);
+            trims(&head, &env, root, 1)[0]
+        };
+
+        let fork = root.clone();
+        assert_eq!(trim(&mut root), 0);
+        drop(fork);
+
+        let dir = node(&root).locate(&env, b"dir").unwrap().unwrap().dir(&env).unwrap().unwrap();
+        let part = Arc::clone(dir);
+        assert_eq!(trim(&mut root), 0);
+        assert_eq!(measure(&part).0 + 1, count);
+
+        drop(part);
+        assert!(trim(&mut root) > count / 2);
+    }
 }

@@ -22,8 +22,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use terrane_io::cache::Key;
-
 use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
@@ -1044,25 +1042,39 @@ impl Node {
         std::mem::take(self.was_used.0.get_mut())
     }
 
-    /// Calls `stays` with the number of each child that is a stored node and that no other tree
-    /// has, and with the node; forgets those for which it returns false.
-    pub(crate) fn retain(&mut self, stays: &mut dyn FnMut(usize, &mut Self) -> bool) {
-        // The places of the children must be in the record, from which they are loaded again.
-        self.settle();
-        for (number, child) in self.children.get_mut().into_iter().flatten().enumerate() {
-            if let Some(Member::Node(node)) = child.get_mut()
-                && let Some(node) = Arc::get_mut(node)
-                && node.place.get().is_some()
-                && !stays(number, node)
-            {
-                child.take();
-            }
+    /// Returns the number of the first child in memory, from `from` on, that is a node.
+    pub(crate) fn next_node(&self, from: usize) -> Option<usize> {
+        let children = self.children.get()?.get(from..)?;
+        let is_node = |child: &OnceLock<Member>| matches!(child.get(), Some(Member::Node(_)));
+        Some(from + children.iter().position(is_node)?)
+    }
+
+    /// Returns whether the record leads to the child of a number, a directory or an inode.
+    pub(crate) fn can_load(&self, number: usize) -> bool {
+        match &self.record.body {
+            RecordBody::Entries(entries) => matches!(entries.stored(number), Stored::Dir(_)),
+            RecordBody::Inner(inner) => inner.link(number).is_some(),
         }
     }
 
-    /// Returns random bits that are the same at each call.
-    pub(crate) fn chance(&self) -> u64 {
-        self.place.get().map_or(0, |place| place.extent.at.hash())
+    /// Returns the child of a number if it is a node in memory that can be loaded again and that no
+    /// other tree has.
+    pub(crate) fn spare_child(&mut self, number: usize) -> Option<&mut Self> {
+        if !self.can_load(number) {
+            return None;
+        }
+        match self.children.get_mut()?.get_mut(number)?.get_mut()? {
+            Member::Node(node) => Arc::get_mut(node).filter(|node| node.place.get().is_some()),
+            Member::Value(_) => None,
+        }
+    }
+
+    /// Forgets the child of a number, which can be loaded again.
+    pub(crate) fn forget(&mut self, number: usize) {
+        debug_assert!(self.can_load(number), "the record leads to it");
+        if let Some(child) = self.children.get_mut().and_then(|children| children.get_mut(number)) {
+            child.take();
+        }
     }
 
     /// Approximate size in memory, without the nodes below, in bytes.

@@ -185,6 +185,36 @@ fn a_block_reads_nothing_that_a_block_before_it_touched() {
     assert_eq!(found.as_deref(), Some([5; 30].as_slice()));
 }
 
+/// A commit that is made a second time writes nothing, so its tree has no places. That tree took
+/// the place of the head, and the next checkout read every node anew.
+#[test]
+fn a_commit_that_is_made_again_leaves_the_nodes_of_the_first_one() {
+    let shared: Arc<dyn Disk> = SimDisk::new(1);
+    let store = create(&shared, &options().cache_bytes(16 << 20)).unwrap();
+    let parent = large(&store);
+    let block = || {
+        let mut context = store.checkout(&parent).unwrap().unwrap();
+        for number in 0..50 {
+            let path = format!("index/{}/balance", number * 31);
+            context.add(&steps_of(&path), *b"other").unwrap();
+        }
+        store.commit(&context, &Meta::tezos(1, "")).unwrap()
+    };
+    let tip = block();
+    assert_eq!(block(), tip);
+
+    let before = store.stats().reads;
+    let mut context = store.checkout(&tip).unwrap().unwrap();
+    for number in 0..50 {
+        let path = format!("index/{}/balance", number * 31);
+        assert!(context.find(&steps_of(&path)).unwrap().is_some());
+        context.add(&steps_of(&path), *b"another").unwrap();
+    }
+    store.commit(&context, &Meta::tezos(2, "")).unwrap();
+    // The record of the commit is read by the checkout.
+    assert_eq!(store.stats().reads - before, 1);
+}
+
 /// Values wait in the tree until its hash is asked for, which cannot fail: whatever of the nodes is
 /// trimmed or forgotten, applying the values needs no read.
 #[test]
@@ -210,6 +240,47 @@ fn values_that_wait_are_applied_without_reads() {
                 disk.set_plan(FaultPlan::default());
                 tip = store.commit(&context, &Meta::tezos(number.into(), "")).unwrap();
                 assert_eq!(store.commit_info(&tip).unwrap().root, hash);
+            }
+        }
+    }
+}
+
+/// The same beside other trees of the commits, whose nodes the blocks share and trim around.
+#[test]
+fn values_that_wait_in_other_trees_are_applied_without_reads() {
+    let disk = SimDisk::new(1);
+    let shared: Arc<dyn Disk> = disk.clone();
+    let store = create(&shared, &options().cache_bytes(100 << 10)).unwrap();
+    let mut tip = large(&store);
+    let mut others = Vec::new();
+    for number in 1..20_u8 {
+        // The other tree has values in its buffer before the block takes the nodes, or after.
+        let mut other = store.checkout(&tip).unwrap().unwrap();
+        let mut context = store.checkout(&tip).unwrap().unwrap();
+        let is_first = number % 2 == 0;
+        for step in 0..30_u16 {
+            let path = format!("index/{}/balance", (u16::from(number) * 7 + step * 67) % 2_000);
+            let steps = steps_of(&path);
+            if is_first {
+                other.add(&steps, [number; 21]).unwrap();
+            }
+            context.add(&steps, [number; 20]).unwrap();
+            if !is_first {
+                other.add(&steps, [number; 21]).unwrap();
+            }
+        }
+        tip = store.commit(&context, &Meta::tezos(number.into(), "")).unwrap();
+        others.push((other, number));
+
+        if number % 5 == 0 {
+            disk.set_plan(FaultPlan::fail(disk.calls(), FaultKind::Eio, Repeat::Forever));
+            let hashes: Vec<Hash> = others.iter().map(|(other, _)| other.hash()).collect();
+            disk.set_plan(FaultPlan::default());
+            for ((other, number), hash) in others.drain(..).zip(hashes) {
+                let content = content_of(&other).unwrap();
+                let changed = content.values().filter(|value| **value == [number; 21]).count();
+                assert_eq!(changed, 30);
+                assert_eq!(fresh_hash(store.rules(), &content), hash);
             }
         }
     }
