@@ -1,0 +1,31 @@
+//! Ethereum state: flat entries are the truth, and the nodes of the Merkle-Patricia trie are a
+//! cache of hashes that can be rebuilt from them.
+//!
+//! The **trie core** does no I/O. An [`Update`] takes sorted changes and says which node records
+//! and which flat entries it needs, level by level; its caller reads them in one batch and supplies
+//! them. Its [`Outcome`] is the new root and the records to write. A [`TrieBuilder`] makes a trie
+//! bottom-up from sorted leaves. A [`MemoryTrie`] is both with maps in memory.
+//!
+//! The [`Scheme`] (hash, arity, encoding of nodes) is a parameter; [`KeccakMpt`] is Ethereum's.
+//!
+//! Folders, bottom-up: `base` (paths, errors, accounts), `scheme` (encodings of nodes), `trie`
+//! (records, builder, update).
+
+#![forbid(unsafe_code)]
+
+// Bottom-up: a module imports only from modules above it.
+mod base;
+mod scheme;
+mod trie;
+
+pub use alloy_primitives::{Address, B256, U256};
+pub use base::account::{Account, EMPTY_CODE_HASH};
+pub use base::error::{Error, Result};
+pub use base::path::{KEY_BYTES_MAX, Path};
+pub use scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
+pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
+pub use terrane_io::ErrorKind;
+pub use trie::builder::TrieBuilder;
+pub use trie::memory::MemoryTrie;
+pub use trie::record::{BranchRecord, LinkRecord, Record};
+pub use trie::update::{Answer, Change, LEAVES_MAX, Outcome, Update, Want};

@@ -1,0 +1,10 @@
+//! Tests of the Ethereum state through its public interface.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod vectors;
+mod naive;
+mod roots;
+mod records;
+mod accounts;
