@@ -37,6 +37,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_FRAME_KIND_COMMIT", (FrameKind::Commit as u8).to_string()),
         ("CONTEXT_FRAME_KIND_BRANCHES", (FrameKind::Branches as u8).to_string()),
         ("CONTEXT_FRAME_KIND_COMMIT_TO", (FrameKind::CommitTo as u8).to_string()),
+        ("CONTEXT_FRAME_KIND_COMMITS", (FrameKind::Commits as u8).to_string()),
         ("CONTEXT_UNIT_BYTES", UNIT_BYTES.to_string()),
         ("CONTEXT_CONTROL_MAGIC", text(&CONTROL_MAGIC)),
         ("CONTEXT_CONTROL_VERSION", CONTROL_VERSION.to_string()),

@@ -11,8 +11,8 @@
 //! | `dump-paths` | `commit`, `path`, `values`: list of `path`, and with `--long` `hash_hex`, `bytes` |
 //! | `prove` | `commit`, `root_hex`, `file`, `bytes`, `answers`: list of `question` (`find`, `mem`, `mem_tree`, `list`, `length`), `path`, and what was found: `found`, `bytes` and `value_hex` of a value, `steps` of a list, `children` |
 //! | `verify-proof` | `root_hex`, `file`, `bytes`, `hidden` (parts that are only hashes); with questions `answers` as above, without `values`: list of `path`, `bytes`, `value_hex`, and `directories`: list of `path`, `children` |
-//! | `export` | `commit`, `from` (null for a whole commit), `file`, `elements`, `bytes`, `wall_s`; with `--to` `commit`, `to`, `elements`, `store_bytes`, `wall_s` |
-//! | `import` | `commit`, `file`, `elements`, `bytes`, `created` (whether a store was made), `branch`, `store_bytes`, `wall_s` |
+//! | `export` | `commit` (the last one), `commits` (all, parents first), `from` (the commit that an import needs, or null), `file`, `elements`, `bytes`, `wall_s`; with `--to` `commit`, `commits`, `to`, `elements`, `store_bytes`, `wall_s` |
+//! | `import` | `commit` (the last one), `commits` (all, parents first), `file`, `elements`, `bytes`, `created` (whether a store was made), `branch`, `store_bytes`, `wall_s` |
 //! | `split` | `chunks`                                                                         |
 //! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `archived_bytes` (moved to a volume), `put_off` (chunks whose garbage stays, as the disk is full), `store_bytes`, `wall_s` |
 //! | `gen-trace` | `file`, `profile`, `seed`, `values`, `blocks`, `bytes`, `last_commit` (of the last block that is not abandoned), `wall_s` |

@@ -120,6 +120,62 @@ fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
 }
 
 #[test]
+fn several_commits_go_in_one_stream_and_come_all_together() {
+    let place = Place::new();
+    let [genesis, second, third] = store(&place).map(|hash| hash.to_base58());
+    let file = place.path("range");
+    let range = ["export", text(&file), "--since", &genesis[..9], "--commit", "main"];
+    let report = context(&place, &range).done();
+    assert_eq!((&report["commit"], &report["from"]), (&json!(second), &json!(genesis)));
+    assert_eq!(report["commits"], json!([second]));
+
+    // The beginning of the range is needed, or comes with it.
+    let other = Place::new();
+    let message = context(&other, &["import", text(&file)]).failed(2);
+    assert!(message.contains(&format!("there is no commit {genesis}")), "{message}");
+    let whole = [&range[..], &["--whole", "--force"]].concat();
+    let report = context(&place, &whole).done();
+    assert_eq!((&report["commits"], &report["from"]), (&json!([genesis, second]), &Value::Null));
+    let report = context(&other, &["import", text(&file), "--branch", "tip"]).done();
+    assert_eq!(report["commits"], json!([genesis, second]));
+    assert_eq!((&report["commit"], &report["created"]), (&json!(second), &json!(true)));
+    assert_eq!(hashes(&other), [second.clone(), genesis.clone()]);
+    is_whole(&other.store());
+
+    // Any commits, in a file or in a store of their own; parents come first.
+    let list = ["--commit", &third, "--commit", &genesis, "--commit", "main"];
+    let listed = place.path("listed");
+    let report = context(&place, &[&["export", text(&listed)][..], &list].concat()).done();
+    let commits = report["commits"].as_array().unwrap().clone();
+    assert_eq!((commits.len(), &commits[0]), (3, &json!(genesis)));
+    let copy = Place::new();
+    let to = copy.store();
+    let report = context(&place, &[&["export", "--to", text(&to)][..], &list].concat()).done();
+    assert_eq!(report["commits"], json!(commits));
+    assert_eq!(hashes(&copy).len(), 3);
+    is_whole(&copy.store());
+
+    // As text, each commit has a line.
+    let mut import = command();
+    import.args(["context", "import", text(&listed), "--quiet", "--store"]).arg(other.store());
+    let answer: Answer = import.output().unwrap().into();
+    for hash in [&genesis, &second, &third] {
+        assert!(answer.stdout.contains(&format!("commit    {hash}")), "{answer:?}");
+    }
+
+    // A range that is empty, has two ends, or would begin a new store.
+    let refused = |arguments: &[&str]| {
+        context(&place, &[&["export", "--since", &genesis][..], arguments].concat()).failed(2)
+    };
+    let no_file = place.path("none");
+    let empty = refused(&[text(&no_file), "--commit", &genesis]);
+    assert!(empty.contains("no commit since"), "{empty}");
+    assert!(refused(&[text(&no_file), "--commit", "main", "--commit", &third]).contains("one"));
+    assert!(refused(&["--to", text(&no_file), "--commit", "main"]).contains("--whole"));
+    assert!(!no_file.exists());
+}
+
+#[test]
 fn a_commit_goes_through_a_pipe_and_into_a_store_of_its_own() {
     let place = Place::new();
     let [_, second, third] = store(&place).map(|hash| hash.to_base58());
@@ -163,7 +219,7 @@ fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
     damaged[value] ^= 1;
 
     for (bytes, code, part) in [
-        (&b"TRNMSNAQ and so on, for as long as a head of a snapshot is, which takes about a hundred bytes"[..], 2, "is no snapshot"),
+        (&b"TRNMSNAQ and so on, for as long as a head of a snapshot is, which takes about a hundred bytes, and more"[..], 2, "is no snapshot"),
         (&bytes[..50], 2, "ends after 50 bytes"),
         (&bytes[..bytes.len() - 1], 2, "before its end"),
         (&damaged, 1, "has another hash"),

@@ -223,6 +223,9 @@ pub enum Error {
         /// Commit of the elements.
         found: Hash,
     },
+    /// An export has no commits: none was given, or none lies in the range. Nothing was written.
+    #[error("there are no commits to export")]
+    NothingToExport,
     /// The handle is closed.
     #[error("the store is closed")]
     Closed,
@@ -501,6 +504,7 @@ impl Error {
             | Self::NotASnapshot
             | Self::TruncatedStream { .. }
             | Self::UnexpectedElement { .. }
+            | Self::NothingToExport
             | Self::StepSize { .. }
             | Self::TooDeep { .. }
             | Self::ValueSize { .. }

@@ -34,6 +34,9 @@ pub(crate) enum FrameKind {
     Branches = 3,
     /// A commit, and the branch whose head becomes the commit.
     CommitTo = 4,
+    /// Commits of an import, whose objects are in earlier frames, and the branch that is set with
+    /// them, if any.
+    Commits = 5,
 }
 
 /// Head of a frame.
@@ -59,6 +62,7 @@ pub(crate) fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<Fra
         2 => FrameKind::Commit,
         3 => FrameKind::Branches,
         4 => FrameKind::CommitTo,
+        5 => FrameKind::Commits,
         _ => return None,
     };
 

@@ -1,10 +1,10 @@
-//! Export: the objects of one commit in the order of a [snapshot](crate::snapshot::snapshot),
-//! children before parents, each distinct one once; to a stream, or directly into a new store.
+//! Export: the objects of one commit or several in the order of a
+//! [snapshot](crate::snapshot::snapshot), children before parents, each distinct one once; to a
+//! stream, or directly into a new store.
 //!
-//! The commit is checked out, so no collection removes it. Memory: one path of the tree, and the
-//! hash of each written object.
+//! The commits are checked out, so no collection removes them. Memory: their root directories, one
+//! path of a tree, and the hash of each written object.
 
-use std::cell::Cell;
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,56 +19,98 @@ use crate::snapshot::snapshot::{
     StreamWriter,
 };
 use crate::store::context::Context;
+use crate::store::history::parents_first;
 use crate::store::inner::StoreInner;
 use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::node::{Child, Content, EntriesRef, Env, InnerRef, Node, Shape, Spot};
 
-/// Commit to export, checked out so that no collection removes it.
+/// Commits to export, checked out so that no collection removes them.
 pub(crate) struct ExportSource {
     pub(crate) header: Header,
-    commit: Commit,
-    context: Context,
+    env: Arc<Env>,
+    /// Parents come before children.
+    commits: Vec<(Commit, Context)>,
     base: Option<Context>,
 }
 
 impl ExportSource {
-    pub(crate) fn open(inner: &StoreInner, hash: &Hash, base: Option<&Hash>) -> Result<Self> {
+    /// Checks out commits, given in any order, and the base.
+    ///
+    /// # Errors
+    /// [`UnknownCommit`](Error::UnknownCommit), [`NothingToExport`](Error::NothingToExport) without
+    /// commits, [`LimitExceeded`](Error::LimitExceeded) for more than a head can count.
+    pub(crate) fn open(inner: &StoreInner, hashes: &[Hash], base: Option<&Hash>) -> Result<Self> {
         let checkout =
             |hash: &Hash| inner.checkout(hash)?.ok_or(Error::UnknownCommit { hash: *hash });
-        let context = checkout(hash)?;
-        let header = Header { rules: inner.env.rules, commit: *hash, base: base.copied() };
+
+        let mut commits = Vec::with_capacity(hashes.len());
+        let mut seen = FastMap::default();
+        for hash in hashes {
+            if seen.insert(*hash, ()).is_none() {
+                let context = checkout(hash)?;
+                commits.push((inner.commit_of(hash)?, context));
+            }
+        }
+
+        // Parents first, so that an import keeps the order of the pack.
+        let parents = |(commit, _): &(Commit, Context)| (commit.hash, commit.parents.clone());
+        let order = parents_first(&commits.iter().map(parents).collect::<Vec<_>>());
+        let mut commits: Vec<_> = commits.into_iter().map(Some).collect();
+        let commits: Vec<_> = order.into_iter().filter_map(|at| commits[at].take()).collect();
+
+        let Some((last, _)) = commits.last() else { return Err(Error::NothingToExport) };
+        let limit = u64::from(u32::MAX);
+        let count = u32::try_from(commits.len());
+        let count = count.map_err(|_| Error::LimitExceeded { limit, unit: "commits" })?;
+        let rules = inner.env.rules;
+        let header = Header { rules, commit: last.hash, base: base.copied(), commits: count };
         let base = base.map(checkout).transpose()?;
-        Ok(Self { header, commit: inner.commit_of(hash)?, context, base })
+        Ok(Self { header, env: Arc::clone(&inner.env), commits, base })
+    }
+
+    /// Returns the hashes of the commits, parents before children.
+    pub(crate) fn commits(&self) -> Vec<Hash> {
+        self.commits.iter().map(|(commit, _)| commit.hash).collect()
     }
 
     /// Writes all elements; returns their number.
-    pub(crate) fn elements(&self, out: &mut dyn Elements) -> Result<u64> {
-        let env = &*self.context.tree().env;
-        let mut exporter =
-            Exporter { env, out, count: 0, written: FastMap::default(), stack: Vec::new() };
-
+    pub(crate) fn elements(self, out: &mut dyn Elements) -> Result<u64> {
         let base = match &self.base {
             Some(base) => root(base)?.map(|node| BaseSpot::new(node, None)),
             None => None,
         };
 
-        let root = match root(&self.context)? {
-            Some(node) => Some(exporter.tree(node, base)?),
-            None => None,
+        let mut exporter = Exporter {
+            env: &self.env,
+            out,
+            count: 0,
+            written: FastMap::default(),
+            base_numbers: FastMap::default(),
+            stack: Vec::new(),
         };
 
-        let Commit { parents, date, author, message, hash, .. } = self.commit.clone();
-        let commit = CommitElement { root, parents, date, author, message };
-        exporter.put(&hash, Element::Commit(commit))?;
+        // Each context is dropped with the nodes that its export loaded.
+        for (commit, context) in self.commits {
+            let root = match root(&context)? {
+                Some(node) => Some(exporter.tree(node, base.clone())?),
+                None => None,
+            };
+
+            let Commit { parents, date, author, message, hash, .. } = commit;
+            let commit = CommitElement { root, parents, date, author, message };
+            exporter.put(&hash, Element::Commit(commit))?;
+        }
 
         Ok(exporter.count as u64)
     }
 
-    fn stream(&self, out: &mut dyn Write) -> Result<Snapshot> {
+    fn stream(self, out: &mut dyn Write) -> Result<Snapshot> {
+        let commit = self.header.commit;
+        let commits = self.commits();
         let mut stream = StreamWriter::begin(out, &self.header)?;
         let elements = self.elements(&mut stream)?;
-        Ok(Snapshot { commit: self.header.commit, elements, bytes: stream.end()? })
+        Ok(Snapshot { commit, commits, elements, bytes: stream.end()? })
     }
 }
 
@@ -86,8 +128,6 @@ fn root(context: &Context) -> Result<Option<Arc<Node>>> {
 struct BaseSpot {
     node: Arc<Node>,
     above: Option<(Rc<BaseSpot>, BaseStep)>,
-    /// Number of its element, once one is needed.
-    number: Cell<Option<usize>>,
 }
 
 /// Step from a directory or an inode of the base to its child.
@@ -98,7 +138,7 @@ enum BaseStep {
 
 impl BaseSpot {
     fn new(node: Arc<Node>, above: Option<(Rc<BaseSpot>, BaseStep)>) -> Rc<Self> {
-        Rc::new(Self { node, above, number: Cell::new(None) })
+        Rc::new(Self { node, above })
     }
 
     /// Returns the directory at a step.
@@ -184,6 +224,8 @@ struct Exporter<'a> {
     count: usize,
     /// Numbers of written objects: whether each is a value, and its hash.
     written: FastMap<(bool, Hash), usize>,
+    /// Numbers of the elements of directories and inodes of the base, by their hashes.
+    base_numbers: FastMap<Hash, usize>,
     stack: Vec<OpenNode>,
 }
 
@@ -201,6 +243,11 @@ impl Exporter<'_> {
 
     /// Exports the root directory; returns its number.
     fn tree(&mut self, node: Arc<Node>, base: Option<Rc<BaseSpot>>) -> Result<usize> {
+        // An earlier commit has the whole tree.
+        if let Some(number) = self.written.get(&(false, hash_of(&node))) {
+            return Ok(*number);
+        }
+
         // Equal hashes: the base has the whole tree.
         if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
             return self.base(base);
@@ -359,31 +406,29 @@ impl Exporter<'_> {
     /// Returns the number of a directory or inode of the base; writes elements for it and its
     /// ancestors if they have none.
     fn base(&mut self, base: &Rc<BaseSpot>) -> Result<usize> {
-        let mut path = vec![base];
-        while let Some(last) = path.last()
-            && last.number.get().is_none()
-            && let Some((above, _)) = &last.above
-        {
-            path.push(above);
+        let mut path = Vec::new();
+        let mut known = None;
+        let mut next = Some(base);
+        while let Some(spot) = next {
+            known = self.base_numbers.get(&hash_of(&spot.node)).copied();
+            if known.is_some() {
+                break;
+            }
+            path.push(spot);
+            next = spot.above.as_ref().map(|(above, _)| above);
         }
 
         // From the root of the base down: an element refers to its parent's.
-        let mut number = 0;
+        let mut number = known.unwrap_or(0);
         for spot in path.into_iter().rev() {
-            number = match (spot.number.get(), &spot.above) {
-                (Some(number), _) => number,
-                (None, above) => {
-                    let position = match above {
-                        None => BasePosition::Root,
-                        Some((_, BaseStep::Step(step))) => BasePosition::Step(number, step.clone()),
-                        Some((_, BaseStep::Bucket(bucket))) => {
-                            BasePosition::Bucket(number, *bucket)
-                        }
-                    };
-                    self.put(&hash_of(&spot.node), Element::Base(position))?
-                }
+            let position = match &spot.above {
+                None => BasePosition::Root,
+                Some((_, BaseStep::Step(step))) => BasePosition::Step(number, step.clone()),
+                Some((_, BaseStep::Bucket(bucket))) => BasePosition::Bucket(number, *bucket),
             };
-            spot.number.set(Some(number));
+            let hash = hash_of(&spot.node);
+            number = self.put(&hash, Element::Base(position))?;
+            self.base_numbers.insert(hash, number);
         }
 
         debug_assert!(number < self.count, "the element was written");
@@ -403,7 +448,7 @@ impl Store {
     /// [`UnknownCommit`](Error::UnknownCommit), [`Stream`](Error::Stream), [`Disk`](Error::Disk),
     /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
-        ExportSource::open(&self.inner, commit, None)?.stream(out)
+        self.export_commits(&[*commit], out)
     }
 
     /// Exports the objects that a commit has and an older commit, `base`, lacks at the same path,
@@ -419,8 +464,59 @@ impl Store {
         commit: &Hash,
         out: &mut dyn Write,
     ) -> Result<Snapshot> {
-        ExportSource::open(&self.inner, commit, Some(base))?.stream(out)
+        self.export_commits_since(base, &[*commit], out)
     }
+
+    /// Exports several commits to one stream, parents before children and otherwise in the order
+    /// given: the first one whole, then of each commit the objects that no commit before it has.
+    /// An import makes all of them or none.
+    ///
+    /// Cost: that of an export of the first commit; of each other one read for each directory,
+    /// inode and long value that no commit before it has. Memory for the hash of each object, and
+    /// for the root directory of each commit.
+    ///
+    /// # Errors
+    /// Errors of [`export`](Self::export), and [`NothingToExport`](Error::NothingToExport) for no
+    /// commits.
+    pub fn export_commits(&self, commits: &[Hash], out: &mut dyn Write) -> Result<Snapshot> {
+        ExportSource::open(&self.inner, commits, None)?.stream(out)
+    }
+
+    /// Exports several commits like [`export_commits`](Self::export_commits), without the objects
+    /// that an older commit, `base`, has at the same path, for stores that have `base`.
+    ///
+    /// Cost: that of [`export_since`](Self::export_since) for each commit.
+    ///
+    /// # Errors
+    /// Errors of [`export_commits`](Self::export_commits).
+    pub fn export_commits_since(
+        &self,
+        base: &Hash,
+        commits: &[Hash],
+        out: &mut dyn Write,
+    ) -> Result<Snapshot> {
+        ExportSource::open(&self.inner, commits, Some(base))?.stream(out)
+    }
+
+    /// Exports the commits [between](Self::commits_between) `from` and `to`, with `to` and without
+    /// `from`, for stores that have `from`.
+    ///
+    /// Cost: that of [`commits_between`](Self::commits_between) and of
+    /// [`export_commits_since`](Self::export_commits_since).
+    ///
+    /// # Errors
+    /// Errors of [`export_commits`](Self::export_commits); nothing is exported if `to` is `from` or
+    /// an ancestor.
+    pub fn export_range(&self, from: &Hash, to: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
+        range(&self.inner, from, to)?.stream(out)
+    }
+}
+
+/// Checks out the commits of a range, with its beginning as the base.
+fn range(inner: &StoreInner, from: &Hash, to: &Hash) -> Result<ExportSource> {
+    let between = inner.commits_between(from, to)?.commits;
+    let commits: Vec<Hash> = between.iter().rev().map(|commit| commit.hash).collect();
+    ExportSource::open(inner, &commits, Some(from))
 }
 
 impl StoreReader {
@@ -430,8 +526,7 @@ impl StoreReader {
     /// # Errors
     /// Errors of [`Store::export`], and [`Collected`](Error::Collected).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
-        self.sync()?;
-        ExportSource::open(&self.inner, commit, None)?.stream(out)
+        self.export_commits(&[*commit], out)
     }
 
     /// Exports like [`Store::export_since`] commits that exist now.
@@ -444,7 +539,38 @@ impl StoreReader {
         commit: &Hash,
         out: &mut dyn Write,
     ) -> Result<Snapshot> {
+        self.export_commits_since(base, &[*commit], out)
+    }
+
+    /// Exports like [`Store::export_commits`] commits that exist now.
+    ///
+    /// # Errors
+    /// Errors of [`Store::export_commits`], and [`Collected`](Error::Collected).
+    pub fn export_commits(&self, commits: &[Hash], out: &mut dyn Write) -> Result<Snapshot> {
         self.sync()?;
-        ExportSource::open(&self.inner, commit, Some(base))?.stream(out)
+        ExportSource::open(&self.inner, commits, None)?.stream(out)
+    }
+
+    /// Exports like [`Store::export_commits_since`] commits that exist now.
+    ///
+    /// # Errors
+    /// Errors of [`export_commits`](Self::export_commits).
+    pub fn export_commits_since(
+        &self,
+        base: &Hash,
+        commits: &[Hash],
+        out: &mut dyn Write,
+    ) -> Result<Snapshot> {
+        self.sync()?;
+        ExportSource::open(&self.inner, commits, Some(base))?.stream(out)
+    }
+
+    /// Exports like [`Store::export_range`] commits that exist now.
+    ///
+    /// # Errors
+    /// Errors of [`export_commits`](Self::export_commits).
+    pub fn export_range(&self, from: &Hash, to: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
+        self.sync()?;
+        range(&self.inner, from, to)?.stream(out)
     }
 }

@@ -1,13 +1,15 @@
 //! Import: the objects of a [snapshot](crate::snapshot::snapshot), verified as they arrive, written
-//! to a store, and made a commit after the last one is verified.
+//! to a store, and made commits after the last one is verified.
 //!
 //! Every element must have the hash in the stream, be of the one shape that its steps have under
-//! the rules, and be used by a later element. Written objects are garbage until the commit is
-//! written. A new store has a file `importing` until then, and is not opened while the file exists.
+//! the rules, and be used by a later element. Written objects are garbage until the commits are
+//! written, all with one frame. A new store has a file `importing` until then, and is not opened
+//! while the file exists.
 //!
 //! Memory: 1 MiB or one element, and 128 bytes for each element, for inodes also one step; for as
-//! many elements at most as [`Options`] say.
+//! many elements at most as [`Options`] say. Commits wait in memory, up to the size of a frame.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -18,7 +20,7 @@ use terrane_io::{Access, Disk, OpenMode};
 use crate::base::address::{Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
-use crate::base::hash::Hash;
+use crate::base::hash::{HASH_BYTES, Hash};
 use crate::base::hashing::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
 use crate::base::lock::lock;
 use crate::base::path::HEIGHT_MAX;
@@ -27,6 +29,7 @@ use crate::pack::archive::NEW_SUFFIX;
 use crate::pack::chunk::chunk_number;
 use crate::pack::commit::Commit;
 use crate::pack::control::{CONTROL, Indexing};
+use crate::pack::frame::FRAME_BYTES_MAX;
 use crate::pack::locations::INDEX;
 use crate::snapshot::export::ExportSource;
 use crate::snapshot::snapshot::{
@@ -74,6 +77,8 @@ enum ElementKind {
         count: u64,
         step: Box<[u8]>,
     },
+    /// Nothing refers to it.
+    Commit,
 }
 
 /// Verified element, to be written.
@@ -131,8 +136,14 @@ pub(crate) struct Importer<'a> {
     /// Verified elements to be written, with their numbers.
     batch: Vec<(usize, Ready)>,
     batch_bytes: usize,
-    /// Commit, and the number of its root.
-    commit: Option<(Commit, Option<usize>)>,
+    /// Commits so far, each with the number of its root.
+    commits: Vec<(Commit, Option<usize>)>,
+    /// Their hashes, and those of their parents.
+    named: HashSet<Hash>,
+    /// Lower bound of the bytes of their records.
+    commit_bytes: usize,
+    /// Number of the first element behind the last commit. Earlier ones are all used.
+    unchecked: usize,
     /// Excludes collections, which would remove objects without a commit.
     no_collection: MutexGuard<'a, ()>,
 }
@@ -180,7 +191,7 @@ impl ElementKind {
     /// Returns whether the element is a whole directory.
     fn is_dir(&self, rules: &Rules) -> bool {
         match self {
-            Self::Value => false,
+            Self::Value | Self::Commit => false,
             Self::Flat => true,
             Self::Leaf { count, .. } => !rules.is_flat(*count) && rules.is_leaf(0, *count),
             Self::Inner { depth, count, .. } => *depth == 0 && !rules.is_flat(*count),
@@ -225,7 +236,10 @@ impl<'a> Importer<'a> {
             imported: Vec::new(),
             batch: Vec::new(),
             batch_bytes: 0,
-            commit: None,
+            commits: Vec::new(),
+            named: HashSet::new(),
+            commit_bytes: 0,
+            unchecked: 0,
             no_collection,
         })
     }
@@ -236,8 +250,9 @@ impl<'a> Importer<'a> {
 
     /// Checks and keeps the element of number `own`.
     fn take(&mut self, own: usize, hash: &Hash, element: Element) -> Checked<()> {
-        if self.commit.is_some() {
-            return refuse("nothing follows the commit", 0, 1);
+        let promised = u64::from(self.header.commits);
+        if self.commits.len() as u64 == promised {
+            return refuse("nothing follows the last commit", promised, promised + 1);
         }
         match element {
             Element::Value(bytes) => self.value(own, hash, bytes),
@@ -246,7 +261,7 @@ impl<'a> Importer<'a> {
             }
             Element::Inner(inner) => self.inner(own, hash, inner),
             Element::Base(position) => self.base_object(hash, position),
-            Element::Commit(commit) => self.commit(hash, commit),
+            Element::Commit(commit) => self.commit(own, hash, commit),
         }
     }
 
@@ -504,7 +519,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn commit(&mut self, hash: &Hash, commit: CommitElement) -> Checked<()> {
+    fn commit(&mut self, own: usize, hash: &Hash, commit: CommitElement) -> Checked<()> {
         let rules = self.env().rules;
         let CommitElement { root, parents, date, author, message } = commit;
         let root_hash = match root {
@@ -519,8 +534,9 @@ impl<'a> Importer<'a> {
         };
 
         // An unused element would be garbage that the stream's sender chose.
-        if let Some(unused) = self.imported.iter().position(|object| !object.is_used) {
-            return refuse("elements that are not used", 0, unused as u64);
+        let unchecked = &self.imported[self.unchecked..];
+        if let Some(unused) = unchecked.iter().position(|object| !object.is_used) {
+            return refuse("elements that are not used", 0, (self.unchecked + unused) as u64);
         }
 
         let info = CommitInfo {
@@ -536,13 +552,31 @@ impl<'a> Importer<'a> {
         }
 
         // The hash fits the content; it must also be the commit that the head promised.
+        let is_last = self.commits.len() as u64 + 1 == u64::from(self.header.commits);
         let expected = self.header.commit;
         let found = *hash;
-        if found != expected {
+        if is_last && found != expected {
             return Err(Error::RootMismatch { expected, found }.into());
         }
+
+        // The searches of the history rely on the order.
+        if !self.named.insert(*hash) {
+            return refuse("each commit once, before its children", 1, 2);
+        }
+        self.named.extend(&parents);
+
+        self.commit_bytes += (parents.len() + 1) * HASH_BYTES + author.len() + message.len();
+        if self.commit_bytes > FRAME_BYTES_MAX {
+            return Err(Error::CommitTooLarge { limit: FRAME_BYTES_MAX }.into());
+        }
         let commit = Commit { hash: *hash, root: root_hash, parents, date, author, message };
-        self.commit = Some((commit, root));
+        self.commits.push((commit, root));
+
+        // Numbers of elements count commits too.
+        debug_assert_eq!(own, self.imported.len(), "elements are numbered in their order");
+        let element = ImportedElement::new(*hash, ElementKind::Commit, 0);
+        self.imported.push(ImportedElement { is_used: true, ..element });
+        self.unchecked = self.imported.len();
 
         Ok(())
     }
@@ -631,33 +665,40 @@ impl<'a> Importer<'a> {
         if is_value { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
-    /// Writes the commit durably, and sets a branch to it; returns the number of elements.
-    pub(crate) fn finish(mut self, branch: Option<&[u8]>) -> Result<u64> {
+    /// Writes the commits durably, and sets a branch to the last one; returns all commits and the
+    /// number of elements.
+    pub(crate) fn finish(mut self, branch: Option<&[u8]>) -> Result<(Vec<Hash>, u64)> {
         let count = self.imported.len() as u64;
-        let Some((commit, root)) = self.commit.take() else {
-            let what = Corrupt::rule("the commit comes last", 1, 0);
+        let promised = u64::from(self.header.commits);
+        let commits = std::mem::take(&mut self.commits);
+        if (commits.len() as u64) < promised {
+            let what = Corrupt::rule("number of commits", promised, commits.len() as u64);
             return Err(Error::UnexpectedElement { index: count, what });
-        };
+        }
 
         if !self.batch.is_empty() {
             self.write()?;
         }
 
-        let root = root.map(|number| self.link(number));
+        let hashes: Vec<Hash> = commits.iter().map(|(commit, _)| commit.hash).collect();
+        let head = self.header.commit;
         let end = {
             let mut writer = lock(&self.store.writer);
             self.store.check_writable(&writer)?;
-            let hash = commit.hash;
 
-            // The commit may exist already: then only the branch moves.
-            if self.store.inner.find_commit(&hash)?.is_none() {
-                let commit = Some((commit, branch));
-                let (_, extent) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
-                if let Some(extent) = extent {
-                    self.store.show_commit(&writer, hash, extent, branch);
+            // Commits that exist already stay as they are.
+            let mut new = Vec::with_capacity(commits.len());
+            for (commit, root) in commits {
+                if self.store.inner.find_commit(&commit.hash)?.is_none() {
+                    new.push((commit, root.map(|number| self.link(number))));
                 }
+            }
+
+            if !new.is_empty() {
+                let branch = branch.map(|name| (name, head));
+                self.store.write_commits(&mut writer, new, branch)?;
             } else if let Some(branch) = branch {
-                self.store.move_branch(&mut writer, branch, Some(hash))?;
+                self.store.move_branch(&mut writer, branch, Some(head))?;
             }
             writer.tail.end
         };
@@ -670,7 +711,7 @@ impl<'a> Importer<'a> {
         drop(no_collection);
         store.inner.call_watches(end);
 
-        Ok(count + 1)
+        Ok((hashes, count))
     }
 }
 
@@ -752,8 +793,7 @@ impl Elements for Importer<'_> {
         if self.imported.len() as u64 >= limit {
             return Err(Error::LimitExceeded { limit, unit: "elements" });
         }
-        // The commit is counted but not stored.
-        let own = self.imported.len() + usize::from(self.commit.is_some());
+        let own = self.imported.len();
         self.take(own, hash, element).map_err(|refusal| match refusal {
             Refusal::Rule(what) => Error::UnexpectedElement { index: own as u64, what },
             Refusal::Hash => Error::WrongHash { index: own as u64 },
@@ -772,8 +812,8 @@ fn read_into(
     while let Some((hash, element)) = stream.next()? {
         importer.element(&hash, element)?;
     }
-    let elements = importer.finish(branch)?;
-    Ok(Snapshot { commit: header.commit, elements, bytes: stream.bytes })
+    let (commits, elements) = importer.finish(branch)?;
+    Ok(Snapshot { commit: header.commit, commits, elements, bytes: stream.bytes })
 }
 
 /// Creates a store, fills it, and marks it complete.
@@ -821,9 +861,9 @@ fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Exports a commit into a new store.
+/// Exports commits into a new store.
 fn copy_out(
-    source: &ExportSource,
+    source: ExportSource,
     disk: Arc<dyn Disk>,
     dir: &Path,
     options: &Options,
@@ -835,16 +875,18 @@ fn copy_out(
     let (store, snapshot) = new_store(disk, dir, &options, |store| {
         let mut importer = Importer::new(store, header)?;
         source.elements(&mut importer)?;
-        Ok(Snapshot { commit: header.commit, elements: importer.finish(None)?, bytes: 0 })
+        let (commits, elements) = importer.finish(None)?;
+        Ok(Snapshot { commit: header.commit, commits, elements, bytes: 0 })
     })?;
     store.close()?;
     Ok(snapshot)
 }
 
 impl Store {
-    /// Imports a snapshot from a stream; its commit is durable when the call returns. Reads nothing
-    /// behind the snapshot. After an error, the imported objects are garbage, which a collection
-    /// removes.
+    /// Imports a snapshot from a stream; its commits are durable when the call returns. They are
+    /// seen all at once, and a crash leaves all or none; those that exist already stay as they are.
+    /// Reads nothing behind the snapshot. After an error, the imported objects are garbage, which a
+    /// collection removes.
     ///
     /// Cost: one write for each MiB. Reads are small: give it a buffered stream.
     ///
@@ -861,8 +903,8 @@ impl Store {
         read_into(self, &mut stream, header, None)
     }
 
-    /// Imports like [`import`](Self::import), and sets the head of a branch to the commit: both or
-    /// neither, with one sync.
+    /// Imports like [`import`](Self::import), and sets the head of a branch to the last commit: all
+    /// or nothing, with one sync.
     ///
     /// Cost: that of an import.
     ///
@@ -892,7 +934,8 @@ impl Store {
         Self::import_new_as(disk, dir, options, None, input)
     }
 
-    /// Imports like [`import_new`](Self::import_new), and sets the head of a branch to the commit.
+    /// Imports like [`import_new`](Self::import_new), and sets the head of a branch to the last
+    /// commit.
     ///
     /// Cost: that of an import.
     ///
@@ -941,7 +984,23 @@ impl Store {
         dir: &Path,
         options: &Options,
     ) -> Result<Snapshot> {
-        copy_out(&ExportSource::open(&self.inner, commit, None)?, disk, dir, options)
+        self.export_commits_store(&[*commit], disk, dir, options)
+    }
+
+    /// Creates a store in `dir` with several commits of this store and its rules, and closes it.
+    ///
+    /// Cost: as [`export_commits`](Self::export_commits) and [`import`](Self::import).
+    ///
+    /// # Errors
+    /// Errors of [`export_commits`](Self::export_commits) and [`import_new`](Self::import_new).
+    pub fn export_commits_store(
+        &self,
+        commits: &[Hash],
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &Options,
+    ) -> Result<Snapshot> {
+        copy_out(ExportSource::open(&self.inner, commits, None)?, disk, dir, options)
     }
 }
 
@@ -957,7 +1016,21 @@ impl StoreReader {
         dir: &Path,
         options: &Options,
     ) -> Result<Snapshot> {
+        self.export_commits_store(&[*commit], disk, dir, options)
+    }
+
+    /// Exports like [`Store::export_commits_store`] commits that exist now.
+    ///
+    /// # Errors
+    /// Errors of [`Store::export_commits_store`], and [`Collected`](Error::Collected).
+    pub fn export_commits_store(
+        &self,
+        commits: &[Hash],
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &Options,
+    ) -> Result<Snapshot> {
         self.sync()?;
-        copy_out(&ExportSource::open(&self.inner, commit, None)?, disk, dir, options)
+        copy_out(ExportSource::open(&self.inner, commits, None)?, disk, dir, options)
     }
 }

@@ -1,11 +1,15 @@
-//! Snapshots: the format of the stream of an exported commit.
+//! Snapshots: the format of the stream of exported commits.
 //!
-//! A stream is a head, elements, and an end. An element is an object of the commit: a value of more
-//! than 48 bytes, a directory, or an inode; each distinct one once, children before parents, the
-//! commit last. An element refers to an earlier one by the number of elements between.
+//! A stream is a head, elements, and an end. An element is a commit or an object of a commit: a
+//! value of more than 48 bytes, a directory, or an inode; each distinct one once, children before
+//! parents, and each commit behind its objects. An element refers to an earlier one by the number
+//! of elements between.
 //!
-//! Invariant: a stream is a function of its commit, and of the base of an increment: exporting
-//! an imported commit gives the same bytes.
+//! A stream has one commit or several, parents before children. Each commit behind the first one is
+//! a *slice*: it has only the objects that no commit before it in the stream has.
+//!
+//! Invariant: a stream is a function of its commits, and of the base of an increment: exporting
+//! imported commits gives the same bytes.
 //!
 //! An *increment* leaves out the objects that the tree of an older commit, its base, has at the
 //! same path. The importing store must have the base. All integers are little-endian; leb is
@@ -14,15 +18,16 @@
 //! | offset | size | field       | meaning |
 //! |--------|------|-------------|---------|
 //! | 0      | 8    | `magic`     | `TRNMSNAP` |
-//! | 8      | 4    | `version`   | format version, now 1 |
+//! | 8      | 4    | `version`   | format version, now 2 |
 //! | 12     | 1    | `scheme`    | 1 Tezos, 2 BLAKE3 |
-//! | 13     | 1    | `kind`      | 1 a whole commit, 2 an increment |
+//! | 13     | 1    | `kind`      | 1 the first commit is whole, 2 an increment |
 //! | 14     | 2    |             | zero |
 //! | 16     | 4    | `branching` | buckets of an inode |
 //! | 20     | 4    | `flat`      | the largest directory that is hashed flat |
-//! | 24     | 32   | `commit`    | hash of the commit |
-//! | 56     | 32   | `base`      | hash of the older commit; zero for a whole one |
-//! | 88     | 4    | `crc`       | CRC-32C of bytes `0..88` |
+//! | 24     | 32   | `commit`    | hash of the last commit |
+//! | 56     | 32   | `base`      | hash of the older commit of an increment; otherwise zero |
+//! | 88     | 4    | `commits`   | number of commits, at least 1 |
+//! | 92     | 4    | `crc`       | CRC-32C of bytes `0..92` |
 //!
 //! Then each element: leb(32 + length of the body) ‖ hash ‖ body. The end: `00` ‖ how many elements
 //! there are (u64) ‖ CRC-32C of everything before (u32).
@@ -59,8 +64,8 @@ use crate::pack::commit::{put_text, take_text};
 
 pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";
 /// Format version of the stream.
-pub(crate) const SNAPSHOT_VERSION: u32 = 1;
-pub(crate) const SNAPSHOT_HEAD_BYTES: usize = 92;
+pub(crate) const SNAPSHOT_VERSION: u32 = 2;
+pub(crate) const SNAPSHOT_HEAD_BYTES: usize = 96;
 /// Upper bound of an element: the longest value with its hash and its tag.
 const ELEMENT_BYTES_MAX: u64 = (1 << 31) + 32;
 
@@ -81,11 +86,13 @@ const ENTRY_KEPT: u8 = 4;
 /// Result of an export or import.
 #[doc(alias = "dump")]
 #[doc(alias = "backup")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Hash of the commit.
+    /// Hash of the last commit.
     pub commit: Hash,
-    /// Objects in the stream, with the commit.
+    /// Hashes of all commits of the stream, parents before children; the last one is `commit`.
+    pub commits: Vec<Hash>,
+    /// Objects in the stream, with the commits.
     pub elements: u64,
     /// Bytes of the stream; 0 if no stream was used.
     pub bytes: u64,
@@ -95,9 +102,12 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) rules: Rules,
+    /// The last commit.
     pub(crate) commit: Hash,
     /// Older commit of an increment.
     pub(crate) base: Option<Hash>,
+    /// Number of commits.
+    pub(crate) commits: u32,
 }
 
 /// Element without its hash; numbers of elements begin with 0.
@@ -174,6 +184,7 @@ impl Header {
         bytes.extend_from_slice(&self.rules.flat_limit.to_le_bytes());
         bytes.extend_from_slice(&self.commit.0);
         bytes.extend_from_slice(&self.base.map_or([0; HASH_BYTES], |base| base.0));
+        bytes.extend_from_slice(&self.commits.to_le_bytes());
         debug_assert_eq!(bytes.len(), SNAPSHOT_HEAD_BYTES - 4, "the layout of the head");
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
@@ -213,13 +224,20 @@ impl Header {
         let mut hashes = &bytes[24..];
         let commit = take_hash(&mut hashes).map_err(damaged)?;
         let base = take_hash(&mut hashes).map_err(damaged)?;
+        let commits = word(88);
+        if commits == 0 {
+            return Err(damaged(Corrupt::rule("number of commits", 1, 0)));
+        }
 
         // An increment must name its base, and a whole commit none.
-        match (bytes[13], [bytes[14], bytes[15]]) {
-            (1, [0, 0]) if base.0 == [0; HASH_BYTES] => Ok(Self { rules, commit, base: None }),
-            (2, [0, 0]) => Ok(Self { rules, commit, base: Some(base) }),
-            (kind, _) => Err(damaged(Corrupt::rule("kind of a snapshot", 1, u64::from(kind)))),
-        }
+        let base = match (bytes[13], [bytes[14], bytes[15]]) {
+            (1, [0, 0]) if base.0 == [0; HASH_BYTES] => None,
+            (2, [0, 0]) => Some(base),
+            (kind, _) => {
+                return Err(damaged(Corrupt::rule("kind of a snapshot", 1, u64::from(kind))));
+            }
+        };
+        Ok(Self { rules, commit, base, commits })
     }
 }
 

@@ -1,8 +1,8 @@
-//! History: ancestors of commits and common ancestors.
+//! History: ancestors of commits, common ancestors, and the commits between two.
 //!
 //! Invariant of the searches: a commit lies behind its parents in the pack. Only a parent imported
-//! after its child breaks it; then a search may read more commits, and may return an ancestor of a
-//! common ancestor beside it.
+//! after its child breaks it; then a search may read more commits, and that for common ancestors
+//! may return an ancestor of one beside it. The commits between two are right in any case.
 //!
 //! Rejected: a search by generations, which ends at the first commit instead of the common
 //! ancestors.
@@ -197,7 +197,171 @@ impl<'a> Ancestors<'a> {
     }
 }
 
+/// Commit that the search of a range has met.
+struct RangeCommit {
+    at: Address,
+    /// Without author and message if it is excluded.
+    commit: Commit,
+    /// Whether it is the beginning or an ancestor of the beginning.
+    is_excluded: bool,
+    is_queued: bool,
+}
+
+/// Search for the commits between two: visits the newest commit first, and excludes the ancestors
+/// of the beginning.
+struct RangeSearch<'a> {
+    inner: &'a StoreInner,
+    /// `None` for missing commits.
+    met: FastMap<Hash, Option<RangeCommit>>,
+    queue: BinaryHeap<(Address, Hash)>,
+    /// Number of queued commits that are not excluded.
+    open: usize,
+}
+
+impl RangeSearch<'_> {
+    /// Queues a commit if it is new, or newly excluded.
+    fn mark(&mut self, hash: Hash, is_excluded: bool) -> Result<()> {
+        let Some(met) = self.met.get_mut(&hash) else {
+            let found = self.inner.find_commit(&hash)?;
+            let met = found.map(|(extent, CommitRecord { commit, .. })| RangeCommit {
+                at: extent.at,
+                commit,
+                is_excluded: false,
+                is_queued: true,
+            });
+            if let Some(met) = &met {
+                self.queue.push((met.at, hash));
+                self.open += 1;
+            }
+            self.met.insert(hash, met);
+            return if is_excluded { self.mark(hash, true) } else { Ok(()) };
+        };
+
+        let Some(met) = met.as_mut().filter(|met| is_excluded && !met.is_excluded) else {
+            return Ok(());
+        };
+        met.is_excluded = true;
+        (met.commit.author, met.commit.message) = (Vec::new(), Vec::new());
+
+        // Its parents must be told.
+        if met.is_queued {
+            self.open -= 1;
+        } else {
+            met.is_queued = true;
+            self.queue.push((met.at, hash));
+        }
+        Ok(())
+    }
+
+    /// Visits the newest queued commit; returns whether there was one.
+    fn step(&mut self) -> Result<bool> {
+        debug_assert!(self.open <= self.queue.len(), "only queued commits are open");
+        let Some((_, hash)) = self.queue.pop() else { return Ok(false) };
+        let Some(Some(met)) = self.met.get_mut(&hash) else { return Ok(true) };
+        met.is_queued = false;
+        let is_excluded = met.is_excluded;
+        self.open -= usize::from(!is_excluded);
+        for parent in met.commit.parents.clone() {
+            self.mark(parent, is_excluded)?;
+        }
+        Ok(true)
+    }
+
+    /// Returns the commits that are not excluded, `to` first.
+    fn wanted(&self, to: &Hash) -> Vec<(Hash, Vec<Hash>)> {
+        let is_wanted = |met: &&RangeCommit| !met.is_excluded;
+        let named = |met: &RangeCommit| (met.commit.hash, met.commit.parents.clone());
+        let first = self.met.get(to).and_then(Option::as_ref).filter(is_wanted);
+        let others = self.met.values().flatten().filter(is_wanted);
+        let others = others.filter(|met| met.commit.hash != *to);
+        first.into_iter().chain(others).map(named).collect()
+    }
+}
+
+/// Returns the positions of commits with their parents, so that parents come before children.
+///
+/// Otherwise commits stand in the order given, and parents in the order in which their child names
+/// them. So if all are ancestors of the first one, the order is a function of the first one and of
+/// the set.
+pub(crate) fn parents_first(commits: &[(Hash, Vec<Hash>)]) -> Vec<usize> {
+    let numbered = commits.iter().enumerate().map(|(at, (hash, _))| (*hash, at));
+    let positions: FastMap<Hash, usize> = numbered.collect();
+    let mut is_open = vec![false; commits.len()];
+    let mut order = Vec::with_capacity(commits.len());
+    let mut stack = Vec::new();
+
+    // Post-order with a list: a history may be longer than a thread has stack for.
+    for start in 0..commits.len() {
+        if !std::mem::replace(&mut is_open[start], true) {
+            stack.push((start, commits[start].1.iter()));
+        }
+        while let Some((at, parents)) = stack.last_mut() {
+            let at = *at;
+            match parents.next().map(|parent| positions.get(parent)) {
+                Some(Some(&parent)) if !is_open[parent] => {
+                    is_open[parent] = true;
+                    stack.push((parent, commits[parent].1.iter()));
+                }
+                Some(_) => {}
+                None => {
+                    order.push(at);
+                    stack.pop();
+                }
+            }
+        }
+    }
+
+    debug_assert_eq!(order.len(), commits.len(), "each commit once");
+    order
+}
+
 impl StoreInner {
+    /// Returns the ancestors of `to` that are not ancestors of `from`.
+    pub(crate) fn commits_between(&self, from: &Hash, to: &Hash) -> Result<History> {
+        self.commit_of(from)?;
+        self.commit_of(to)?;
+        let met = FastMap::default();
+        let mut search = RangeSearch { inner: self, met, queue: BinaryHeap::new(), open: 0 };
+        search.mark(*from, true)?;
+        search.mark(*to, false)?;
+        while search.open > 0 {
+            search.step()?;
+        }
+
+        // A descendant of the beginning is no ancestor of it. Any other commit may be one, through
+        // a child before it in the pack: then all ancestors of the beginning are visited.
+        let mut wanted = search.wanted(to);
+        let mut order = parents_first(&wanted);
+        let mut below = FastMap::from_iter([(*from, ())]);
+        let is_sure = order.iter().all(|at| {
+            let (hash, parents) = &wanted[*at];
+            let is_below = parents.iter().any(|parent| below.contains_key(parent));
+            below.insert(*hash, ());
+            is_below
+        });
+        if !is_sure {
+            while search.step()? {}
+            wanted = search.wanted(to);
+            order = parents_first(&wanted);
+        }
+
+        let mut history = History::default();
+        for at in order.into_iter().rev() {
+            let (hash, parents) = &wanted[at];
+            for parent in parents {
+                // Taken out, so that each missing parent is named once.
+                if matches!(search.met.get(parent), Some(None)) {
+                    search.met.remove(parent);
+                    history.missing.push(*parent);
+                }
+            }
+            if let Some(Some(met)) = search.met.remove(hash) {
+                history.commits.push(met.commit);
+            }
+        }
+        Ok(history)
+    }
+
     pub(crate) fn history(&self, head: &Hash, depth: usize) -> Result<History> {
         self.commit_of(head)?;
 
@@ -287,6 +451,20 @@ macro_rules! searches {
             /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
             pub fn history(&self, head: &Hash, depth: usize) -> Result<History> {
                 self.inner.history(head, depth)
+            }
+
+            /// Returns `to` and its ancestors without `from` and the ancestors of `from`, children
+            /// before parents; none if `to` is `from` or one of these. The order is a function of
+            /// the commits.
+            ///
+            /// Cost: one read for each commit that is newer than `from`, beside those of the index.
+            /// If some of the commits are no descendants of `from`, as after a merge, one read for
+            /// each ancestor of `from`.
+            ///
+            /// # Errors
+            /// Errors of [`history`](Self::history).
+            pub fn commits_between(&self, from: &Hash, to: &Hash) -> Result<History> {
+                self.inner.commits_between(from, to)
             }
 
             /// Returns the newest `count` commits among `head` and its ancestors whose tree at

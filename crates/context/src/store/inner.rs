@@ -17,7 +17,9 @@ use crate::base::latency::{FindSampler, LatencyCounters};
 use crate::object::pins::{Pinned, Pins};
 use crate::pack::archive::volume_dir;
 use crate::pack::chunk::FIRST_UNIT;
-use crate::pack::commit::{Branches, Commit, CommitRecord, CommitTable, STATE, apply_branches};
+use crate::pack::commit::{
+    Branches, COMMIT, Commit, CommitRecord, CommitTable, STATE, apply_branches,
+};
 use crate::pack::control::{CONTROL, Control};
 use crate::pack::frame::{FrameKind, records};
 use crate::pack::index::{Object, ObjectIndex, extent, key};
@@ -195,10 +197,29 @@ pub(crate) fn follow(
                 let record = body
                     .and_then(|body| CommitRecord::decode(extent.at, empty, body))
                     .map_err(|what| pack.corrupt(extent.at, what))?;
-                view.add_commit(record.commit.hash, extent);
                 if let Some((extent, body)) = branch {
                     body.and_then(|body| apply_branches(body, &mut view.branches))
                         .map_err(|what| pack.corrupt(extent.at, what))?;
+                }
+                // Last, so that a damaged frame leaves the view as it was.
+                view.add_commit(record.commit.hash, extent);
+            }
+            FrameKind::Commits => {
+                let mut commits = Vec::new();
+                for (extent, body) in records(at, payload) {
+                    let fail = |what| pack.corrupt(extent.at, what);
+                    let body = body.map_err(fail)?;
+                    if body.first() == Some(&COMMIT) {
+                        let record = CommitRecord::decode(extent.at, empty, body).map_err(fail)?;
+                        commits.push((record.commit.hash, extent));
+                    } else {
+                        // The last record of the frame.
+                        apply_branches(body, &mut view.branches).map_err(fail)?;
+                    }
+                }
+                // Last, so that a damaged frame leaves the view as it was.
+                for (hash, extent) in commits {
+                    view.add_commit(hash, extent);
                 }
             }
             FrameKind::Branches => {

@@ -26,7 +26,7 @@ use crate::base::address::{Address, Extent};
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::pack::archive::heal_markers;
-use crate::pack::chunk::{Chunk, ChunkHead, FIRST_UNIT, chunk_path};
+use crate::pack::chunk::{Chunk, ChunkHead, FIRST_UNIT, Run, chunk_path};
 use crate::pack::commit::{
     Branches, COMMIT, COMMITS, CommitRecord, CommitTable, STATE, apply_branches,
 };
@@ -501,8 +501,32 @@ fn name_lost(
     Ok(Lost { commit_count, is_lower_bound, commits, branches, moved_bytes: 0 })
 }
 
-/// Counts the commits in the frames from `from` to the durable end by the heads of the frames.
-/// Returns also whether no frame is missing, so that the count is exact.
+/// Returns the number of commits in a frame, and whether it is exact: damage may hide commits of
+/// an import.
+fn count_in_frame(chunk: &Chunk, run: Run, kind: FrameKind) -> (u64, bool) {
+    match kind {
+        FrameKind::Objects | FrameKind::Branches => return (0, true),
+        FrameKind::Commit | FrameKind::CommitTo => return (1, true),
+        FrameKind::Commits => {}
+    }
+
+    let mut count = 0;
+    let mut is_exact = true;
+    let looked = chunk.each_record(run, &mut |_, body| {
+        match body {
+            Ok(body) => count += u64::from(body.first() == Some(&COMMIT)),
+            Err(_) => is_exact = false,
+        }
+        Ok(())
+    });
+
+    // An import has a commit at least.
+    (count.max(1), is_exact && looked.is_ok())
+}
+
+/// Counts the commits in the frames from `from` to the durable end by the heads of the frames, and
+/// those of imports by their records. Returns also whether the count is exact, since no frame is
+/// missing.
 fn count_framed(
     disk: &dyn Disk,
     dir: &Path,
@@ -510,9 +534,9 @@ fn count_framed(
     from: Address,
     durable: Option<Address>,
 ) -> Result<(u64, bool)> {
-    let is_commit = |kind| matches!(kind, FrameKind::Commit | FrameKind::CommitTo);
     let mut at = from;
     let mut count = 0;
+    let mut is_counted = true;
 
     // A head tells the length of its frame, and the head of the next chunk the length of this one.
     while durable.is_some_and(|durable| at < durable) {
@@ -521,7 +545,9 @@ fn count_framed(
         if let Ok(Some((run, head))) = chunk.begun_frame_at(at.offset(), len) {
             let Some(unit) = run.unit.checked_add(run.units) else { break };
             at.unit = unit;
-            count += u64::from(is_commit(head.kind));
+            let (commits, is_exact) = count_in_frame(&chunk, run, head.kind);
+            count += commits;
+            is_counted &= is_exact;
             continue;
         }
         match inner.pack.chunk(at.chunk + 1) {
@@ -533,7 +559,7 @@ fn count_framed(
     }
 
     if durable.is_some_and(|durable| at >= durable) {
-        return Ok((count, true));
+        return Ok((count, is_counted));
     }
 
     // Behind a gap, the frames that are left.
@@ -541,8 +567,10 @@ fn count_framed(
         let Ok(chunk) = inner.pack.chunk(number) else { continue };
         let frames = chunk.whole_frames().unwrap_or_default().into_iter();
         let is_behind = |unit| Address { chunk: number, unit } > at;
-        count +=
-            frames.filter(|(run, head)| is_behind(run.unit) && is_commit(head.kind)).count() as u64;
+        count += frames
+            .filter(|(run, _)| is_behind(run.unit))
+            .map(|(run, head)| count_in_frame(&chunk, run, head.kind).0)
+            .sum::<u64>();
     }
 
     Ok((count, false))

@@ -1145,30 +1145,71 @@ impl Store {
 
         // Last: from here on other threads see the commit.
         if let (Some(hash), Some(extent)) = (hash, extent) {
-            self.show_commit(writer, hash, extent, branch);
+            self.show_commits(writer, &[(hash, extent)], branch.map(|name| (name, hash)));
         }
 
         Ok(written)
     }
 
-    /// Adds a written commit to the view, with the branch set in its frame.
-    pub(crate) fn show_commit(
+    /// Adds the commits of a written frame to the view, all at once, with the branch set in the
+    /// frame.
+    fn show_commits(
         &self,
         writer: &Writer,
-        hash: Hash,
-        extent: Extent,
-        branch: Option<&[u8]>,
+        commits: &[(Hash, Extent)],
+        branch: Option<(&[u8], Hash)>,
     ) {
-        let before = branch.and_then(|name| self.branch(name));
-        debug_assert!(extent.at < writer.tail.end, "the frame of the commit was appended");
+        let before = branch.and_then(|(name, _)| self.branch(name));
         let mut view = self.inner.view_mut();
-        view.add_commit(hash, extent);
-        if let Some(name) = branch.filter(|_| before != Some(hash)) {
-            view.branches.insert(name.to_vec(), hash);
+        for (hash, extent) in commits {
+            debug_assert!(extent.at < writer.tail.end, "the frame of the commit was appended");
+            view.add_commit(*hash, *extent);
+        }
+
+        if let Some((name, head)) = branch.filter(|(_, head)| before != Some(*head)) {
+            view.branches.insert(name.to_vec(), head);
             drop(view);
-            let change = HeadChange { branch: name.to_vec(), before, after: Some(hash) };
+            let change = HeadChange { branch: name.to_vec(), before, after: Some(head) };
             self.inner.watches.push(writer.tail.end, change);
         }
+    }
+
+    /// Appends a frame with commits whose trees are stored, parents first, and with the head of a
+    /// branch, if any. All are seen at once, and a crash leaves all or none.
+    ///
+    /// # Errors
+    /// [`CommitTooLarge`](Error::CommitTooLarge) if the frame has no room for all of them; those of
+    /// a write.
+    pub(crate) fn write_commits(
+        &self,
+        writer: &mut Writer,
+        commits: Vec<(Commit, Option<Link>)>,
+        branch: Option<(&[u8], Hash)>,
+    ) -> Result<()> {
+        debug_assert!(!commits.is_empty(), "a frame of commits has commits");
+        self.hold_reserve()?;
+        self.roll_if_full(writer)?;
+
+        let mut frame = FrameWriter::new(writer.tail.end);
+        let mut before = self.inner.view().last;
+        let mut written = Vec::with_capacity(commits.len());
+        for (commit, root) in commits {
+            let hash = commit.hash;
+            let record = CommitRecord { commit, root, before };
+            let at = frame.next();
+            let extent = frame.put(&mut |body| record.put(at, body))?;
+            before = Some(extent);
+            written.push((hash, extent));
+        }
+
+        if let Some((name, head)) = branch {
+            let record = BranchRecord { name: name.to_vec(), head: Some(head) };
+            frame.put(&mut |body| record.put(body))?;
+        }
+
+        self.append(writer, frame, FrameKind::Commits)?;
+        self.show_commits(writer, &written, branch);
+        Ok(())
     }
 
     /// Appends a frame with the records that `fill` writes, with a commit of the root that `fill`

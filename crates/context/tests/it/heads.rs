@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use terrane_backends::BtreeIndexes;
 use terrane_context::{
-    Error, GcPace, Hash, HeadChange, Merged, Meta, Options, Reach, Retain, Store, StoreReader,
-    Strategy, Versions, Write,
+    Error, GcPace, Hash, HeadChange, History, Merged, Meta, Options, Reach, Retain, Store,
+    StoreReader, Strategy, Versions, Write,
 };
 use terrane_io::{Disk, MemoryDisk};
 use terrane_testkit::draw::Draw;
@@ -123,6 +123,114 @@ fn common_ancestors_are_those_of_a_search_of_everything() {
             assert_eq!(reader.lcas(&ours, &theirs, Reach::ALL).unwrap(), found);
         }
     });
+}
+
+/// Also where a parent was imported after its child, so that the pack has the two in the wrong
+/// order.
+#[test]
+fn commits_between_two_are_those_of_a_search_of_everything() {
+    let mut out_of_order = 0;
+    for_each_seed("commits_between", 20, |rng, _| {
+        let (disk, store) = new_store();
+        let mut all: Vec<Hash> = Vec::new();
+        let mut parents_of: HashMap<Hash, Vec<Hash>> = HashMap::new();
+        for number in 0..16 {
+            let count = rng.below(3).min(all.len() as u64);
+            let from = all.len().saturating_sub(6);
+            let parents: BTreeSet<Hash> =
+                (0..count).map(|_| all[from + rng.index(all.len() - from)]).collect();
+            let parents: Vec<Hash> = parents.into_iter().collect();
+            let hash = commit(&store, &parents, &[("number", &number.to_string())]);
+            parents_of.insert(hash, parents);
+            all.push(hash);
+        }
+
+        // The same commits in another order, and some of them missing.
+        let mut order = all.clone();
+        rng.shuffle(&mut order);
+        order.truncate(13);
+        let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
+        let shuffled = Store::create(Arc::clone(&disk), Path::new("shuffled"), &options).unwrap();
+        for hash in &order {
+            let mut stream = Vec::new();
+            store.export(hash, &mut stream).unwrap();
+            shuffled.import(&mut &*stream).unwrap();
+        }
+
+        for (store, present) in [(&store, &all), (&shuffled, &order)] {
+            let ancestors = |hash: &Hash| {
+                let mut found = BTreeSet::new();
+                let mut open = vec![*hash];
+                while let Some(hash) = open.pop() {
+                    if present.contains(&hash) && found.insert(hash) {
+                        open.extend(&parents_of[&hash]);
+                    }
+                }
+                found
+            };
+
+            for _ in 0..40 {
+                let from = *rng.pick(present);
+                let to = *rng.pick(present);
+                let between: BTreeSet<Hash> =
+                    ancestors(&to).difference(&ancestors(&from)).copied().collect();
+                let found = store.commits_between(&from, &to).unwrap();
+                let hashes: Vec<Hash> = found.commits.iter().map(|commit| commit.hash).collect();
+                assert_eq!(hashes.len(), between.len(), "each once");
+                assert_eq!(hashes.iter().copied().collect::<BTreeSet<Hash>>(), between);
+                let is_behind =
+                    |at: usize, hash: &Hash| !hashes[..at].iter().any(|other| other == hash);
+                for (at, commit) in found.commits.iter().enumerate() {
+                    assert!(commit.parents.iter().all(|parent| is_behind(at, parent)));
+                    assert_eq!(*commit, store.commit_info(&commit.hash).unwrap());
+                }
+
+                let missing: BTreeSet<Hash> = found
+                    .commits
+                    .iter()
+                    .flat_map(|commit| {
+                        commit.parents.iter().filter(|parent| !present.contains(parent)).copied()
+                    })
+                    .collect();
+                assert_eq!(found.missing.len(), missing.len(), "each once");
+                assert_eq!(found.missing.into_iter().collect::<BTreeSet<Hash>>(), missing);
+
+                // How often a search that stops at the beginning would be wrong.
+                let newest: Vec<Hash> = store.newest().map(|commit| commit.unwrap().hash).collect();
+                let at = |hash: &Hash| newest.iter().position(|other| other == hash);
+                let is_later = |hash: &Hash| at(hash) < at(&from);
+                out_of_order += usize::from(ancestors(&from).iter().any(is_later));
+            }
+        }
+    });
+    assert!(out_of_order > 50, "{out_of_order}");
+}
+
+/// The search visits the newest commits of the pack first: `root` before `from`, of which it is an
+/// ancestor all the same.
+#[test]
+fn an_ancestor_that_was_imported_late_is_not_between() {
+    let (disk, store) = new_store();
+    let root = commit(&store, &[], &[("r", "1")]);
+    let child = commit(&store, &[root], &[("a", "1")]);
+    let from = commit(&store, &[child], &[("a", "2")]);
+    let to = commit(&store, &[root], &[("b", "1")]);
+    let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
+    let late = Store::create(disk, Path::new("late"), &options).unwrap();
+    for hash in [child, from, root, to] {
+        let mut stream = Vec::new();
+        store.export(&hash, &mut stream).unwrap();
+        late.import(&mut &*stream).unwrap();
+    }
+
+    for store in [store, late] {
+        let between = store.commits_between(&from, &to).unwrap();
+        assert_eq!(between.commits.iter().map(|commit| commit.hash).collect::<Vec<_>>(), [to]);
+        assert_eq!(store.commits_between(&root, &root).unwrap(), History::default());
+        assert_eq!(store.commits_between(&to, &root).unwrap(), History::default());
+        let unknown = store.commits_between(&from, &Hash([7; 32]));
+        assert!(matches!(unknown, Err(Error::UnknownCommit { .. })));
+    }
 }
 
 #[test]

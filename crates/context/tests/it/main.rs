@@ -33,6 +33,7 @@ mod forger;
 mod radix_forger;
 mod shallow;
 mod snapshot;
+mod slices;
 mod stores;
 mod tezos;
 mod trees;

@@ -21,14 +21,14 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::sweep::Sweep;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
-const HEAD_BYTES: usize = 92;
+const HEAD_BYTES: usize = 96;
 
 /// Many inodes of few steps.
-const SMALL: Rules = Rules { scheme: Scheme::Tezos, branching: 2, flat_limit: 3 };
+pub(crate) const SMALL: Rules = Rules { scheme: Scheme::Tezos, branching: 2, flat_limit: 3 };
 /// Directories that are one leaf of an inode.
-const LEAFY: Rules = Rules { scheme: Scheme::Blake3, branching: 16, flat_limit: 5 };
+pub(crate) const LEAFY: Rules = Rules { scheme: Scheme::Blake3, branching: 16, flat_limit: 5 };
 
-fn options(rules: Rules) -> Options {
+pub(crate) fn options(rules: Rules) -> Options {
     let index = Arc::new(BtreeIndexes::new(1 << 20));
     Options::new(index).rules(rules).chunk_bytes(64 << 10)
 }
@@ -96,7 +96,7 @@ fn history(store: &Store, seed: u64, commits: usize) -> Vec<Hash> {
 }
 
 /// The elements of a stream: hash and body.
-fn elements(stream: &[u8]) -> Vec<(Hash, Vec<u8>)> {
+pub(crate) fn elements(stream: &[u8]) -> Vec<(Hash, Vec<u8>)> {
     let mut rest = &stream[HEAD_BYTES..];
     let mut all = Vec::new();
     loop {
@@ -127,7 +127,7 @@ fn leb(bytes: &mut &[u8]) -> usize {
 }
 
 /// A stream of these elements under a head.
-fn stream_of(head: &[u8], elements: &[(Hash, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn stream_of(head: &[u8], elements: &[(Hash, Vec<u8>)]) -> Vec<u8> {
     let mut stream = head[..HEAD_BYTES - 4].to_vec();
     stream.extend_from_slice(&crc32c(&stream).to_le_bytes());
     for (hash, body) in elements {
@@ -404,8 +404,11 @@ fn streams_that_are_whole_but_wrong_are_refused_by_their_elements() {
     let unused = [long.clone(), commit_element.clone()];
     assert_eq!(refused(&unused), (1, "elements that are not used"));
     assert_eq!(refused(&[value(vec![3; 48])]), (0, "length of a value of its own"));
-    assert_eq!(refused(&[commit_element.clone(), long.clone()]), (1, "nothing follows the commit"));
-    assert_eq!(refused(std::slice::from_ref(&long)), (1, "the commit comes last"));
+    assert_eq!(
+        refused(&[commit_element.clone(), long.clone()]),
+        (1, "nothing follows the last commit")
+    );
+    assert_eq!(refused(std::slice::from_ref(&long)), (1, "number of commits"));
     assert_eq!(refused(&[(long.0, vec![9])]), (0, "kind of an element"));
     assert_eq!(refused(&[(long.0, vec![2, 0, 1, 4, 1, b'a'])]), (0, "what is kept is in the base"));
     assert_eq!(refused(&[(long.0, vec![5])]), (0, "an object is in the base"));

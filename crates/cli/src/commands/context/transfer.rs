@@ -1,5 +1,5 @@
-//! `terrane context export` and `import`: one commit as a file, which is that of
-//! [`terrane::context`]'s snapshots, or as a store of its own.
+//! `terrane context export` and `import`: commits as a file, which is that of
+//! [`terrane::context`]'s snapshots, or as a store of their own.
 
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::backends::BtreeIndexes;
-use terrane::context::{Error, Options, Snapshot, Store, StoreReader};
+use terrane::context::{Error, Hash, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
 use super::{CACHE_BYTES, LocationArgs, checkout, open, open_to_write, options, store_bytes};
@@ -30,12 +30,20 @@ Examples:
   To another machine, without a file:
     terrane context export - --store /data/context |
       ssh host terrane context import - --store /data/context
+  All commits since then, for a store that has that commit:
+    terrane context export week.snapshot --since CoV8SQ --store /data/context
+  That commit and all commits since then, for any store:
+    terrane context export week.snapshot --since CoV8SQ --whole \\
+      --store /data/context
+  Two commits, of which the second one is mostly like the first one:
+    terrane context export two.snapshot --commit CoV8SQ --commit main \\
+      --store /data/context
   As a store of its own:
     terrane context export --to /data/copy --store /data/context
 
-`export` works beside a process that has the store open. The export of one commit is always the \
-same bytes. After Ctrl-C nothing is left of a file; the next call begins an unfinished directory \
-anew.";
+`export` works beside a process that has the store open. The export of the same commits is always \
+the same bytes. After Ctrl-C nothing is left of a file; the next call begins an unfinished \
+directory anew.";
 
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -44,27 +52,33 @@ Examples:
   Add what is new since then, and call it `main`:
     terrane context import day-2.snapshot --store /data/new --branch main
 
-The store is created if it is missing. `import` computes the hash of every object; the commit \
-exists, durably, when all hashes are right. An error or Ctrl-C leaves no commit: in an existing \
-store the objects read so far are garbage, which `terrane context gc` removes; an unfinished new \
-store cannot be opened, and the next import begins it anew.";
+The store is created if it is missing. `import` computes the hash of every object; all commits of \
+the snapshot exist, durably, when all hashes are right. An error or Ctrl-C leaves none of them: in \
+an existing store the objects read so far are garbage, which `terrane context gc` removes; an \
+unfinished new store cannot be opened, and the next import begins it anew.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// File to write; `-` is standard output
     #[arg(value_name = "FILE", required_unless_present = "to")]
     file: Option<PathBuf>,
-    /// Directory for a new store with that one commit, instead of a file
+    /// Directory for a new store with these commits alone, instead of a file
     #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "from", "force"])]
     to: Option<PathBuf>,
     #[command(flatten)]
     locations: LocationArgs,
-    /// Commit or branch; the newest commit if it is left out
+    /// Commit or branch, several times for several commits; the newest commit if it is left out
     #[arg(long, alias = "at", value_name = "COMMIT")]
-    commit: Option<String>,
+    commit: Vec<String>,
     /// Older commit whose objects at the same paths are left out; an import then needs that commit
     #[arg(long, value_name = "COMMIT")]
     from: Option<String>,
+    /// Older commit: exports all commits from there to --commit; an import then needs that commit
+    #[arg(long, value_name = "COMMIT", conflicts_with = "from")]
+    since: Option<String>,
+    /// Exports the commit of --since too, whole, so that an import needs no other commit
+    #[arg(long, requires = "since")]
+    whole: bool,
     /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
@@ -79,7 +93,7 @@ pub(crate) struct ImportArgs {
     /// File to read; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Branch that is set to the commit
+    /// Branch that is set to the commit, or to the last one of several
     #[arg(long, value_name = "NAME")]
     branch: Option<String>,
     #[command(flatten)]
@@ -94,6 +108,7 @@ pub(crate) struct ImportArgs {
 #[derive(Serialize)]
 struct Exported {
     commit: String,
+    commits: Vec<String>,
     from: Option<String>,
     file: String,
     elements: u64,
@@ -104,6 +119,7 @@ struct Exported {
 #[derive(Serialize)]
 struct Copied {
     commit: String,
+    commits: Vec<String>,
     to: String,
     elements: u64,
     store_bytes: u64,
@@ -113,6 +129,7 @@ struct Copied {
 #[derive(Serialize)]
 struct Imported {
     commit: String,
+    commits: Vec<String>,
     file: String,
     elements: u64,
     bytes: u64,
@@ -170,7 +187,54 @@ fn new_options() -> Options {
     Options::new(Arc::new(BtreeIndexes::default())).cache_bytes(CACHE_BYTES)
 }
 
+/// Returns hashes as text.
+fn texts(commits: &[Hash]) -> Vec<String> {
+    commits.iter().map(Hash::to_base58).collect()
+}
+
+/// Returns a line for each commit of a snapshot, oldest first; none if the snapshot has only one.
+fn commit_lines(commits: &[String]) -> impl Iterator<Item = (&'static str, String)> + '_ {
+    let several = if commits.len() > 1 { commits } else { &[] };
+    several.iter().map(|commit| ("commit", commit.clone()))
+}
+
+/// Commits that an export takes.
+struct Selection {
+    commits: Vec<Hash>,
+    /// Commit whose objects are left out.
+    base: Option<Hash>,
+}
+
 impl ExportArgs {
+    /// Finds the commits to export.
+    fn select(&self, reader: &StoreReader) -> Result<Selection, Failure> {
+        let find = |text: &String| Ok(checkout(reader, Some(text))?.0);
+        let mut commits: Vec<Hash> =
+            self.commit.iter().map(find).collect::<Result<_, Failure>>()?;
+        if commits.is_empty() {
+            commits.push(checkout(reader, None)?.0);
+        }
+
+        let Some(since) = self.since.as_ref().map(find).transpose()? else {
+            let base = self.from.as_ref().map(find).transpose()?;
+            return Ok(Selection { commits, base });
+        };
+        let [tip] = commits[..] else {
+            return Err(Failure::usage("--since takes one --commit, the end of the range"));
+        };
+        let between = reader.commits_between(&since, &tip)?.commits;
+        if between.is_empty() && !self.whole {
+            let since = since.to_base58();
+            let message = format!("{} has no commit since {since}", tip.to_base58());
+            return Err(Failure::usage(message));
+        }
+
+        let first = self.whole.then_some(since);
+        let rest = between.iter().rev().map(|commit| commit.hash);
+        let commits = first.into_iter().chain(rest).collect();
+        Ok(Selection { commits, base: (!self.whole).then_some(since) })
+    }
+
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         match (&self.file, &self.to) {
             (Some(_), _) if self.locations.is_some() => {
@@ -185,7 +249,10 @@ impl ExportArgs {
     fn make_store(&self, dir: &Path, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
         let reader = open(&self.common.store)?;
-        let (commit, _) = checkout(&reader, self.commit.as_deref())?;
+        let Selection { commits, base } = self.select(&reader)?;
+        if base.is_some() {
+            return Err(Failure::usage("a new store has no older commit; give --whole"));
+        }
 
         let disk = self.mode.disk()?;
         if existing(&disk, dir)?.is_some() {
@@ -194,21 +261,24 @@ impl ExportArgs {
             return Err(Failure::usage(message));
         }
 
-        let done = reader.export_store(&commit, disk, dir, &self.locations.over(new_options()))?;
+        let options = self.locations.over(new_options());
+        let done = reader.export_commits_store(&commits, disk, dir, &options)?;
         let report = Copied {
-            commit: commit.to_base58(),
+            commit: done.commit.to_base58(),
+            commits: texts(&done.commits),
             to: dir.display().to_string(),
             elements: done.elements,
             store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
 
-        let lines = [
-            ("exported", format!("{} to {}", report.commit, report.to)),
+        let mut lines = vec![("exported", format!("{} to {}", report.commit, report.to))];
+        lines.extend(commit_lines(&report.commits));
+        lines.extend([
             ("elements", grouped(report.elements)),
             ("store", bytes(report.store_bytes)),
             ("time", format!("{:.3} s", report.wall_s)),
-        ];
+        ]);
 
         output::report(command, self.common.output.json, &report, &lines)
     }
@@ -218,22 +288,23 @@ impl ExportArgs {
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open(&self.common.store)?;
-        let (commit, _) = checkout(&reader, self.commit.as_deref())?;
-        let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
-        let from = from.transpose()?.map(|(from, _)| from);
+        let Selection { commits, base } = self.select(&reader)?;
         let bar = ByteBar::new("exporting", self.common.output.quiet);
 
-        let export = |out: &mut dyn Write| match &from {
-            Some(from) => reader.export_since(from, &commit, out),
-            None => reader.export(&commit, out),
+        let export = |out: &mut dyn Write| match &base {
+            Some(base) => reader.export_commits_since(base, &commits, out),
+            None => reader.export_commits(&commits, out),
         };
 
         let done = output.export((bar, None), signals, export, |error| failure(error, path))?;
-        let Some(Snapshot { elements, bytes: size, .. }) = done else { return Ok(()) };
+        let Some(Snapshot { commit, commits, elements, bytes: size }) = done else {
+            return Ok(());
+        };
 
         let report = Exported {
             commit: commit.to_base58(),
-            from: from.map(|from| from.to_base58()),
+            commits: texts(&commits),
+            from: base.map(|base| base.to_base58()),
             file: path.display().to_string(),
             elements,
             bytes: size,
@@ -241,6 +312,7 @@ impl ExportArgs {
         };
 
         let mut lines = vec![("exported", format!("{} to {}", report.commit, report.file))];
+        lines.extend(commit_lines(&report.commits));
         lines.extend(report.from.iter().map(|from| ("without what is in", from.clone())));
         lines.extend([
             ("elements", grouped(elements)),
@@ -298,6 +370,7 @@ impl ImportArgs {
         store.close()?;
         let report = Imported {
             commit: snapshot.commit.to_base58(),
+            commits: texts(&snapshot.commits),
             file: path.display().to_string(),
             elements: snapshot.elements,
             bytes: snapshot.bytes,
@@ -310,6 +383,7 @@ impl ImportArgs {
         let made = if created { "a new store" } else { "the store" };
         let mut lines =
             vec![("imported", format!("{} into {made} {}", report.commit, dir.display()))];
+        lines.extend(commit_lines(&report.commits));
         lines.extend(report.branch.iter().map(|branch| ("branch", branch.clone())));
 
         lines.extend([
