@@ -8,8 +8,11 @@
 //!
 //! The [`Scheme`] (hash, arity, encoding of nodes) is a parameter; [`KeccakMpt`] is Ethereum's.
 //!
+//! A [`State`] keeps the state of a chain in one store of LSM tables: a [`BlockBatch`] is one
+//! atomic commit, reads cost one lookup, and [`State::reorg_to`] goes back.
+//!
 //! Folders, bottom-up: `base` (paths, errors, accounts), `scheme` (encodings of nodes), `trie`
-//! (records, builder, update).
+//! (records, builder, update), `state` (tables, commits, checks).
 
 #![forbid(unsafe_code)]
 
@@ -17,13 +20,18 @@
 mod base;
 mod scheme;
 mod trie;
+mod state;
 
-pub use alloy_primitives::{Address, B256, U256};
+pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use base::account::{Account, EMPTY_CODE_HASH};
 pub use base::error::{Error, Result};
 pub use base::path::{KEY_BYTES_MAX, Path};
 pub use scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
+pub use state::block::BlockBatch;
+pub use state::check::{CheckReport, NodeTable, PROBLEMS_MAX, Problem};
+pub use state::state::{Committed, Options, State};
+pub use state::tables::Block;
 pub use terrane_io::ErrorKind;
 pub use trie::builder::TrieBuilder;
 pub use trie::memory::MemoryTrie;

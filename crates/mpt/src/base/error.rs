@@ -1,5 +1,6 @@
 //! Errors of an Ethereum state: one variant for each reaction of the caller.
 
+use alloy_primitives::B256;
 use terrane_io::ErrorKind;
 
 use crate::base::path::Path;
@@ -39,6 +40,59 @@ pub enum Error {
         /// Which rule is broken.
         what: &'static str,
     },
+    /// A block that does not follow the tip. Go back to its parent first.
+    #[error("block {height} on {parent} does not follow the tip, block {tip}")]
+    NotOnTip {
+        /// Height of the block.
+        height: u64,
+        /// Hash of its parent.
+        parent: B256,
+        /// Height of the tip.
+        tip: u64,
+    },
+    /// A height at which the state knows no block, or no longer.
+    #[error("no block at height {height}")]
+    UnknownHeight {
+        /// The height.
+        height: u64,
+    },
+    /// A block has another root than expected.
+    #[error("the root is {computed}; {expected} was expected")]
+    RootMismatch {
+        /// The expected root.
+        expected: B256,
+        /// The root of the entries.
+        computed: B256,
+    },
+    /// A slot is set, and its account does not exist after the block.
+    #[error("account {account} has slots and does not exist after the block")]
+    SlotWithoutAccount {
+        /// Hash of the address.
+        account: B256,
+    },
+    /// The store holds something other than a state.
+    #[error("not an Ethereum state: {why}")]
+    NotAState {
+        /// Reason.
+        why: &'static str,
+    },
+    /// The state was written by another version of the program.
+    #[error("format version {found}; this program reads {newest}")]
+    UnknownVersion {
+        /// Its version.
+        found: u32,
+        /// The newest version that this program reads.
+        newest: u32,
+    },
+    /// The store failed.
+    #[error("the store of the state failed")]
+    Store(#[from] terrane_lsm::Error),
+    /// An entry of the store breaks the format.
+    #[error("corrupted: {what}")]
+    CorruptEntry {
+        /// Which entry.
+        what: &'static str,
+    },
     /// Bytes of an account that are not those of one.
     #[error("corrupted: the bytes of an account: {0}")]
     CorruptAccount(#[source] alloy_rlp::Error),
@@ -52,14 +106,28 @@ impl Error {
             Self::KeyTooLong { .. }
             | Self::KeyOrder { .. }
             | Self::EmptyValue { .. }
-            | Self::AnswerMismatch => ErrorKind::InvalidInput,
-            Self::Corruption { .. } | Self::CorruptAccount(_) => ErrorKind::Corrupt,
+            | Self::AnswerMismatch
+            | Self::NotOnTip { .. }
+            | Self::RootMismatch { .. }
+            | Self::SlotWithoutAccount { .. }
+            | Self::NotAState { .. } => ErrorKind::InvalidInput,
+            Self::UnknownHeight { .. } => ErrorKind::NotFound,
+            Self::UnknownVersion { .. } => ErrorKind::Unsupported,
+            Self::Store(source) => source.kind(),
+            Self::Corruption { .. } | Self::CorruptEntry { .. } | Self::CorruptAccount(_) => {
+                ErrorKind::Corrupt
+            }
         }
     }
 
     /// Damage at the node of `path`.
     pub(crate) fn corruption(path: &Path, what: &'static str) -> Self {
         Self::Corruption { path: path.clone(), what }
+    }
+
+    /// Damage of an entry.
+    pub(crate) fn corrupt_entry(what: &'static str) -> Self {
+        Self::CorruptEntry { what }
     }
 }
 

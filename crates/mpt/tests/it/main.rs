@@ -8,3 +8,8 @@ mod naive;
 mod roots;
 mod records;
 mod accounts;
+mod chain;
+mod transitions;
+mod histories;
+mod crash;
+mod damage;

@@ -35,9 +35,12 @@ fn node(entries: &[(Vec<u8>, &[u8])], depth: usize) -> Vec<u8> {
 
     let mut items = Vec::new();
     for nibble in 0..16 {
-        let below: Vec<_> =
-            entries.iter().filter(|(path, _)| path.get(depth) == Some(&nibble)).cloned().collect();
-        items.push(if below.is_empty() { string(&[]) } else { reference(node(&below, depth + 1)) });
+        // The entries are sorted, so those of a nibble stand together.
+        let start = entries.partition_point(|(path, _)| path.get(depth) < Some(&nibble));
+        let end = entries.partition_point(|(path, _)| path.get(depth) <= Some(&nibble));
+        let below = &entries[start..end];
+        let is_empty = below.is_empty();
+        items.push(if is_empty { string(&[]) } else { reference(node(below, depth + 1)) });
     }
     let own = entries.iter().find(|(path, _)| path.len() == depth);
     items.push(string(own.map_or(&[], |(_, value)| value)));

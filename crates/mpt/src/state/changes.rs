@@ -1,0 +1,63 @@
+//! Change sets: the new values of accounts, slots and codes, by hashed keys.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::{B256, U256};
+
+use crate::base::account::Account;
+
+/// Changes of a block, or the way back over blocks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangeSet {
+    pub(crate) accounts: BTreeMap<B256, AccountChange>,
+    /// Codes to store, or to forget.
+    pub(crate) codes: BTreeMap<B256, Option<Vec<u8>>>,
+}
+
+/// Changes of one account.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AccountChange {
+    /// Whether all slots go before those of `slots` are set.
+    pub(crate) is_wiped: bool,
+    /// The account after the block, but for its storage root.
+    pub(crate) account: Fate,
+    /// New values; zero deletes.
+    pub(crate) slots: BTreeMap<B256, U256>,
+}
+
+/// An account after a block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Fate {
+    /// Not changed.
+    #[default]
+    Kept,
+    Set(Account),
+    Gone,
+}
+
+impl Fate {
+    /// The account after the block, given the account before.
+    pub(crate) fn after(self, before: Option<Account>) -> Option<Account> {
+        match self {
+            Self::Kept => before,
+            Self::Set(account) => Some(account),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// The stored form of a slot's value, which is not zero.
+pub(crate) fn slot_bytes(value: &U256) -> Vec<u8> {
+    value.to_be_bytes_trimmed_vec()
+}
+
+/// The value of a slot from its stored form.
+pub(crate) fn slot_value(bytes: &[u8]) -> Option<U256> {
+    let is_minimal = bytes.first().is_some_and(|first| *first != 0) && bytes.len() <= 32;
+    is_minimal.then(|| U256::from_be_slice(bytes))
+}
+
+/// The value of a slot's leaf, from its stored form.
+pub(crate) fn slot_leaf(bytes: &[u8]) -> Vec<u8> {
+    alloy_rlp::encode(bytes)
+}

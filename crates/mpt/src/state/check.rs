@@ -1,0 +1,331 @@
+//! Verification and rebuilding: all nodes are derived from the entries again.
+//!
+//! Entries come in the order of their keys, so each trie is built bottom-up while its entries pass,
+//! in constant memory. Derived records are compared with the stored ones in batches, or written to
+//! a new table that takes the place of the old one.
+
+use std::fmt;
+
+use alloy_primitives::B256;
+use terrane_lsm::{Cursor, Table, TableConfig, Update as TableUpdate};
+
+use crate::base::account::Account;
+use crate::base::error::{Error, Result};
+use crate::base::path::Path;
+use crate::scheme::keccak_mpt::KeccakMpt;
+use crate::state::changes::{slot_leaf, slot_value};
+use crate::state::state::State;
+use crate::state::tables::{Views, storage_node_key};
+use crate::trie::builder::TrieBuilder;
+use crate::trie::record::Record;
+
+/// Records that are compared or written together.
+const BATCH: usize = 4096;
+
+/// A node table of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeTable {
+    /// Nodes of the account trie.
+    Accounts,
+    /// Nodes of storage tries.
+    Storage,
+}
+
+/// A disagreement within a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// An entry that is none. It is left out of the trie.
+    Entry {
+        /// Its table.
+        table: &'static str,
+        /// Its key.
+        key: Vec<u8>,
+    },
+    /// The storage root of an account is not that of its slots.
+    StorageRoot {
+        /// Hash of the address.
+        account: B256,
+        /// The root of its slots.
+        computed: B256,
+    },
+    /// Slots whose account does not exist.
+    SlotsWithoutAccount {
+        /// Hash of the address.
+        account: B256,
+    },
+    /// A node that is missing, or is not that of the entries.
+    Node {
+        /// Its table.
+        table: NodeTable,
+        /// Its key in the table.
+        key: Vec<u8>,
+    },
+    /// Nodes that no entry accounts for.
+    SurplusNodes {
+        /// Their table.
+        table: NodeTable,
+        /// Number of stored nodes.
+        stored: u64,
+        /// Number of nodes that the entries have.
+        derived: u64,
+    },
+    /// The root of the accounts is not that of the tip.
+    Root {
+        /// The root of the accounts.
+        computed: B256,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = alloy_primitives::hex::encode::<&[u8]>;
+        match self {
+            Self::Entry { table, key } => write!(out, "table {table}: {} is no entry", hex(key)),
+            Self::StorageRoot { account, computed } => {
+                write!(out, "account {account}: its slots have the root {computed}")
+            }
+            Self::SlotsWithoutAccount { account } => {
+                write!(out, "account {account} has slots and does not exist")
+            }
+            Self::Node { table, key } => {
+                write!(out, "node {} of {table:?} is not that of the entries", hex(key))
+            }
+            Self::SurplusNodes { table, stored, derived } => {
+                write!(out, "{table:?} has {stored} nodes; the entries have {derived}")
+            }
+            Self::Root { computed } => write!(out, "the accounts have the root {computed}"),
+        }
+    }
+}
+
+/// Report of a verification.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Number of accounts.
+    pub accounts: u64,
+    /// Number of slots.
+    pub slots: u64,
+    /// Number of nodes that the entries have.
+    pub nodes: u64,
+    /// The disagreements; the first [`PROBLEMS_MAX`] of them.
+    pub problems: Vec<Problem>,
+}
+
+/// Most problems that a report lists.
+pub const PROBLEMS_MAX: usize = 1000;
+
+impl CheckReport {
+    /// Whether entries, nodes and tip agree.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn add(&mut self, problem: Problem) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// Takes the derived records of a trie.
+type Sink<'a> =
+    &'a mut dyn FnMut(&mut CheckReport, NodeTable, Vec<(Vec<u8>, Record)>) -> Result<()>;
+
+impl State {
+    /// Derives every node from the entries and compares; changes nothing.
+    ///
+    /// Cost: reads all accounts, slots and nodes once, nodes in batches of lookups; hashes every
+    /// node; constant memory.
+    ///
+    /// # Errors
+    /// [`Error::Store`]. Damage is in the report.
+    pub fn verify(&self) -> Result<CheckReport> {
+        let views = self.tables.views()?;
+        let mut derived = [0, 0];
+        let mut report = derive(&views, self.root(), &mut |report, kind, records| {
+            derived[kind as usize] += records.len() as u64;
+            compare(table_of(&views, kind), kind, &records, report)
+        })?;
+
+        for kind in [NodeTable::Accounts, NodeTable::Storage] {
+            let stored = table_of(&views, kind).count_exact()?;
+            let derived = derived[kind as usize];
+            if derived < stored {
+                report.add(Problem::SurplusNodes { table: kind, stored, derived });
+            }
+        }
+        Ok(report)
+    }
+
+    /// Derives every node from the entries and puts the derived nodes in the place of the stored
+    /// ones, if the entries have the root of the tip. Repairs nodes; entries are not changed.
+    ///
+    /// Cost: reads all accounts and slots, writes all nodes; constant memory.
+    ///
+    /// # Errors
+    /// [`Error::RootMismatch`] if entries are damaged: then nothing was changed. [`Error::Store`];
+    /// after it, or a crash, each node table is the old or the new one.
+    pub fn rebuild(&mut self) -> Result<CheckReport> {
+        let views = self.tables.views()?;
+        let store = self.tables.store.clone();
+        let mut fresh = [
+            store.new_volatile_table(&TableConfig::default())?,
+            store.new_volatile_table(&TableConfig::default())?,
+        ];
+        let report = derive(&views, self.root(), &mut |_, kind, records| {
+            let bytes: Vec<_> =
+                records.iter().map(|(key, record)| (key, record.to_bytes())).collect();
+            let updates: Vec<_> =
+                bytes.iter().map(|(key, bytes)| (key, TableUpdate::Insert(bytes))).collect();
+            Ok(fresh[kind as usize].write_batch(&updates)?)
+        })?;
+
+        if let Some(Problem::Root { computed }) = report.problems.last() {
+            return Err(Error::RootMismatch { expected: self.root(), computed: *computed });
+        }
+        let [accounts, storage] = fresh;
+        self.tables.account_nodes = store.replace("account_nodes", &accounts)?;
+        self.tables.storage_nodes = store.replace("storage_nodes", &storage)?;
+        Ok(report)
+    }
+}
+
+fn table_of(views: &Views, kind: NodeTable) -> &Table {
+    match kind {
+        NodeTable::Accounts => &views.account_nodes,
+        NodeTable::Storage => &views.storage_nodes,
+    }
+}
+
+fn compare(
+    stored: &Table,
+    table: NodeTable,
+    records: &[(Vec<u8>, Record)],
+    report: &mut CheckReport,
+) -> Result<()> {
+    let keys: Vec<&[u8]> = records.iter().map(|(key, _)| key.as_slice()).collect();
+    for ((key, record), found) in records.iter().zip(stored.get_many(&keys)?) {
+        if found.value() != Some(&record.to_bytes()) {
+            report.add(Problem::Node { table, key: key.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Derives all tries from the entries. A wrong root of the accounts is the last problem.
+fn derive(views: &Views, root: B256, sink: Sink<'_>) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let mut accounts = views.accounts.cursor()?;
+    let mut slots = views.slots.cursor()?;
+    let mut trie = Derived::new(NodeTable::Accounts, None);
+
+    while let Some(record) = accounts.next_ref()? {
+        let entry = B256::try_from(record.key).ok().zip(Account::from_slim(record.value).ok());
+        let Some((hash, account)) = entry else {
+            report.add(Problem::Entry { table: "accounts", key: record.key.to_vec() });
+            continue;
+        };
+        let computed = storage_root(&mut slots, Some(hash), &mut report, sink)?;
+        if computed != account.storage_root {
+            report.add(Problem::StorageRoot { account: hash, computed });
+        }
+        trie.push(hash.as_slice(), &account.leaf_value(), &mut report, sink)?;
+        report.accounts += 1;
+    }
+    storage_root(&mut slots, None, &mut report, sink)?;
+
+    let computed = trie.finish(&mut report, sink)?;
+    if computed != root {
+        report.problems.truncate(PROBLEMS_MAX - 1);
+        report.problems.push(Problem::Root { computed });
+    }
+    Ok(report)
+}
+
+/// The root of the slots of an account, to which the cursor is brought; slots of accounts before it
+/// have no account. Without an account, all slots that are left have none.
+fn storage_root(
+    slots: &mut Cursor,
+    account: Option<B256>,
+    report: &mut CheckReport,
+    sink: Sink<'_>,
+) -> Result<B256> {
+    let mut trie = Derived::new(NodeTable::Storage, account);
+    let mut orphan = None;
+    while let Some(record) = slots.peek()? {
+        let owner = record.key.get(..32).map(B256::from_slice);
+        let slot = record.key.get(32..).filter(|slot| slot.len() == 32);
+        let (Some(owner), Some(slot), Some(_)) = (owner, slot, slot_value(record.value)) else {
+            report.add(Problem::Entry { table: "slots", key: record.key.to_vec() });
+            slots.next_ref()?;
+            continue;
+        };
+        if account.is_some_and(|account| account < owner) {
+            break;
+        }
+        if account == Some(owner) {
+            trie.push(slot, &slot_leaf(record.value), report, sink)?;
+            report.slots += 1;
+        } else if orphan != Some(owner) {
+            report.add(Problem::SlotsWithoutAccount { account: owner });
+            orphan = Some(owner);
+        }
+        slots.next_ref()?;
+    }
+    trie.finish(report, sink)
+}
+
+/// A trie that is being derived, whose records go to the sink in batches.
+struct Derived {
+    table: NodeTable,
+    owner: Option<B256>,
+    builder: TrieBuilder<KeccakMpt>,
+    waiting: Vec<(Vec<u8>, Record)>,
+}
+
+impl Derived {
+    fn new(table: NodeTable, owner: Option<B256>) -> Self {
+        Self { table, owner, builder: TrieBuilder::default(), waiting: Vec::new() }
+    }
+
+    fn push(
+        &mut self,
+        key: &[u8],
+        leaf: &[u8],
+        report: &mut CheckReport,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        self.builder.push(key, leaf)?;
+        let nodes = self.builder.take_nodes();
+        self.hold(nodes);
+        if BATCH <= self.waiting.len() {
+            self.pass(report, sink)?;
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, nodes: Vec<(Path, Record)>) {
+        let owner = self.owner;
+        let keyed = nodes.into_iter().map(|(path, record)| match owner {
+            Some(owner) => (storage_node_key(&owner, &path), record),
+            None => (path.to_vec(), record),
+        });
+        self.waiting.extend(keyed);
+    }
+
+    fn pass(&mut self, report: &mut CheckReport, sink: Sink<'_>) -> Result<()> {
+        let records = std::mem::take(&mut self.waiting);
+        report.nodes += records.len() as u64;
+        if records.is_empty() { Ok(()) } else { sink(report, self.table, records) }
+    }
+
+    fn finish(mut self, report: &mut CheckReport, sink: Sink<'_>) -> Result<B256> {
+        let (root, nodes) = std::mem::take(&mut self.builder).finish();
+        self.hold(nodes);
+        self.pass(report, sink)?;
+        Ok(root)
+    }
+}

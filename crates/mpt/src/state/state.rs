@@ -1,0 +1,270 @@
+//! The public handle: opening, reads at the tip, reorgs.
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use terrane_io::{Disk, RealDisk};
+use terrane_lsm::{Store, StoreOptions, Ticket, WriteBatch};
+
+use crate::base::account::Account;
+use crate::base::error::{Error, Result};
+use crate::scheme::keccak_mpt::EMPTY_ROOT;
+use crate::state::changes::{ChangeSet, Fate, slot_value};
+use crate::state::commit::{prepare, stored_root};
+use crate::state::source::value;
+use crate::state::tables::{
+    Block, EntryKind, TIP_KEY, Tables, Views, height_key, height_of, read_change, slot_key,
+};
+
+/// Options of a [`State`].
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Options of its store: memory, durability, log.
+    pub store: StoreOptions,
+}
+
+impl Options {
+    terrane_io::setters! {
+        store: StoreOptions,
+    }
+}
+
+/// The state of a chain at its last block, in one store of LSM tables.
+///
+/// ```
+/// use terrane_mpt::{Account, Address, B256, Options, State, U256};
+///
+/// # let folder = tempfile::tempdir()?;
+/// let mut state = State::open_dir(folder.path(), &Options::default())?;
+/// let alice = Address::repeat_byte(1);
+///
+/// let mut block = state.block(0, B256::ZERO)?;
+/// block.set_account(alice, &Account::new(0, U256::from(7)));
+/// let committed = block.commit(B256::repeat_byte(9))?;
+/// committed.ticket.wait()?; // durable from here on
+///
+/// assert_eq!(state.account(&alice)?, Some(Account::new(0, U256::from(7))));
+/// assert_eq!(state.root(), committed.block.root);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct State {
+    pub(crate) tables: Tables,
+    /// The tip of the last commit.
+    pub(crate) tip: Option<Block>,
+}
+
+/// A block that was committed.
+#[derive(Debug, Clone)]
+#[must_use = "the commit survives a loss of power only once its ticket was waited for"]
+#[non_exhaustive]
+pub struct Committed {
+    /// The tip from now on.
+    pub block: Block,
+    /// Waits until the commit is durable.
+    pub ticket: Ticket,
+}
+
+impl State {
+    /// Opens a state on the real disk, or makes one if the directory is empty.
+    ///
+    /// # Errors
+    /// The errors of [`open`](Self::open).
+    pub fn open_dir(dir: impl AsRef<FilePath>, options: &Options) -> Result<Self> {
+        Self::open(RealDisk::auto(), dir.as_ref(), options)
+    }
+
+    /// Opens the state in `dir`, or makes one if the directory is empty.
+    ///
+    /// Cost: that of opening a store, and a few lookups.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::NotAState`] for a store of other tables;
+    /// [`Error::UnknownVersion`]; [`Error::Corruption`] if nodes and tip disagree, which
+    /// [`rebuild`](Self::rebuild) of a state opened with [`open_unchecked`](Self::open_unchecked)
+    /// may mend.
+    pub fn open(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
+        let state = Self::open_unchecked(disk, dir, options)?;
+        let root = stored_root(&state.tables.views()?)?;
+        if root != state.root() {
+            let path = crate::base::path::Path::default();
+            return Err(Error::corruption(&path, "a root that is not that of the tip"));
+        }
+        Ok(state)
+    }
+
+    /// Opens a state without comparing its root with its nodes, to verify or rebuild it.
+    ///
+    /// # Errors
+    /// The errors of [`open`](Self::open) but [`Error::Corruption`].
+    pub fn open_unchecked(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
+        let tables = Tables::open(disk, dir, &options.store)?;
+        let tip = tables.views()?.tip()?;
+        Ok(Self { tables, tip })
+    }
+
+    /// The store, for backups, statistics and memory. Tables of a state are written by the state
+    /// alone.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.tables.store
+    }
+
+    /// The last block; `None` before the first. Cost: no I/O.
+    #[must_use]
+    pub fn tip(&self) -> Option<Block> {
+        self.tip
+    }
+
+    /// The root after the last block. Cost: no I/O.
+    #[must_use]
+    pub fn root(&self) -> B256 {
+        self.tip.map_or(EMPTY_ROOT, |tip| tip.root)
+    }
+
+    /// The block at a height, if the state knows it.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptEntry`].
+    pub fn block_at(&self, height: u64) -> Result<Option<Block>> {
+        self.tables.views()?.block(height)
+    }
+
+    /// An account at the tip. Cost: one lookup.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptAccount`].
+    pub fn account(&self, address: &Address) -> Result<Option<Account>> {
+        Ok(self.accounts(std::slice::from_ref(address))?.pop().flatten())
+    }
+
+    /// Accounts at the tip, in the order of the addresses. Cost: one batch of lookups.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptAccount`].
+    pub fn accounts(&self, addresses: &[Address]) -> Result<Vec<Option<Account>>> {
+        let keys: Vec<B256> = addresses.iter().map(keccak256).collect();
+        let found = self.tables.accounts.get_many(&keys)?;
+        found.iter().map(|lookup| lookup.value().map(Account::from_slim).transpose()).collect()
+    }
+
+    /// A slot at the tip; zero if it has no entry. Cost: one lookup.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptEntry`].
+    pub fn slot(&self, address: &Address, slot: &B256) -> Result<U256> {
+        Ok(self.slots(&[(*address, *slot)])?.pop().unwrap_or_default())
+    }
+
+    /// Slots at the tip, in the given order. Cost: one batch of lookups.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptEntry`].
+    pub fn slots(&self, slots: &[(Address, B256)]) -> Result<Vec<U256>> {
+        let key =
+            |(address, slot): &(Address, B256)| slot_key(&keccak256(address), &keccak256(slot));
+        let keys: Vec<_> = slots.iter().map(key).collect();
+        let found = self.tables.slots.get_many(&keys)?;
+        let read = |bytes: &[u8]| slot_value(bytes).ok_or(Error::corrupt_entry("a slot's value"));
+        found.iter().map(|lookup| lookup.value().map_or(Ok(U256::ZERO), read)).collect()
+    }
+
+    /// Code by its hash, if the state has it. The hash of no code has the empty code.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
+        if *hash == crate::base::account::EMPTY_CODE_HASH {
+            return Ok(Some(Bytes::new()));
+        }
+        Ok(value(&self.tables.code.get(hash.as_slice())?).map(Bytes::from))
+    }
+
+    /// Goes back to the block at `height`, in one commit.
+    ///
+    /// Cost: reads the changes of the blocks above, and commits as many. Memory in proportion.
+    ///
+    /// # Errors
+    /// [`Error::UnknownHeight`] if there is no such block, or if a block above it has no changes
+    /// any more; [`Error::RootMismatch`] if the way back leads to another root, after which nothing
+    /// was changed; the errors of [`BlockBatch::commit`](crate::BlockBatch::commit).
+    pub fn reorg_to(&mut self, height: u64) -> Result<Committed> {
+        let views = self.tables.views()?;
+        let tip = self.tip.ok_or(Error::UnknownHeight { height })?;
+        let target = views.block(height)?.filter(|target| target.height <= tip.height);
+        let target = target.ok_or(Error::UnknownHeight { height })?;
+
+        let changes = changes_above(&views, height)?;
+        let mut prepared = prepare(&self.tables, &views, changes, None)?;
+        if prepared.root != target.root {
+            return Err(Error::RootMismatch { expected: target.root, computed: prepared.root });
+        }
+        if height < tip.height {
+            let above = height_key(height + 1);
+            prepared.batch.delete_range(&self.tables.changes, &above[..]..);
+            prepared.batch.delete_range(&self.tables.blocks, &above[..]..);
+        }
+        self.write(&views, prepared.batch, target)
+    }
+
+    /// Writes a batch with a tip, unless somebody has written to the store since the views.
+    pub(crate) fn write(
+        &mut self,
+        views: &Views,
+        mut batch: WriteBatch,
+        block: Block,
+    ) -> Result<Committed> {
+        let Tables { store, meta, .. } = &self.tables;
+        batch.insert(meta, TIP_KEY, block.tip_bytes());
+        let ticket = store.write_if(&batch, views.commit)?;
+        self.tip = Some(block);
+        Ok(Committed { block, ticket })
+    }
+
+    /// Ends the state and its store.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn close(self) -> Result<()> {
+        Ok(self.tables.store.close()?)
+    }
+}
+
+/// The changes that lead back to a height: of each entry the value before the first change above.
+fn changes_above(views: &Views, height: u64) -> Result<ChangeSet> {
+    let corrupt = || Error::corrupt_entry("a change of a block");
+    let mut changes = ChangeSet::default();
+    let Some(first) = height.checked_add(1) else { return Ok(changes) };
+    let mut cursor = views.changes.cursor_at(&height_key(first))?;
+
+    while let Some(record) = cursor.next_ref()? {
+        let (_, key) = height_of(record.key).ok_or_else(corrupt)?;
+        let (kind, key, before) = read_change(key, record.value).ok_or_else(corrupt)?;
+        let (first, rest) = key.split_at(B256::len_bytes());
+        let hash = B256::from_slice(first);
+        match kind {
+            EntryKind::Account => {
+                let change = changes.accounts.entry(hash).or_default();
+                if matches!(change.account, Fate::Kept) {
+                    let before = before.map(Account::from_slim).transpose()?;
+                    change.account = before.map_or(Fate::Gone, Fate::Set);
+                }
+            }
+            EntryKind::Slot => {
+                let before = match before {
+                    Some(bytes) => slot_value(bytes).ok_or_else(corrupt)?,
+                    None => U256::ZERO,
+                };
+                let slots = &mut changes.accounts.entry(hash).or_default().slots;
+                slots.entry(B256::from_slice(rest)).or_insert(before);
+            }
+            EntryKind::Code => {
+                let before = before.map(<[u8]>::to_vec);
+                changes.codes.entry(hash).or_insert(before);
+            }
+        }
+    }
+    Ok(changes)
+}

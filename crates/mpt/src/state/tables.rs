@@ -1,0 +1,274 @@
+//! Tables of a state, and the bytes of their keys and values.
+//!
+//! ```text
+//! meta           name                     FORMAT: version u32; TIP: height u64, hash, root
+//! accounts       keccak(address)          slim account
+//! slots          keccak(address) keccak(slot)   value without leading zeros
+//! code           code hash                bytes
+//! account_nodes  path                     record
+//! storage_nodes  keccak(address) path     record
+//! blocks         height u64 BE            hash, root
+//! changes        height u64 BE, kind, key   1 | 2 and the value before
+//! ```
+//!
+//! Heights in keys are big-endian, so that their order is that of blocks.
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+use terrane_io::Disk;
+use terrane_lsm::{NamedTable, Store, StoreOptions, Table, TableConfig, WriteBatch};
+
+use crate::base::error::{Error, Result};
+use crate::base::path::Path;
+use crate::scheme::scheme::HASH_BYTES;
+
+/// Version of the format of a state.
+pub(crate) const STATE_VERSION: u32 = 1;
+
+/// Key of the version in `meta`.
+pub(crate) const FORMAT_KEY: &[u8] = b"format";
+
+/// Key of the tip in `meta`.
+pub(crate) const TIP_KEY: &[u8] = b"tip";
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = 2 * HASH_BYTES;
+
+/// First byte of a value before: there was none.
+pub(crate) const ABSENT_TAG: u8 = 1;
+
+/// First byte of a value before: the value follows.
+pub(crate) const PRESENT_TAG: u8 = 2;
+
+/// Names of the tables.
+const NAMES: [&str; 8] =
+    ["meta", "accounts", "slots", "code", "account_nodes", "storage_nodes", "blocks", "changes"];
+
+/// A block of the chain whose state is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// Its height.
+    pub height: u64,
+    /// Its hash.
+    pub hash: B256,
+    /// The root of the state after it.
+    pub root: B256,
+}
+
+/// Kind of a flat entry, as it stands in the keys of changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EntryKind {
+    Account = 1,
+    Slot = 2,
+    Code = 3,
+}
+
+/// The tables of a state.
+#[derive(Debug, Clone)]
+pub(crate) struct Tables {
+    pub(crate) store: Store,
+    pub(crate) meta: NamedTable,
+    pub(crate) accounts: NamedTable,
+    pub(crate) slots: NamedTable,
+    pub(crate) code: NamedTable,
+    pub(crate) account_nodes: NamedTable,
+    pub(crate) storage_nodes: NamedTable,
+    pub(crate) blocks: NamedTable,
+    pub(crate) changes: NamedTable,
+}
+
+/// All tables as one commit left them.
+#[derive(Debug, Clone)]
+pub(crate) struct Views {
+    /// The last commit when the views were taken, or an earlier one.
+    pub(crate) commit: u64,
+    pub(crate) meta: Arc<Table>,
+    pub(crate) accounts: Arc<Table>,
+    pub(crate) slots: Arc<Table>,
+    pub(crate) code: Arc<Table>,
+    pub(crate) account_nodes: Arc<Table>,
+    pub(crate) storage_nodes: Arc<Table>,
+    pub(crate) blocks: Arc<Table>,
+    pub(crate) changes: Arc<Table>,
+}
+
+impl Tables {
+    /// Opens the tables, or makes them in an empty store.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &FilePath,
+        options: &StoreOptions,
+    ) -> Result<Self> {
+        let store = Store::open(disk, dir, options)?;
+        let found = store.tables()?;
+        if found.iter().any(|table| !NAMES.contains(&table.name.as_str())) {
+            return Err(Error::NotAState { why: "the store has other tables" });
+        }
+
+        let table = |name: &str| store.table_or_create(name, &TableConfig::default());
+        let tables = Self {
+            meta: table("meta")?,
+            accounts: table("accounts")?,
+            slots: table("slots")?,
+            code: table("code")?,
+            account_nodes: table("account_nodes")?,
+            storage_nodes: table("storage_nodes")?,
+            blocks: table("blocks")?,
+            changes: table("changes")?,
+            store,
+        };
+        tables.check_format()?;
+        Ok(tables)
+    }
+
+    /// Checks the version, or writes it into a store without entries.
+    fn check_format(&self) -> Result<()> {
+        if let Some(bytes) = self.meta.get(FORMAT_KEY)?.value() {
+            return match <[u8; 4]>::try_from(bytes).map(u32::from_le_bytes) {
+                Ok(STATE_VERSION) => Ok(()),
+                Ok(found) => Err(Error::UnknownVersion { found, newest: STATE_VERSION }),
+                Err(_) => Err(Error::corrupt_entry("the version of the state")),
+            };
+        }
+        let is_empty =
+            |table: &NamedTable| -> Result<bool> { Ok(table.cursor()?.peek()?.is_none()) };
+        if !is_empty(&self.meta)? || !is_empty(&self.blocks)? || !is_empty(&self.accounts)? {
+            return Err(Error::NotAState { why: "it has entries and no version" });
+        }
+        let mut batch = WriteBatch::new();
+        batch.insert(&self.meta, FORMAT_KEY, STATE_VERSION.to_le_bytes());
+        self.store.write(&batch)?.wait()?;
+        Ok(())
+    }
+
+    /// A view of all tables at one moment.
+    pub(crate) fn views(&self) -> Result<Views> {
+        // Taken first: a commit between makes the number too small, and a later commit that relies
+        // on the views is refused.
+        let commit = self.store.last_commit();
+        let all = [
+            &self.meta,
+            &self.accounts,
+            &self.slots,
+            &self.code,
+            &self.account_nodes,
+            &self.storage_nodes,
+            &self.blocks,
+            &self.changes,
+        ];
+        let mut views = self.store.views(&all)?.into_iter();
+        let mut next = || views.next().expect("a view of each table");
+        Ok(Views {
+            commit,
+            meta: next(),
+            accounts: next(),
+            slots: next(),
+            code: next(),
+            account_nodes: next(),
+            storage_nodes: next(),
+            blocks: next(),
+            changes: next(),
+        })
+    }
+}
+
+impl Views {
+    /// The last block, if there is one.
+    pub(crate) fn tip(&self) -> Result<Option<Block>> {
+        let found = self.meta.get(TIP_KEY)?;
+        let Some(bytes) = found.value() else { return Ok(None) };
+        let corrupt = || Error::corrupt_entry("the tip of the state");
+        let (height, block) = bytes.split_first_chunk::<8>().ok_or_else(corrupt)?;
+        let block = block_of(u64::from_le_bytes(*height), block).ok_or_else(corrupt)?;
+        Ok(Some(block))
+    }
+
+    /// The block at a height, if it is known.
+    pub(crate) fn block(&self, height: u64) -> Result<Option<Block>> {
+        let found = self.blocks.get(&height_key(height))?;
+        let Some(bytes) = found.value() else { return Ok(None) };
+        block_of(height, bytes).map(Some).ok_or_else(|| Error::corrupt_entry("a block"))
+    }
+}
+
+impl Block {
+    pub(crate) fn tip_bytes(&self) -> Vec<u8> {
+        [&self.height.to_le_bytes()[..], &self.block_bytes()].concat()
+    }
+
+    pub(crate) fn block_bytes(&self) -> [u8; BLOCK_BYTES] {
+        let mut bytes = [0; BLOCK_BYTES];
+        bytes[..HASH_BYTES].copy_from_slice(self.hash.as_slice());
+        bytes[HASH_BYTES..].copy_from_slice(self.root.as_slice());
+        bytes
+    }
+}
+
+fn block_of(height: u64, bytes: &[u8]) -> Option<Block> {
+    let bytes: &[u8; BLOCK_BYTES] = bytes.try_into().ok()?;
+    let (hash, root) = bytes.split_at(HASH_BYTES);
+    Some(Block { height, hash: B256::from_slice(hash), root: B256::from_slice(root) })
+}
+
+/// The key of a height.
+#[expect(clippy::big_endian_bytes, reason = "the order of keys is the order of heights")]
+pub(crate) fn height_key(height: u64) -> [u8; 8] {
+    height.to_be_bytes()
+}
+
+/// The height that a key begins with.
+#[expect(clippy::big_endian_bytes, reason = "the order of keys is the order of heights")]
+pub(crate) fn height_of(key: &[u8]) -> Option<(u64, &[u8])> {
+    let (height, rest) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*height), rest))
+}
+
+/// The key of a slot.
+pub(crate) fn slot_key(account: &B256, slot: &B256) -> [u8; 2 * HASH_BYTES] {
+    let mut key = [0; 2 * HASH_BYTES];
+    key[..HASH_BYTES].copy_from_slice(account.as_slice());
+    key[HASH_BYTES..].copy_from_slice(slot.as_slice());
+    key
+}
+
+/// The key of a node of a storage trie.
+pub(crate) fn storage_node_key(account: &B256, path: &Path) -> Vec<u8> {
+    [account.as_slice(), path].concat()
+}
+
+/// The key of a change.
+pub(crate) fn change_key(height: u64, kind: EntryKind, key: &[u8]) -> Vec<u8> {
+    [&height_key(height)[..], &[kind as u8], key].concat()
+}
+
+/// The value of a change: the value of the entry before.
+pub(crate) fn change_value(before: Option<&[u8]>) -> Vec<u8> {
+    match before {
+        None => vec![ABSENT_TAG],
+        Some(value) => [&[PRESENT_TAG], value].concat(),
+    }
+}
+
+/// Reads what follows the height in the key of a change, and its value.
+#[expect(clippy::type_complexity, reason = "an entry and its value before")]
+pub(crate) fn read_change<'a>(
+    key: &'a [u8],
+    value: &'a [u8],
+) -> Option<(EntryKind, &'a [u8], Option<&'a [u8]>)> {
+    let (kind, key) = key.split_first()?;
+    let (kind, bytes) = match *kind {
+        1 => (EntryKind::Account, HASH_BYTES),
+        2 => (EntryKind::Slot, 2 * HASH_BYTES),
+        3 => (EntryKind::Code, HASH_BYTES),
+        _ => return None,
+    };
+    let before = match value.split_first()? {
+        (&ABSENT_TAG, []) => None,
+        (&PRESENT_TAG, value) => Some(value),
+        _ => return None,
+    };
+    (key.len() == bytes).then_some((kind, key, before))
+}
