@@ -1,20 +1,22 @@
-//! Changes of a tree: binding and unbinding a path. Nodes that no other tree holds are changed in
+//! Changes of a tree: binding and unbinding paths. Nodes that no other tree holds are changed in
 //! place.
 //!
 //! Invariant: the shape stays canonical. A leaf is split when it outgrows the branching, inodes
 //! are merged into a leaf when they fall to it, and a directory is flat up to the flat limit.
 //!
-//! Invariant: a change that fails has changed nothing, because it loads all nodes first.
+//! Invariant: a change that fails has changed nothing, because it loads all nodes first. Of several
+//! values that are bound in one pass, some may be bound then.
 //!
-//! A change goes down a path and up again with a list of the open nodes: chosen names make a path
-//! of a hundred directories lead through thousands of inodes, more than a thread has stack for. A
-//! node on the list lacks the child that the change went to, so a node that one tree alone holds is
-//! changed in place.
+//! A pass goes down the paths of its changes and up again with a list of the open nodes: chosen
+//! names make a path of a hundred directories lead through thousands of inodes, more than a thread
+//! has stack for. A node on the list lacks the child that the pass went to, so a node that one tree
+//! alone holds is changed in place. A node that leads to several changes is opened and closed once:
+//! at each node the changes below are sorted by their child.
 
 use std::sync::{Arc, LazyLock};
 
 use crate::base::error::{Error, Result};
-use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot};
+use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
 /// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all nodes
@@ -26,7 +28,38 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
         *root = child;
         return Ok(());
     }
-    edit(env, root, path, Some(child))
+    edit(env, root, &mut [Change { path, new: Some(child), bucket: 0 }])
+}
+
+/// Binds values at paths with steps below `root`, in one pass. No path leads through the value of
+/// another.
+///
+/// Cost: as [`bind`]; each node on the way is changed once.
+///
+/// # Errors
+/// Errors of a read. Some of the values are bound then; the pass may be made again.
+pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
+    env: &Env,
+    root: &mut Child,
+    values: impl Iterator<Item = (P, &'p Arc<Value>)>,
+) -> Result<()> {
+    // All paths in one list: a list for each would be an allocation for each value.
+    let mut steps = Vec::new();
+    let mut ends = Vec::new();
+    for (path, value) in values {
+        steps.extend(path);
+        ends.push((steps.len(), value));
+    }
+
+    let mut start = 0;
+    let change = |(end, value): (usize, &Arc<Value>)| {
+        let path = &steps[start..end];
+        debug_assert!(!path.is_empty(), "a value in a pass has a step");
+        start = end;
+        Change { path, new: Some(Child::Value(Arc::clone(value))), bucket: 0 }
+    };
+    let mut changes: Vec<_> = ends.into_iter().map(change).collect();
+    edit(env, root, &mut changes)
 }
 
 /// Unbinds `path`, which is bound and has a step, below `root`. The directory must have other
@@ -35,26 +68,82 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
 /// Cost: as [`bind`]; all inodes of the directory that has it where that falls to the flat
 /// limit, and those of one bucket where that falls to the branching.
 pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
-    edit(env, root, path, None)
+    edit(env, root, &mut [Change { path, new: None, bucket: 0 }])
 }
 
 /// Placeholder of a child that was taken out.
 static TAKEN: LazyLock<Arc<Node>> = LazyLock::new(|| Arc::new(Node::empty(false)));
 
-/// Open node of a change. No other tree holds the node, and the node lacks the child that the
-/// change went to.
+/// Child to be bound or unbound at a path.
+struct Change<'p> {
+    path: &'p [&'p [u8]],
+    /// `None` unbinds what is there. A pass that unbinds has this change alone.
+    new: Option<Child>,
+    /// Bucket in the inode that was opened last on the way.
+    bucket: u8,
+}
+
+/// Makes changes, in whatever order they stand.
+fn edit(env: &Env, root: &mut Child, changes: &mut [Change<'_>]) -> Result<()> {
+    debug_assert!(
+        changes.len() == 1 || changes.iter().all(|change| change.new.is_some()),
+        "a removal loads what it needs first, and is alone"
+    );
+    if changes.is_empty() {
+        return Ok(());
+    }
+
+    let (dir, is_taken) = take_dir(env, root)?;
+    let mut pass = Pass { env, changes, next: 0 };
+    let (open, outcome) = pass.run(dir);
+    debug_assert!(!Arc::ptr_eq(&open.node, &TAKEN), "what was taken out is back");
+    // A directory that was not taken out is still in its place.
+    if is_taken || open.is_changed {
+        *root = Child::Dir(open.node);
+    }
+    outcome
+}
+
+/// Returns the directory of a child, loaded if needed; an empty one for a value. Also returns
+/// whether the directory was taken out of the child.
+fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
+    if let Child::Dir(dir) = child {
+        debug_assert!(!Arc::ptr_eq(dir, &TAKEN), "a child is taken out once");
+        // The directory leaves its place, so that the change is its only holder.
+        return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
+    }
+    let dir = child.dir(env)?;
+    Ok((dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false))
+}
+
+/// Way over all nodes that lead to changes, each once.
+struct Pass<'c, 'p> {
+    env: &'c Env,
+    /// The changes; those that are made come first.
+    changes: &'c mut [Change<'p>],
+    /// Number of the next change.
+    next: usize,
+}
+
+/// Open node of a pass. No other tree holds the node, unless it is as it was, and the node lacks
+/// the child that the pass went to.
 struct Open<'p> {
     node: Arc<Node>,
     /// Whether the directory was flat; set in the first node of a directory.
     was_flat: Option<bool>,
     depth: u8,
+    /// Number of the step that the directory binds, on each of the paths.
+    step: usize,
+    /// End of the changes at and below the node.
+    end: usize,
     way: Way<'p>,
+    is_changed: bool,
 }
 
-/// Child that a change went to.
+/// Child that a pass went to.
 enum Way<'p> {
-    /// None: the path ends here.
-    End,
+    /// None so far.
+    Here,
     Bucket {
         bucket: usize,
         /// Rank of the bucket, if it is not empty.
@@ -71,197 +160,136 @@ enum Way<'p> {
     },
 }
 
-/// Continuation of a change.
-enum Next {
-    Below(Arc<Node>),
-    /// The change is made; the height that it requires of the node.
-    Made(u16),
-}
+impl<'p> Pass<'_, 'p> {
+    /// Makes all changes at and below `dir`. Returns it with what else came of it.
+    ///
+    /// After an error the nodes that are open are closed all the same.
+    fn run(&mut self, dir: Arc<Node>) -> (Open<'p>, Result<()>) {
+        let mut outcome = Ok(());
+        let mut opened: Vec<Open<'p>> = Vec::new();
+        let mut open = self.open(dir, 0, 0, self.changes.len());
 
-/// Puts `new` at `path`, which has a step, or removes the child there if `new` is `None`. Only
-/// bound paths are removed.
-fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Result<()> {
-    debug_assert!(!path.is_empty(), "a change has a step");
-    let (dir, is_taken) = take_dir(env, root)?;
-    // Most directories on the way take one or two nodes.
-    let mut opened = Vec::with_capacity(2 * path.len());
-    match descend(env, dir, path, new, &mut opened) {
-        Ok(height) => {
-            let (dir, outcome) = ascend(env, opened, height);
-            *root = Child::Dir(dir);
-            outcome
-        }
-        Err((node, error)) => {
-            let dir = restore(opened, node);
-            // A directory that was not taken out is still in its place.
-            if is_taken {
-                *root = Child::Dir(dir);
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Returns the directory of a child, loaded if needed; an empty one for a value. Also returns
-/// whether the directory was taken out of the child.
-fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
-    if let Child::Dir(dir) = child {
-        debug_assert!(!Arc::ptr_eq(dir, &TAKEN), "a child is taken out once");
-        // The directory leaves its place, so that the change is its only holder.
-        return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
-    }
-    let dir = child.dir(env)?;
-    Ok((dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false))
-}
-
-/// Opens the nodes from `dir` to the end of `path`, and makes the change in the last one. Returns
-/// the height that the change requires of the last node.
-///
-/// # Errors
-/// With the node that could not be passed, as the node was.
-fn descend<'p>(
-    env: &Env,
-    dir: Arc<Node>,
-    path: &[&'p [u8]],
-    mut new: Option<Child>,
-    opened: &mut Vec<Open<'p>>,
-) -> std::result::Result<u16, (Arc<Node>, Error)> {
-    let removes = new.is_none();
-    let mut node = dir;
-
-    let mut at = 0;
-    let mut depth = 0;
-    loop {
-        debug_assert!(at < path.len(), "the last step ends the way down");
-        let is_last = at + 1 == path.len();
-        // A removal that may gather a directory loads all of it first, so that a failure changes
-        // nothing.
-        if removes
-            && is_last
-            && may_be_gathered(env, &node, depth)
-            && let Err(error) = node.each(env, &mut |_, _| Ok(true))
-        {
-            return Err((node, error));
-        }
-
-        let mut open = Open::new(node, depth);
-        match open.go_down(env, path[at], is_last, &mut new) {
-            Err(error) => return Err((open.node, error)),
-            Ok(Next::Made(height)) => {
-                opened.push(open);
-                return Ok(height);
-            }
-            Ok(Next::Below(below)) => {
-                // A step leads into the next directory, whose inodes begin at depth 0.
-                if matches!(open.way, Way::Item { .. }) {
-                    (at, depth) = (at + 1, 0);
-                } else {
-                    depth += 1;
+        loop {
+            match self.go_on(&mut open) {
+                Ok(Some(below)) => {
+                    opened.push(std::mem::replace(&mut open, below));
+                    continue;
                 }
-                opened.push(open);
-                node = below;
+                Ok(None) => {}
+                Err(error) => outcome = self.stop(outcome, error),
             }
+
+            // All changes at and below the node are made.
+            if let Err(error) = open.shape(self.env) {
+                outcome = self.stop(outcome, error);
+            }
+            let Some(above) = opened.pop() else { return (open, outcome) };
+            let below = std::mem::replace(&mut open, above);
+            open.put(below);
         }
     }
-}
 
-/// Returns whether the loss of one step changes the shape of the node, or of its directory.
-fn may_be_gathered(env: &Env, node: &Node, depth: u8) -> bool {
-    let fewer = node.count().saturating_sub(1);
-    let falls_flat = depth == 0 && !node.is_flat() && env.rules.is_flat(fewer);
-    let is_inner = matches!(node.shape(), Shape::Inner(_));
-    falls_flat || is_inner && env.rules.is_leaf(depth, fewer)
-}
-
-/// Puts the children back into the open nodes, from the last one up; returns the first node.
-///
-/// # Errors
-/// If what is gathered was not loaded before, which `descend` sees to. The tree is whole then,
-/// though not in its shape.
-fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Result<()>) {
-    debug_assert!(!opened.is_empty(), "at least the root is open");
-    let mut outcome = Ok(());
-    let mut below = Arc::clone(&TAKEN);
-    let mut height_asked = height;
-    while let Some(mut open) = opened.pop() {
-        open.put_changed(below, height_asked);
-        let shaped = open.shape(env);
-        // The first error counts, and the nodes above are put back all the same.
-        outcome = outcome.and(shaped);
-        below = open.node;
-        // Only the node of the change is asked for a height: those above follow from their
-        // children.
-        height_asked = 0;
+    /// Ends the pass, whose first error counts.
+    fn stop(&mut self, outcome: Result<()>, error: Error) -> Result<()> {
+        self.next = self.changes.len();
+        outcome.and(Err(error))
     }
-    debug_assert!(!Arc::ptr_eq(&below, &TAKEN), "what was taken out is back");
-    (below, outcome)
-}
 
-/// Restores the open nodes after a failure below the last one; returns the first node.
-fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
-    let mut below = node;
-    while let Some(mut open) = opened.pop() {
-        open.put_back(below);
-        below = open.node;
+    /// Opens a node that has the changes from the next one up to `end` at and below it, and sorts
+    /// them by the child that they lead to.
+    fn open(&mut self, node: Arc<Node>, depth: u8, step: usize, end: usize) -> Open<'p> {
+        debug_assert!(self.next < end, "an open node has changes");
+        let below = &mut self.changes[self.next..end];
+        match node.shape() {
+            Shape::Inner(_) => {
+                for change in &mut *below {
+                    change.bucket = self.env.rules.bucket(depth, change.path[step]) as u8;
+                }
+                below.sort_unstable_by_key(|change| change.bucket);
+            }
+            Shape::Entries(_) => {
+                below.sort_unstable_by(|a, b| a.path[step].cmp(b.path[step]));
+            }
+        }
+
+        let was_flat = (depth == 0).then(|| node.is_flat());
+        Open { node, was_flat, depth, step, end, way: Way::Here, is_changed: false }
     }
-    below
+
+    /// Makes the next changes that end in an open node, until one leads below. Returns the node
+    /// below; `None` if no change is left.
+    fn go_on(&mut self, open: &mut Open<'p>) -> Result<Option<Open<'p>>> {
+        while self.next < open.end {
+            let change = &mut self.changes[self.next];
+            let step = change.path[open.step];
+            let is_last = open.step + 1 == change.path.len();
+
+            // A removal that may gather a directory loads all of it first, so that a failure
+            // changes nothing.
+            if change.new.is_none() && is_last && open.may_be_gathered(self.env) {
+                open.node.each(self.env, &mut |_, _| Ok(true))?;
+            }
+
+            if matches!(open.node.shape(), Shape::Inner(_)) {
+                let bucket = change.bucket;
+                let below = open.take_bucket(self.env, bucket.into())?;
+                let end = self.end_of(open, |other| other.bucket == bucket);
+                return Ok(Some(self.open(below, open.depth + 1, open.step, end)));
+            }
+            if !is_last {
+                let below = open.take_dir(self.env, step)?;
+                let end = self.end_of(open, |other| other.path[open.step] == step);
+                // The inodes of the next directory begin at depth 0.
+                return Ok(Some(self.open(below, 0, open.step + 1, end)));
+            }
+            open.change(step, change.new.as_ref());
+            self.next += 1;
+        }
+
+        Ok(None)
+    }
+
+    /// End of the changes that lead to the child to which the next one leads.
+    fn end_of(&self, open: &Open<'_>, is_same: impl Fn(&Change<'_>) -> bool) -> usize {
+        let others = &self.changes[self.next + 1..open.end];
+        self.next + 1 + others.iter().take_while(|other| is_same(other)).count()
+    }
 }
 
 impl<'p> Open<'p> {
-    fn new(node: Arc<Node>, depth: u8) -> Self {
-        let was_flat = (depth == 0).then(|| node.is_flat());
-        Self { node, was_flat, depth, way: Way::End }
+    /// Returns whether the loss of one step changes the shape of the node, or of its directory.
+    fn may_be_gathered(&self, env: &Env) -> bool {
+        let fewer = self.node.count().saturating_sub(1);
+        let falls_flat = self.depth == 0 && !self.node.is_flat() && env.rules.is_flat(fewer);
+        let is_inner = matches!(self.node.shape(), Shape::Inner(_));
+        falls_flat || is_inner && env.rules.is_leaf(self.depth, fewer)
     }
 
-    /// Goes to the child of `step`, or makes the change if the step is the last one.
-    fn go_down(
-        &mut self,
-        env: &Env,
-        step: &'p [u8],
-        is_last: bool,
-        new: &mut Option<Child>,
-    ) -> Result<Next> {
-        let entries = match self.node.shape() {
-            Shape::Entries(entries) => entries.entries(),
-            Shape::Inner(inner) => {
-                let bucket = env.rules.bucket(self.depth, step);
-                let rank = inner.inner().rank(bucket);
-                let below = self.take(rank, |node| match node.shape() {
-                    Shape::Inner(inner) => inner.fetch(env, bucket),
-                    Shape::Entries(_) => Ok(None),
-                })?;
-                let below = below.unwrap_or_else(|| Arc::new(Node::empty(true)));
-                self.way = Way::Bucket { bucket, rank, before: below.count() };
-                return Ok(Next::Below(below));
-            }
-        };
+    /// Goes to a bucket; returns its inode.
+    fn take_bucket(&mut self, env: &Env, bucket: usize) -> Result<Arc<Node>> {
+        let Shape::Inner(inner) = self.node.shape() else { unreachable!("inodes have buckets") };
+        let rank = inner.inner().rank(bucket);
+        let below = self.take(rank, |node| match node.shape() {
+            Shape::Inner(inner) => inner.fetch(env, bucket),
+            Shape::Entries(_) => Ok(None),
+        })?;
+        let below = below.unwrap_or_else(|| Arc::new(Node::empty(true)));
+        self.way = Way::Bucket { bucket, rank, before: below.count() };
+        Ok(below)
+    }
 
+    /// Goes to the child of a step; returns its directory, a new one in the place of a value.
+    fn take_dir(&mut self, env: &Env, step: &'p [u8]) -> Result<Arc<Node>> {
+        let Shape::Entries(entries) = self.node.shape() else { unreachable!("the steps are here") };
+        let entries = entries.entries();
         let item = entries.find(step).map_or_else(|| entries.position(step), Ok);
-        let removes = new.is_none();
-        match (item, new.take_if(|_| is_last)) {
-            (Ok(item), Some(child)) => {
-                Arc::make_mut(&mut self.node).set_item(item, &child);
-                return Ok(Next::Made(child.height() + 1));
-            }
-            (Err(position), Some(child)) => {
-                Arc::make_mut(&mut self.node).insert_item(position, step, &child);
-                return Ok(Next::Made(child.height() + 1));
-            }
-            (Ok(item), None) if is_last => {
-                Arc::make_mut(&mut self.node).remove_item(item);
-                return Ok(Next::Made(1));
-            }
-            (Err(_), None) if removes => return Ok(Next::Made(1)),
-            (_, None) => {}
-        }
-
         let is_dir = item.is_ok_and(|item| !entries.is_value(item));
         let below = self.take(item.ok().filter(|_| is_dir), |node| match (node.shape(), item) {
             (Shape::Entries(entries), Ok(item)) => dir(env, entries.spot(item)),
             _ => Ok(None),
         })?;
         self.way = Way::Item { step, item, is_dir };
-        Ok(Next::Below(below.unwrap_or_else(|| Arc::new(Node::empty(false)))))
+        Ok(below.unwrap_or_else(|| Arc::new(Node::empty(false))))
     }
 
     /// Takes the child of a number out of the node, or loads it. A child that is taken out has no
@@ -278,10 +306,40 @@ impl<'p> Open<'p> {
         load(&self.node)
     }
 
-    /// Puts the changed child back. `height` is the height that a change in this node requires.
-    fn put_changed(&mut self, below: Arc<Node>, height: u16) {
+    /// Binds or unbinds the child of a step, which is here.
+    fn change(&mut self, step: &[u8], new: Option<&Child>) {
+        let Shape::Entries(entries) = self.node.shape() else { unreachable!("the steps are here") };
+        let entries = entries.entries();
+        let item = entries.find(step).map_or_else(|| entries.position(step), Ok);
+        if item.is_err() && new.is_none() {
+            return;
+        }
+
+        let owned = Arc::make_mut(&mut self.node);
+        match (item, new) {
+            (Ok(item), Some(child)) => owned.set_item(item, child),
+            (Err(position), Some(child)) => owned.insert_item(position, step, child),
+            (Ok(item), None) => owned.remove_item(item),
+            (Err(_), None) => {}
+        }
+        if let Some(child) = new {
+            // The height is a lower bound, so it only rises.
+            owned.raise(child.height() + 1);
+        }
+        self.is_changed = true;
+    }
+
+    /// Puts the child back that the pass went to.
+    fn put(&mut self, below: Self) {
+        let Self { node: below, is_changed, .. } = below;
+        if !is_changed {
+            self.put_back(below);
+            return;
+        }
+
         let owned = Arc::make_mut(&mut self.node);
         let height = match &self.way {
+            Way::Here => unreachable!("the pass went to a child"),
             Way::Bucket { bucket, before, .. } => {
                 let height = below.height();
                 owned.set_bucket(*bucket, below, *before);
@@ -295,15 +353,30 @@ impl<'p> Open<'p> {
                 }
                 height
             }
-            Way::End => height,
         };
-
-        // The height is a lower bound, so it only rises.
         owned.raise(height);
+        self.is_changed = true;
     }
 
-    /// Gives the changed node the shape of its number of steps.
+    /// Puts an unchanged child back.
+    fn put_back(&mut self, below: Arc<Node>) {
+        match self.way {
+            Way::Bucket { rank: Some(number), .. }
+            | Way::Item { item: Ok(number), is_dir: true, .. } => {
+                Arc::make_mut(&mut self.node).put_node(number, below);
+            }
+            Way::Bucket { rank: None, .. } | Way::Item { .. } | Way::Here => {}
+        }
+    }
+
+    /// Gives the node the shape of its number of steps, if it changed.
+    ///
+    /// # Errors
+    /// If what is gathered was not loaded before. The tree is whole then, though not in its shape.
     fn shape(&mut self, env: &Env) -> Result<()> {
+        if !self.is_changed {
+            return Ok(());
+        }
         let node = &mut self.node;
         let is_inner = matches!(node.shape(), Shape::Inner(_));
         // A leaf that outgrew the branching is split; an inode that fell to it becomes a leaf.
@@ -314,17 +387,6 @@ impl<'p> Open<'p> {
         match self.was_flat {
             Some(was_flat) => reshape(env, node, was_flat),
             None => Ok(()),
-        }
-    }
-
-    /// Puts an unchanged child back.
-    fn put_back(&mut self, below: Arc<Node>) {
-        match self.way {
-            Way::Bucket { rank: Some(number), .. }
-            | Way::Item { item: Ok(number), is_dir: true, .. } => {
-                Arc::make_mut(&mut self.node).put_node(number, below);
-            }
-            Way::Bucket { rank: None, .. } | Way::Item { .. } | Way::End => {}
         }
     }
 }
@@ -373,4 +435,234 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
         (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))
     });
     Node::of_slots((depth, count), slots, height)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use terrane_testkit::ChaCha8Rng;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    use super::*;
+    use crate::base::address::{Address, Extent, Link};
+    use crate::base::corrupt::Corrupt;
+    use crate::base::hash::Hash;
+    use crate::base::hashing::{Rules, Scheme};
+    use crate::object::record::Record;
+    use crate::tree::digest::Hasher;
+    use crate::tree::node::{Form, Member, Place, Source};
+
+    /// Records in memory, by their addresses, of which so many can be read.
+    #[derive(Debug, Default)]
+    struct Records {
+        records: Vec<Arc<Record>>,
+        left: AtomicUsize,
+    }
+
+    impl Source for Records {
+        fn record(&self, link: &Link) -> Result<Arc<Record>> {
+            let one_less = |left: usize| left.checked_sub(1);
+            match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+                Ok(_) => Ok(Arc::clone(&self.records[link.extent.at.unit as usize])),
+                Err(_) => Err(self.damaged(link.extent.at, Corrupt::rule("a read fails", 1, 0))),
+            }
+        }
+
+        fn value(&self, _: &Link) -> Result<Arc<[u8]>> {
+            Ok([].into())
+        }
+    }
+
+    /// Adds the records of a node and of all below, as a commit would.
+    fn store(node: &mut Node, records: &mut Vec<Arc<Record>>) {
+        for number in 0..node.len() {
+            if let Some(mut below) = node.take_node(number) {
+                store(Arc::get_mut(&mut below).unwrap(), records);
+                node.put_node(number, below);
+            }
+        }
+        let at = Address { chunk: 1, unit: records.len() as u32 };
+        node.store_at(Place { extent: Extent { at, bytes: 1 }, form: Form::Full });
+        node.settle();
+        records.push(Arc::new(node.record().clone()));
+    }
+
+    type Values = BTreeMap<Vec<Vec<u8>>, Arc<Value>>;
+
+    /// Values whose paths share directories, wide and narrow; none is on the way of another.
+    fn values(rng: &mut ChaCha8Rng, count: usize, wide: u64) -> Values {
+        let value = |rng: &mut ChaCha8Rng| Arc::new(Value::new(vec![rng.below(9) as u8; 9].into()));
+        let path = |rng: &mut ChaCha8Rng| {
+            let depth = 1 + rng.index(3);
+            let mut path: Vec<Vec<u8>> =
+                (0..depth).map(|_| format!("d{}", rng.below(wide)).into_bytes()).collect();
+            path.push(format!("value{}", rng.below(wide)).into_bytes());
+            path
+        };
+        (0..count).map(|_| (path(rng), value(rng))).collect()
+    }
+
+    fn bind_each(env: &Env, root: &mut Child, values: &Values) {
+        for (path, value) in values {
+            let path: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
+            bind(env, root, &path, Child::Value(Arc::clone(value))).unwrap();
+        }
+    }
+
+    fn bind_at_once(env: &Env, root: &mut Child, values: &Values, order: u64) -> Result<()> {
+        let mut values: Vec<_> = values.iter().collect();
+        // In whatever order the buffer has them.
+        values.sort_by_key(|(path, _)| {
+            path.iter().flatten().fold(order, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
+            })
+        });
+        let values = values.iter().map(|(path, value)| (path.iter().map(Vec::as_slice), *value));
+        bind_all(env, root, values)
+    }
+
+    fn hash(env: &Env, root: &Child) -> Hash {
+        let Child::Dir(node) = root else { unreachable!("it is a directory") };
+        Hasher::new(1).hash(env, node).0
+    }
+
+    fn rules(rng: &mut ChaCha8Rng) -> Rules {
+        let small = Rules { scheme: Scheme::Tezos, branching: 2, flat_limit: 3 };
+        [Rules::TEZOS, Rules { scheme: Scheme::Blake3, ..small }, small][rng.index(3)]
+    }
+
+    /// A stored tree of values in a source that gives `left` records, and what it is in memory.
+    fn stored(rules: Rules, first: &Values, left: usize) -> (Env, Child, Child) {
+        let env = Env::new(rules, None, false);
+        let mut whole = Child::Dir(Arc::new(Node::empty(false)));
+        bind_each(&env, &mut whole, first);
+        hash(&env, &whole);
+        let Child::Dir(node) = &mut whole else { unreachable!("it is a directory") };
+        let mut records = Records { left: left.into(), ..Records::default() };
+        store(Arc::get_mut(node).unwrap(), &mut records.records);
+        let link = node.link().unwrap();
+        let env = Env::new(rules, Some(Arc::new(records)), false);
+        let root = Child::Dir(env.load_at(&link, 0).unwrap());
+        (env, root, whole)
+    }
+
+    #[test]
+    fn values_bound_in_one_pass_make_the_tree_that_values_bound_one_by_one_make() {
+        for_each_seed("values_bound_in_one_pass", 60, |rng, seed| {
+            let rules = rules(rng);
+            let wide = [3, 40, 2_000][rng.index(3)];
+            let first_count = rng.index(400);
+            let first = values(rng, first_count, wide);
+            let count = 1 + rng.index(400);
+            let second = values(rng, count, wide);
+
+            let (env, mut at_once, mut each) = stored(rules, &first, usize::MAX);
+            bind_each(&env, &mut each, &second);
+            // A tree that shares the nodes stays as it is.
+            let fork = at_once.clone();
+            let before = hash(&env, &fork);
+            bind_at_once(&env, &mut at_once, &second, seed).unwrap();
+            assert_eq!(hash(&env, &at_once), hash(&env, &each));
+            let (Child::Dir(node), Child::Dir(other)) = (&at_once, &each) else { unreachable!() };
+            assert_eq!(node.height(), other.height());
+
+            let (env, again, _) = stored(rules, &first, usize::MAX);
+            assert_eq!((hash(&env, &again), hash(&env, &fork)), (before, before));
+        });
+    }
+
+    /// A pass takes nodes out of the tree. After a read that fails they are all back, each in its
+    /// shape, and the same values can be bound again.
+    #[test]
+    fn a_read_that_fails_leaves_a_whole_tree_that_takes_the_values_later() {
+        let mut failed = 0;
+        for_each_seed("a_read_that_fails_leaves_a_whole_tree", 40, |rng, seed| {
+            let rules = rules(rng);
+            let wide = [3, 40, 300][rng.index(3)];
+            let first = values(rng, 300, wide);
+            let second = values(rng, 60, wide);
+            let left = 1 + rng.index(80);
+
+            let (env, mut root, mut whole) = stored(rules, &first, left);
+            // What a read before loaded is taken out and put back.
+            if rng.chance(1, 2) {
+                let Child::Dir(node) = &root else { unreachable!("it is a directory") };
+                let _ = node.each(&env, &mut |_, spot| spot.dir(&env).map(|_| true));
+            }
+            let outcome = bind_at_once(&env, &mut root, &second, seed);
+            if let Err(error) = outcome {
+                failed += 1;
+                assert!(matches!(error, Error::Corrupt { address: Some(_), .. }), "{error}");
+            }
+
+            // Each value is the old or the new one.
+            let env = stored(rules, &first, usize::MAX).0;
+            for (path, value) in first.iter().chain(&second) {
+                let mut spot = Some(Spot::Own(&root));
+                for step in path {
+                    let dir = spot.and_then(|spot| spot.dir(&env).unwrap());
+                    spot = dir.and_then(|dir| dir.locate(&env, step).unwrap());
+                }
+                let found = spot.and_then(|spot| spot.value(&env).unwrap());
+                let expected = [Some(value), first.get(path), second.get(path)];
+                let is_one = |value: &&Arc<Value>| found.as_deref() == Some(&*value.bytes);
+                let is_new = !first.contains_key(path);
+                assert!(
+                    expected.iter().flatten().any(is_one) || is_new && found.is_none(),
+                    "{path:?}"
+                );
+            }
+            let Child::Dir(node) = &root else { unreachable!("it is a directory") };
+            check_shapes(&env, node, 0);
+
+            bind_at_once(&env, &mut root, &second, seed).unwrap();
+            bind_each(&env, &mut whole, &second);
+            assert_eq!(hash(&env, &root), hash(&env, &whole));
+        });
+        assert!(failed > 8, "{failed}");
+    }
+
+    /// Checks that each node has the shape of its number of steps, and no directory is empty.
+    fn check_shapes(env: &Env, node: &Node, level: u8) {
+        assert!(!std::ptr::eq(node, Arc::as_ptr(&TAKEN)), "what was taken out is back");
+        if node.count() > 0 {
+            node.check_shape(&env.rules, level).unwrap();
+        }
+        for member in (0..node.len()).filter_map(|number| node.member(number)) {
+            if let Member::Node(below) = member {
+                assert!(below.count() > 0, "no part is empty");
+                let is_inner = matches!(node.shape(), Shape::Inner(_));
+                check_shapes(env, below, if is_inner { level + 1 } else { 0 });
+            }
+        }
+    }
+
+    /// Each node on the way is read once, however many values are below.
+    #[test]
+    fn a_pass_reads_each_node_once() {
+        for_each_seed("a_pass_reads_each_node_once", 8, |rng, seed| {
+            let first = values(rng, 600, 500);
+            let (env, mut root, whole) = stored(Rules::TEZOS, &first, usize::MAX);
+            bind_at_once(&env, &mut root, &first, seed).unwrap();
+            let Child::Dir(node) = &whole else { unreachable!("it is a directory") };
+            let (mut nodes, mut open) = (0, vec![Arc::clone(node)]);
+            while let Some(node) = open.pop() {
+                nodes += 1;
+                let members = (0..node.len()).filter_map(|number| node.member(number));
+                open.extend(members.filter_map(|member| match member {
+                    Member::Node(below) => Some(Arc::clone(below)),
+                    Member::Value(_) => None,
+                }));
+            }
+
+            // As many reads are enough: the root is read already.
+            let (env, mut root, _) = stored(Rules::TEZOS, &first, nodes);
+            bind_at_once(&env, &mut root, &first, seed).unwrap();
+            let (env, mut root, _) = stored(Rules::TEZOS, &first, nodes - 1);
+            bind_at_once(&env, &mut root, &first, seed).unwrap_err();
+        });
+    }
 }

@@ -16,7 +16,7 @@ use crate::base::path::{HEIGHT_MAX, PathText, Steps};
 use crate::object::pins::Pins;
 use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest::{self, Hasher};
-use crate::tree::edit::{bind, unbind};
+use crate::tree::edit::{bind, bind_all, unbind};
 use crate::tree::head::Head;
 use crate::tree::into_value::IntoValue;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Spot, Value};
@@ -74,8 +74,10 @@ impl Eq for Tree {}
 
 /// Decision on a value to be bound.
 enum Waits {
-    /// The value may wait in the buffer.
-    Yes,
+    /// The value may wait in the buffer; whether the nodes have nothing at its path.
+    Yes {
+        is_new: bool,
+    },
     No,
     /// The value goes into the nodes, after a buffered value at this many first steps.
     Below(usize),
@@ -198,10 +200,7 @@ impl Tree {
         if let Some(head) = &self.head {
             head.let_go(root);
         }
-        for (path, value) in self.buffer.iter() {
-            bind(&self.env, root, &path, Child::Value(Arc::clone(value)))?;
-        }
-        Ok(())
+        bind_all(&self.env, root, self.buffer.iter())
     }
 
     /// Empties the buffer if a call applied it since the last change.
@@ -230,11 +229,11 @@ impl Tree {
     }
 
     /// Adds a value to the buffer.
-    fn buffer(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
+    fn buffer(&mut self, path: &[&[u8]], bytes: Box<[u8]>, is_new: bool) {
         if let Some(root) = self.root.take() {
             *self.base.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(root);
         }
-        self.buffer.insert(path, bytes);
+        self.buffer.insert(path, bytes, is_new);
     }
 
     /// Changes the tree at a path: binds `child`, or unbinds what is there if there is none.
@@ -519,36 +518,36 @@ impl Tree {
                 changes = false;
                 Waits::No
             }
-            Standing::Value(_, count) if count > 0 => Waits::Yes,
+            Standing::Value(_, count) if count > 0 => Waits::Yes { is_new: false },
             Standing::Value(..) => Waits::No,
-            Standing::Free => Waits::Yes,
+            Standing::Free => Waits::Yes { is_new: true },
             Standing::Missing(depth) => Waits::Below(depth),
             Standing::Taken => Waits::Apply,
         };
         self.added += bytes.len() + path.last().map_or(0, |step| step.len()) + BINDING_BYTES;
 
         let waits = match standing {
-            Waits::Yes => true,
-            Waits::No => false,
+            Waits::Yes { is_new } => Some(is_new),
+            Waits::No => None,
             Waits::Below(depth) => {
                 // No buffered value is on the way, so the others may wait on.
                 if self.buffer.get(&path[..depth]).is_some() {
                     self.apply_buffer()?;
                 }
-                false
+                None
             }
             Waits::Apply => {
                 self.apply_buffer()?;
-                false
+                None
             }
         };
 
-        if waits {
+        if let Some(is_new) = waits {
             // The bound keeps clones and hashes, which apply the buffer, short.
             if self.buffer.len() == WRITE_BUFFER_MAX {
                 self.apply_buffer()?;
             }
-            self.buffer(path, bytes);
+            self.buffer(path, bytes, is_new);
             debug_assert!(self.buffer.len() <= WRITE_BUFFER_MAX, "the buffer is bounded");
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));
@@ -632,65 +631,50 @@ impl Tree {
             return Ok(changed);
         }
 
-        // Directories that would be left empty go too: the path is cut at the highest one.
         let env = Arc::clone(&self.env);
-        let stays = match standing(&env, self.base_mut(), path)? {
+        let count = match standing(&env, self.base_mut(), path)? {
             Standing::Free | Standing::Missing(_) => return Ok(self.buffer.remove(path)),
-            Standing::Value(_, count) => count > 1,
-            Standing::Taken => false,
+            Standing::Value(_, count) => count,
+            Standing::Taken => 0,
         };
-        // The directory stays, so buffered values may wait on.
-        let gone = if stays && !self.is_at_limit(path)? {
-            path.len()
-        } else {
+        if self.must_apply(path, count)? {
             self.apply_buffer()?;
-            self.kept_above(path)?
-        };
-
-        debug_assert!(gone <= path.len(), "a path is cut at one of its steps");
-        if gone == 0 {
-            return Ok(false);
         }
+
+        // Directories that would be left empty go too: the path is cut at the highest one.
+        let Some(gone) = kept_above(&env, self.base_mut(), path)? else { return Ok(false) };
         self.change(&path[..gone], None).map_err(|error| at_path(error, path))?;
         self.buffer.remove(path);
 
         Ok(true)
     }
 
-    /// Number of steps of `path`, which has some, that lead to the highest directory left without
-    /// steps, or to the child itself; 0 if nothing is bound.
-    fn kept_above(&self, path: &[&[u8]]) -> Result<usize> {
-        let mut spot = Spot::Own(self.root());
-        let mut gone = 1;
-        for (depth, step) in path.iter().enumerate() {
-            let here = |error| at_path(error, &path[..=depth]);
-            let Some(dir) = spot.dir(&self.env).map_err(here)? else { return Ok(0) };
-            if dir.count() > 1 {
-                gone = depth + 1;
-            }
-            match dir.locate(&self.env, step).map_err(here)? {
-                Some(found) => spot = found,
-                None => return Ok(0),
-            }
-        }
-
-        debug_assert!((1..=path.len()).contains(&gone), "a path is cut at one of its steps");
-        Ok(gone)
-    }
-
-    /// Returns whether values are buffered and the loss of one step changes the shape of the
-    /// directory of `path`, which is bound, or of an inode of it. Buffered values of the directory
-    /// then count.
-    fn is_at_limit(&self, path: &[&[u8]]) -> Result<bool> {
-        let Some((last, above)) = path.split_last().filter(|_| !self.buffer.is_empty()) else {
+    /// Returns whether the removal of what is bound at `path` depends on values that wait: a value
+    /// in a directory of `count` steps in the nodes, or else a directory, with 0.
+    fn must_apply(&self, path: &[&[u8]], count: u64) -> Result<bool> {
+        let Some((last, dir)) = path.split_last().filter(|_| !self.buffer.is_empty()) else {
             return Ok(false);
         };
+        match count {
+            // What waits below goes too.
+            0 => Ok(true),
+            // The directories that the removal empties, and the shape of the one that stays, follow
+            // from the nodes if no new value is in any of them.
+            1 => Ok((0..=dir.len()).any(|depth| self.buffer.may_grow(&dir[..depth]))),
+            // The directory stays, and its shape changes at a limit only.
+            _ => Ok(self.buffer.may_grow(dir) && self.is_at_limit(dir, last)?),
+        }
+    }
+
+    /// Returns whether the loss of one step changes the shape of the nodes of a directory, or of an
+    /// inode on the way to the step.
+    fn is_at_limit(&self, dir: &[&[u8]], step: &[u8]) -> Result<bool> {
         self.with_base(|base| {
-            let dir = match locate(&self.env, base, above)? {
-                Some(spot) => spot.dir(&self.env).map_err(|error| at_path(error, above))?,
+            let nodes = match locate(&self.env, base, dir)? {
+                Some(spot) => spot.dir(&self.env).map_err(|error| at_path(error, dir))?,
                 None => None,
             };
-            dir.map_or(Ok(false), |dir| dir.is_at_limit(&self.env, last))
+            nodes.map_or(Ok(false), |nodes| nodes.is_at_limit(&self.env, step))
         })
     }
 
@@ -777,6 +761,27 @@ fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<
         }
     }
     Ok(Some(spot))
+}
+
+/// Number of steps of `path`, which has some, that lead to the highest directory left without
+/// steps by a removal, or to the child itself; `None` if nothing is bound.
+fn kept_above(env: &Env, root: &Child, path: &[&[u8]]) -> Result<Option<usize>> {
+    let mut spot = Spot::Own(root);
+    let mut gone = 1;
+    for (depth, step) in path.iter().enumerate() {
+        let here = |error| at_path(error, &path[..=depth]);
+        let Some(dir) = spot.dir(env).map_err(here)? else { return Ok(None) };
+        if dir.count() > 1 {
+            gone = depth + 1;
+        }
+        match dir.locate(env, step).map_err(here)? {
+            Some(found) => spot = found,
+            None => return Ok(None),
+        }
+    }
+
+    debug_assert!((1..=path.len()).contains(&gone), "a path is cut at one of its steps");
+    Ok(Some(gone))
 }
 
 /// Returns the state of a path in the nodes below a root.
@@ -886,5 +891,62 @@ fn known_hash(spot: Spot<'_>) -> Option<Hash> {
         Content::Value(value) => value.hash.get().copied(),
         Content::Dir(node) => node.hash.get().copied(),
         Content::Blinded { hash, .. } => Some(hash),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tree with directories of 300, 258, 2 and 1 values, and three values that wait: two that
+    /// replace others, and a new one.
+    fn waiting() -> Tree {
+        let mut tree = Tree::new(Rules::TEZOS).unwrap();
+        for (dir, count) in [("wide", 300), ("limit", 258), ("two", 2), ("one", 1)] {
+            for number in 0..count {
+                tree.add(&["x", dir, &number.to_string()], "first").unwrap();
+            }
+        }
+        tree.apply_buffer().unwrap();
+        tree.add(&["x", "wide", "0"], "second").unwrap();
+        tree.add(&["x", "limit", "0"], "second").unwrap();
+        tree.add(&["x", "wide", "new"], "first").unwrap();
+        assert_eq!(tree.buffer.len(), 3);
+        tree
+    }
+
+    /// A removal of the last value of a directory, or at a limit of its shape, applied all values.
+    #[test]
+    fn a_removal_lets_values_wait_unless_it_depends_on_them() {
+        // Values that replace others change no number of steps, nor do new ones elsewhere.
+        let mut tree = waiting();
+        for path in [["wide", "1"], ["limit", "1"], ["limit", "2"], ["one", "0"], ["two", "0"]] {
+            assert!(tree.remove(&["x", path[0], path[1]]).unwrap(), "{path:?}");
+            assert_eq!(tree.buffer.len(), 3, "{path:?}");
+        }
+        assert!(!tree.mem_tree(&["x", "one"]).unwrap());
+
+        // A value that waits goes alone.
+        assert!(tree.remove(&["x", "wide", "new"]).unwrap());
+        assert!(tree.remove(&["x", "limit", "0"]).unwrap());
+        assert_eq!(tree.buffer.len(), 1);
+
+        // A new value in the directory keeps it.
+        assert!(tree.add(&["x", "two", "new"], "first").unwrap());
+        assert!(tree.remove(&["x", "two", "1"]).unwrap());
+        assert_eq!(tree.buffer.len(), 0);
+        assert_eq!(tree.length(&["x", "two"]).unwrap(), 1);
+
+        // So does one in a directory above.
+        let mut tree = waiting();
+        assert!(tree.add(&["x", "new"], "first").unwrap());
+        assert!(tree.remove(&["x", "one", "0"]).unwrap());
+        assert_eq!(tree.buffer.len(), 0);
+
+        // What waits below a directory goes with it.
+        let mut tree = waiting();
+        assert!(tree.remove(&["x", "limit"]).unwrap());
+        assert_eq!(tree.buffer.len(), 0);
+        assert_eq!(tree.find(&["x", "limit", "0"]).unwrap(), None);
     }
 }

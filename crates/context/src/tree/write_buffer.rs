@@ -4,12 +4,16 @@
 //! Invariant: a buffered binding changes nothing but itself: its path has a value, or nothing in a
 //! directory that exists. So no buffered path lies on the way of another, the nodes answer all
 //! other questions, and applying the buffer needs no I/O.
+//!
+//! The nodes lack the steps of *new* values, so a directory may have more steps than its nodes say.
+//! The buffer counts new values by their directories: a removal elsewhere lets all values wait.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::base::fast_map::FastMap;
 use crate::tree::node::Value;
 
 /// Capacity of the buffer, in values.
@@ -20,6 +24,8 @@ pub(crate) const WRITE_BUFFER_MAX: usize = 1 << 14;
 pub(crate) struct WriteBuffer {
     table: HashTable<BufferedValue>,
     hasher: DefaultHashBuilder,
+    /// Numbers of new values, by the hashes of the paths of their directories.
+    grown: FastMap<u64, u32>,
 }
 
 #[derive(Debug)]
@@ -28,6 +34,8 @@ struct BufferedValue {
     /// Each step behind its length.
     path: Box<[u8]>,
     value: Arc<Value>,
+    /// Whether the nodes have nothing at the path.
+    is_new: bool,
 }
 
 impl BufferedValue {
@@ -44,15 +52,14 @@ impl BufferedValue {
     }
 
     /// Steps of the path.
-    fn steps(&self) -> Vec<&[u8]> {
+    fn steps(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &*self.path;
-        let mut steps = Vec::new();
-        while let Some((&len, after)) = rest.split_first() {
+        std::iter::from_fn(move || {
+            let (&len, after) = rest.split_first()?;
             let (step, after) = after.split_at(usize::from(len));
-            steps.push(step);
             rest = after;
-        }
-        steps
+            Some(step)
+        })
     }
 }
 
@@ -118,8 +125,9 @@ impl WriteBuffer {
         Ok(true)
     }
 
-    /// Adds a value at `path`, where none is buffered.
-    pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
+    /// Adds a value at `path`, where none is buffered. `is_new` says whether the nodes have nothing
+    /// there.
+    pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>, is_new: bool) {
         debug_assert!(self.get(path).is_none(), "the path is not buffered");
         debug_assert!(self.len() < WRITE_BUFFER_MAX, "the buffer has a bound");
         debug_assert!(!path.is_empty(), "the root is not buffered");
@@ -135,24 +143,50 @@ impl WriteBuffer {
             path.iter().map(|step| step.len() + 1).sum::<usize>(),
             "each step stands behind its length"
         );
-        let bound =
-            BufferedValue { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
+        let value = Arc::new(Value::new(bytes));
+        let bound = BufferedValue { hash, path: encoded.into(), value, is_new };
         self.table.insert_unique(hash, bound, |bound| bound.hash);
+        if is_new {
+            *self.grown.entry(self.hash_dir(path)).or_default() += 1;
+        }
     }
 
     /// Removes the value at `path`; returns whether one was buffered.
     pub(crate) fn remove(&mut self, path: &[&[u8]]) -> bool {
         let hash = self.hash(path);
-        let found = self.table.find_entry(hash, |bound| bound.is_at(path));
-        found.map(|found| drop(found.remove())).is_ok()
+        let Ok(found) = self.table.find_entry(hash, |bound| bound.is_at(path)) else {
+            return false;
+        };
+        let (bound, _) = found.remove();
+        if bound.is_new {
+            let dir = self.hash_dir(path);
+            let count = self.grown.get_mut(&dir).expect("new values are counted");
+            *count -= 1;
+            if *count == 0 {
+                self.grown.remove(&dir);
+            }
+        }
+        true
+    }
+
+    /// Hash of the directory of a path.
+    fn hash_dir(&self, path: &[&[u8]]) -> u64 {
+        self.hash(&path[..path.len() - 1])
+    }
+
+    /// Returns whether a directory may have more steps than its nodes say; true for some others
+    /// too.
+    pub(crate) fn may_grow(&self, dir: &[&[u8]]) -> bool {
+        !self.grown.is_empty() && self.grown.contains_key(&self.hash(dir))
     }
 
     pub(crate) fn clear(&mut self) {
         self.table.clear();
+        self.grown.clear();
     }
 
-    /// Returns all paths with their values, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Vec<&[u8]>, &Arc<Value>)> {
+    /// Returns all values with the steps of their paths, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (impl Iterator<Item = &[u8]>, &Arc<Value>)> {
         self.table.iter().map(|bound| (bound.steps(), &bound.value))
     }
 }

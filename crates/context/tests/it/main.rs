@@ -40,3 +40,4 @@ mod trees;
 mod values;
 mod vectors;
 mod verified_reads;
+mod waits;
