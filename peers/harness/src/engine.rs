@@ -1,0 +1,301 @@
+//! What a workload asks of an engine, and the terms that all engines have.
+//!
+//! An engine is opened by [`open`] in a folder of its own, under [`Terms`]. Workloads know nothing
+//! else of it, so that each engine does the same work on the same bytes. What an engine cannot do
+//! it says ([`Error::Cannot`]); a report then has that sentence where others have a figure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// An error of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine cannot do what the workload needs, by design.
+    #[error("{0}")]
+    Cannot(&'static str),
+    /// The engine failed.
+    #[error("{engine}: {message}")]
+    Engine {
+        /// Name of the engine.
+        engine: &'static str,
+        /// Its words.
+        message: String,
+    },
+    /// The engine gave a wrong answer.
+    #[error("wrong answer: {0}")]
+    Wrong(String),
+    /// An option does not fit.
+    #[error("{0}")]
+    Options(String),
+    /// No limit could be set on memory, and without one the comparison would be worth nothing.
+    #[error(transparent)]
+    Limit(#[from] terrane_bench::instruments::limits::Error),
+    /// The system failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// The result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Turns an error of the engine `engine` into ours.
+pub fn of<E: std::fmt::Display>(engine: &'static str) -> impl Fn(E) -> Error {
+    move |error| Error::Engine { engine, message: error.to_string() }
+}
+
+/// What a commit of a workload survives. Engines are compared within one class only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Nothing is promised between two syncs: the log is off where that is possible.
+    None,
+    /// A loss of power: each commit returns after an fsync.
+    FsyncEach,
+}
+
+/// The terms under which an engine is opened; the same for all.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Bytes that the process and its page cache may have together, while the workload is measured.
+    pub memory: u64,
+    /// Entries that are loaded.
+    pub entries: u64,
+    /// Bytes of a key and its value.
+    pub entry_bytes: u64,
+    /// What commits survive.
+    pub durability: Durability,
+}
+
+impl Terms {
+    /// A cache for an engine that reads past the page cache: the rest is its code, buffers of
+    /// writes and merges, and the workload's own 16 MiB.
+    pub fn cache_direct(&self) -> u64 {
+        self.memory / 2
+    }
+
+    /// A cache for an engine that reads through the page cache, which has the other half.
+    pub fn cache_buffered(&self) -> u64 {
+        self.memory / 2
+    }
+
+    /// A buffer of writes.
+    pub fn write_buffer(&self) -> u64 {
+        (self.memory / 16).clamp(4 << 20, 64 << 20)
+    }
+
+    /// Size of a memory map that the data never outgrow: ten times the logical bytes, and 4 GiB.
+    pub fn map_bytes(&self) -> u64 {
+        (self.entries * self.entry_bytes * 10 + (4 << 30)).next_multiple_of(1 << 20)
+    }
+}
+
+/// How an engine reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoMode {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+    /// By mapping files.
+    Mmap,
+}
+
+/// What an engine says of itself, for reports.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct About {
+    /// Its version: of the crate, and of the library in it.
+    pub version: String,
+    /// How it reads.
+    pub io_mode: IoMode,
+    /// Each option that differs from the engine's default, and those that matter to memory.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl About {
+    /// An engine of this version, with settings as pairs.
+    pub fn new<const N: usize>(
+        version: &str,
+        io_mode: IoMode,
+        settings: [(&str, String); N],
+    ) -> Self {
+        let settings = settings.map(|(name, value)| (name.to_owned(), value)).into();
+        Self { version: version.to_owned(), io_mode, settings }
+    }
+}
+
+/// Changes of one commit, in the order of the workload.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    /// End of the key, and of the value if there is one.
+    ops: Vec<(usize, Option<usize>)>,
+}
+
+impl Batch {
+    /// Empties the batch and keeps its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ops.clear();
+    }
+
+    /// Sets a key.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ops.push((key_end, Some(self.bytes.len())));
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.ops.push((self.bytes.len(), None));
+    }
+
+    /// Number of changes.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Keys, with the value that each gets; none where it is removed.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let mut begin = 0;
+        self.ops.iter().map(move |&(key_end, value_end)| {
+            let key = &self.bytes[begin..key_end];
+            begin = value_end.unwrap_or(key_end);
+            (key, value_end.map(|end| &self.bytes[key_end..end]))
+        })
+    }
+}
+
+/// An open engine. Threads share it.
+pub trait Engine: Send + Sync {
+    /// What it says of itself.
+    fn about(&self) -> About;
+
+    /// Writes entries whose keys are above all before, by the engine's best means for that.
+    ///
+    /// # Errors
+    /// Of the engine.
+    fn load(&self, batch: &Batch) -> Result<()>;
+
+    /// Ends the load: everything is on disk, and merges have ended.
+    ///
+    /// # Errors
+    /// Of the engine.
+    fn settle(&self) -> Result<()>;
+
+    /// Looks up keys by the engine's own call for many where it has one. `found` gets the position
+    /// of each key and its value, in any order.
+    ///
+    /// # Errors
+    /// Of the engine, and those of `found`.
+    fn get_many(
+        &self,
+        keys: &[&[u8]],
+        found: &mut dyn FnMut(usize, Option<&[u8]>) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Commits changes, which then survive what [`Terms::durability`] says.
+    ///
+    /// # Errors
+    /// Of the engine.
+    fn write(&self, batch: &Batch) -> Result<()>;
+
+    /// Reads up to `limit` entries in the order of keys from `from` on; returns how many.
+    ///
+    /// # Errors
+    /// Of the engine, and those of `each`; [`Error::Cannot`] where keys have no order.
+    fn scan(
+        &self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<usize>;
+
+    /// Closes the engine in good order.
+    ///
+    /// # Errors
+    /// Of the engine.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+macro_rules! engines {
+    ($($feature:literal $module:ident $kind:ident $name:literal,)*) => {
+        /// The engines that are built in.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+        #[serde(rename_all = "lowercase")]
+        #[value(rename_all = "lowercase")]
+        pub enum Kind {
+            /// Ours.
+            Terrane,
+            /// Pebble, of CockroachDB, in Go.
+            Pebble,
+            /// Badger, of Dgraph, in Go.
+            Badger,
+            $(
+                #[doc = $name]
+                #[cfg(feature = $feature)]
+                $kind,
+            )*
+        }
+
+        impl Kind {
+            /// Whether a Go program runs it.
+            pub fn is_go(self) -> bool {
+                matches!(self, Self::Pebble | Self::Badger)
+            }
+
+            /// Name for tables.
+            pub fn name(self) -> &'static str {
+                match self {
+                    Self::Terrane => "Terrane",
+                    Self::Pebble => "Pebble",
+                    Self::Badger => "Badger",
+                    $(
+                        #[cfg(feature = $feature)]
+                        Self::$kind => $name,
+                    )*
+                }
+            }
+        }
+
+        /// Opens an engine in `dir`, which exists and is empty or was closed by the same engine.
+        ///
+        /// # Errors
+        /// Of the engine.
+        pub fn open(kind: Kind, dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
+            match kind {
+                Kind::Terrane => crate::engines::terrane::open(dir, terms),
+                Kind::Pebble | Kind::Badger => {
+                    Err(Error::Cannot("engines in Go run in a program of their own"))
+                }
+                $(
+                    #[cfg(feature = $feature)]
+                    Kind::$kind => crate::engines::$module::open(dir, terms),
+                )*
+            }
+        }
+    };
+}
+
+engines! {
+    "rocksdb" rocksdb RocksDb "RocksDB",
+    "fjall" fjall Fjall "fjall",
+    "redb" redb Redb "redb",
+    "lmdb" lmdb Lmdb "LMDB",
+    "sqlite" sqlite Sqlite "SQLite",
+    "mdbx" mdbx Mdbx "libmdbx",
+    "paritydb" paritydb ParityDb "ParityDB",
+    "canopydb" canopydb CanopyDb "canopydb",
+    "surrealkv" surrealkv SurrealKv "SurrealKV",
+}

@@ -1,0 +1,165 @@
+//! Terrane and its rivals on one load, under one limit of memory.
+//!
+//! ```text
+//! cargo run --release -- all --entries 10M --memory 256MiB --out DIR
+//! ```
+//!
+//! runs the whole comparison unattended; [`all`] says in which order, and how it goes on after an
+//! interruption. `run` is one point of it ([`point`]), in a process of its own. `table` prints what
+//! a folder of results says. [`work`] has the workloads, [`engines`] the engines and their settings.
+
+mod engine;
+mod engines;
+mod work;
+mod go;
+mod point;
+mod all;
+mod table;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::engine::{Error, Kind, Result};
+use crate::work::Workload;
+
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every engine on every workload, in rounds; go on where an earlier run ended.
+    All(all::Options),
+    /// Run one engine on one workload and print one JSON object.
+    Run(RunOptions),
+    /// Print the tables of a folder of results.
+    Table {
+        /// Folder that `all` wrote.
+        out: PathBuf,
+    },
+}
+
+/// Options of a point.
+#[derive(Debug, clap::Args)]
+struct RunOptions {
+    /// The engine.
+    #[arg(long)]
+    engine: Kind,
+    /// The workload.
+    #[arg(long)]
+    workload: Workload,
+    /// Entries that are loaded, as 1000000 or 1M.
+    #[arg(long, value_parser = count, default_value = "1M")]
+    entries: u64,
+    /// Memory of process and page cache together, as 256MiB.
+    #[arg(long, value_parser = bytes, default_value = "256MiB")]
+    memory: u64,
+    /// Seconds of warm-up.
+    #[arg(long, default_value_t = 5.0)]
+    warm: f64,
+    /// Seconds that are measured.
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+    /// Seed of keys, values and draws.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of the repetition, for the report.
+    #[arg(long, default_value_t = 0)]
+    round: u64,
+    /// An empty folder for the files.
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+/// Parses a count: 10M, 500k, 1000.
+fn count(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.as_bytes().last() {
+        Some(b'k') => (&text[..text.len() - 1], 1_000),
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{text}: not a count such as 10M or 500k"))?;
+    let count = number
+        .checked_mul(factor)
+        .filter(|count| (1_000..=u64::from(u32::MAX) / 2).contains(count));
+    count.ok_or_else(|| format!("{text}: at least 1000 and at most {}", u32::MAX / 2))
+}
+
+/// Parses a size: 256MiB, 1GiB, 64M is refused.
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let (digits, factor) = units
+        .iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))
+        .unwrap_or((text, 1));
+    let number: u64 = digits.parse().map_err(|_| format!("{text}: not a size such as 256MiB"))?;
+    let size: Option<u64> = number.checked_mul(factor).filter(|size| *size >= 64 << 20);
+    size.ok_or_else(|| format!("{text}: at least 64MiB"))
+}
+
+fn run(options: &RunOptions) -> Result<()> {
+    let plan = point::Plan {
+        engine: options.engine,
+        workload: options.workload,
+        entries: options.entries,
+        memory_bytes: options.memory,
+        warm_s: options.warm,
+        seconds: options.seconds,
+        seed: options.seed,
+        round: options.round,
+    };
+    std::fs::create_dir_all(&options.dir).map_err(|source| Error::System {
+        what: format!("make {}", options.dir.display()),
+        source,
+    })?;
+    let outcome = point::run(&plan, &options.dir)?;
+    let text =
+        serde_json::to_string(&outcome).map_err(|error| Error::Options(error.to_string()))?;
+    writeln!(std::io::stdout(), "{text}")
+        .map_err(|source| Error::System { what: "write to standard output".to_owned(), source })
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::All(options) => all::run(&options),
+        Command::Run(options) => run(&options),
+        Command::Table { out } => table::print(&out),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("terrane-peers: {error}");
+            let code = match error {
+                Error::Wrong(_) | Error::Engine { .. } | Error::Cannot(_) => 1,
+                Error::Options(_) => 2,
+                Error::Limit(_) | Error::System { .. } => 3,
+            };
+            ExitCode::from(code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, count};
+
+    #[test]
+    fn counts_and_sizes() {
+        assert_eq!(count("10M"), Ok(10_000_000));
+        assert_eq!(count("500k"), Ok(500_000));
+        assert_eq!(bytes("256MiB"), Ok(256 << 20));
+        for wrong in ["", "M", "-1", "1.5M", "999", "9999999M"] {
+            assert!(count(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "MiB", "64M", "1MiB", "99999999999GiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}
