@@ -20,8 +20,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use terrane_bench::instruments::host::Host;
 
-use crate::engine::{Error, Kind, Result};
-use crate::point::{Outcome, Plan};
+use crate::arguments::{bytes, count};
+use crate::engine::{Error, Result};
+use crate::kind::Kind;
+use crate::report::{Outcome, Plan};
+use crate::table;
 use crate::work::Workload;
 
 /// Times the logical bytes that an engine may take on disk while a point runs.
@@ -31,16 +34,16 @@ const SPACE: u64 = 6;
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Entries for the main engines, as 10M.
-    #[arg(long, value_parser = crate::count, default_value = "10M")]
+    #[arg(long, value_parser = count, default_value = "10M")]
     entries: u64,
     /// Entries for the other engines.
-    #[arg(long, value_parser = crate::count, default_value = "1M")]
+    #[arg(long, value_parser = count, default_value = "1M")]
     entries_rest: u64,
     /// Memory of process and page cache together, as 256MiB.
-    #[arg(long, value_parser = crate::bytes, default_value = "256MiB")]
+    #[arg(long, value_parser = bytes, default_value = "256MiB")]
     memory: u64,
     /// The same for the other engines.
-    #[arg(long, value_parser = crate::bytes, default_value = "64MiB")]
+    #[arg(long, value_parser = bytes, default_value = "64MiB")]
     memory_rest: u64,
     /// Engines that run on all entries.
     #[arg(long, value_delimiter = ',', default_values_t = main_engines())]
@@ -91,12 +94,6 @@ fn name<T: ValueEnum>(value: T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&name(*self))
-    }
-}
-
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(Workload::name(*self))
@@ -110,7 +107,7 @@ struct Head {
     host: serde_json::Value,
     /// Versions and options that all points share.
     harness: String,
-    /// What is run, in order.
+    /// Points, in the order in which they run.
     points: Vec<Plan>,
 }
 
@@ -154,7 +151,7 @@ fn estimate_s(plan: &Plan) -> f64 {
 /// Runs the comparison.
 ///
 /// # Errors
-/// Of the system, and a journal that belongs to another comparison.
+/// Those of the system, and a journal that belongs to another comparison.
 pub fn run(options: &Options) -> Result<()> {
     let system = |what: &str, path: &Path| {
         let what = format!("{what} {}", path.display());
@@ -244,7 +241,7 @@ pub fn run(options: &Options) -> Result<()> {
     let temporary = options.out.join("results.json.tmp");
     std::fs::write(&temporary, text).map_err(system("write", &temporary))?;
     std::fs::rename(&temporary, &path).map_err(system("rename", &temporary))?;
-    crate::table::print(&options.out)
+    table::print(&options.out)
 }
 
 fn remove(dir: &Path) -> Result<()> {

@@ -1,11 +1,11 @@
-//! What a workload asks of an engine, and the terms that all engines have.
+//! The trait of engines, and the terms that all engines have.
 //!
-//! An engine is opened by [`open`] in a folder of its own, under [`Terms`]. Workloads know nothing
-//! else of it, so that each engine does the same work on the same bytes. What an engine cannot do
-//! it says ([`Error::Cannot`]); a report then has that sentence where others have a figure.
+//! An engine is opened by [`open`](crate::engines::open) in a folder of its own, under [`Terms`].
+//! Workloads know nothing else of an engine, so that each engine does the same work on the same
+//! bytes. An engine that cannot do a workload says so ([`Error::Cannot`]); a report then has that
+//! sentence where others have a figure.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub enum Error {
     /// The system failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempt.
         what: String,
         /// The system's answer.
         source: std::io::Error,
@@ -51,7 +51,7 @@ pub fn of<E: std::fmt::Display>(engine: &'static str) -> impl Fn(E) -> Error {
     move |error| Error::Engine { engine, message: error.to_string() }
 }
 
-/// What a commit of a workload survives. Engines are compared within one class only.
+/// The event that a commit of a workload survives. Engines are compared within one class only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
@@ -70,7 +70,7 @@ pub struct Terms {
     pub entries: u64,
     /// Bytes of a key and its value.
     pub entry_bytes: u64,
-    /// What commits survive.
+    /// The event that commits survive.
     pub durability: Durability,
 }
 
@@ -109,7 +109,7 @@ pub enum IoMode {
     Mmap,
 }
 
-/// What an engine says of itself, for reports.
+/// A description that an engine gives of itself, for reports.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct About {
     /// Its version: of the crate, and of the library in it.
@@ -179,26 +179,26 @@ impl Batch {
 
 /// An open engine. Threads share it.
 pub trait Engine: Send + Sync {
-    /// What it says of itself.
+    /// A description of itself.
     fn about(&self) -> About;
 
     /// Writes entries whose keys are above all before, by the engine's best means for that.
     ///
     /// # Errors
-    /// Of the engine.
+    /// Those of the engine.
     fn load(&self, batch: &Batch) -> Result<()>;
 
     /// Ends the load: everything is on disk, and merges have ended.
     ///
     /// # Errors
-    /// Of the engine.
+    /// Those of the engine.
     fn settle(&self) -> Result<()>;
 
     /// Looks up keys by the engine's own call for many where it has one. `found` gets the position
     /// of each key and its value, in any order.
     ///
     /// # Errors
-    /// Of the engine, and those of `found`.
+    /// Those of the engine, and of `found`.
     fn get_many(
         &self,
         keys: &[&[u8]],
@@ -208,13 +208,13 @@ pub trait Engine: Send + Sync {
     /// Commits changes, which then survive what [`Terms::durability`] says.
     ///
     /// # Errors
-    /// Of the engine.
+    /// Those of the engine.
     fn write(&self, batch: &Batch) -> Result<()>;
 
     /// Reads up to `limit` entries in the order of keys from `from` on; returns how many.
     ///
     /// # Errors
-    /// Of the engine, and those of `each`; [`Error::Cannot`] where keys have no order.
+    /// Those of the engine, and of `each`; [`Error::Cannot`] where keys have no order.
     fn scan(
         &self,
         from: &[u8],
@@ -225,77 +225,6 @@ pub trait Engine: Send + Sync {
     /// Closes the engine in good order.
     ///
     /// # Errors
-    /// Of the engine.
+    /// Those of the engine.
     fn close(self: Box<Self>) -> Result<()>;
-}
-
-macro_rules! engines {
-    ($($feature:literal $module:ident $kind:ident $name:literal,)*) => {
-        /// The engines that are built in.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
-        #[serde(rename_all = "lowercase")]
-        #[value(rename_all = "lowercase")]
-        pub enum Kind {
-            /// Ours.
-            Terrane,
-            /// Pebble, of CockroachDB, in Go.
-            Pebble,
-            /// Badger, of Dgraph, in Go.
-            Badger,
-            $(
-                #[doc = $name]
-                #[cfg(feature = $feature)]
-                $kind,
-            )*
-        }
-
-        impl Kind {
-            /// Whether a Go program runs it.
-            pub fn is_go(self) -> bool {
-                matches!(self, Self::Pebble | Self::Badger)
-            }
-
-            /// Name for tables.
-            pub fn name(self) -> &'static str {
-                match self {
-                    Self::Terrane => "Terrane",
-                    Self::Pebble => "Pebble",
-                    Self::Badger => "Badger",
-                    $(
-                        #[cfg(feature = $feature)]
-                        Self::$kind => $name,
-                    )*
-                }
-            }
-        }
-
-        /// Opens an engine in `dir`, which exists and is empty or was closed by the same engine.
-        ///
-        /// # Errors
-        /// Of the engine.
-        pub fn open(kind: Kind, dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
-            match kind {
-                Kind::Terrane => crate::engines::terrane::open(dir, terms),
-                Kind::Pebble | Kind::Badger => {
-                    Err(Error::Cannot("engines in Go run in a program of their own"))
-                }
-                $(
-                    #[cfg(feature = $feature)]
-                    Kind::$kind => crate::engines::$module::open(dir, terms),
-                )*
-            }
-        }
-    };
-}
-
-engines! {
-    "rocksdb" rocksdb RocksDb "RocksDB",
-    "fjall" fjall Fjall "fjall",
-    "redb" redb Redb "redb",
-    "lmdb" lmdb Lmdb "LMDB",
-    "sqlite" sqlite Sqlite "SQLite",
-    "mdbx" mdbx Mdbx "libmdbx",
-    "paritydb" paritydb ParityDb "ParityDB",
-    "canopydb" canopydb CanopyDb "canopydb",
-    "surrealkv" surrealkv SurrealKv "SurrealKV",
 }

@@ -20,3 +20,39 @@ pub mod sqlite;
 #[cfg(feature = "surrealkv")]
 pub mod surrealkv;
 pub mod terrane;
+
+use std::path::Path;
+
+use crate::engine::{Engine, Error, Result, Terms};
+use crate::kind::Kind;
+
+/// Opens an engine in `dir`, which exists and is empty or was closed by the same engine.
+///
+/// # Errors
+/// Those of the engine; [`Error::Cannot`] of engines in Go, which `go` runs.
+pub fn open(kind: Kind, dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
+    match kind {
+        Kind::Terrane => terrane::open(dir, terms),
+        Kind::Pebble | Kind::Badger => {
+            Err(Error::Cannot("engines in Go run in a program of their own"))
+        }
+        #[cfg(feature = "rocksdb")]
+        Kind::RocksDb => rocksdb::open(dir, terms),
+        #[cfg(feature = "fjall")]
+        Kind::Fjall => fjall::open(dir, terms),
+        #[cfg(feature = "redb")]
+        Kind::Redb => redb::open(dir, terms),
+        #[cfg(feature = "lmdb")]
+        Kind::Lmdb => lmdb::open(dir, terms),
+        #[cfg(feature = "sqlite")]
+        Kind::Sqlite => sqlite::open(dir, terms),
+        #[cfg(feature = "mdbx")]
+        Kind::Mdbx => mdbx::open(dir, terms),
+        #[cfg(feature = "paritydb")]
+        Kind::ParityDb => paritydb::open(dir, terms),
+        #[cfg(feature = "canopydb")]
+        Kind::CanopyDb => canopydb::open(dir, terms),
+        #[cfg(feature = "surrealkv")]
+        Kind::SurrealKv => surrealkv::open(dir, terms),
+    }
+}

@@ -12,15 +12,14 @@ use terrane_bench::instruments::host;
 use terrane_bench::instruments::limits::MemoryLimit;
 
 use crate::engine::{Error, Result};
-use crate::point::{
-    AboutReport, Figures, Percentiles, Plan, bare_sync_us, disk_bytes, leave_page_cache,
-};
+use crate::files::{bare_sync_us, disk_bytes, leave_page_cache};
+use crate::report::{AboutReport, Figures, Percentiles, Plan};
 use crate::work::Workload;
 
 /// The program's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../go");
 
-/// What the program prints.
+/// The object that the program prints.
 #[derive(Debug, Deserialize)]
 struct Report {
     about: AboutReport,
@@ -92,7 +91,7 @@ fn phase(program: &Path, plan: &Plan, dir: &Path, phase: &str) -> Result<Report>
 /// Runs a point of an engine in Go.
 ///
 /// # Errors
-/// As those of the other engines.
+/// Those of every engine.
 pub fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Result<Figures> {
     let workload = plan.workload;
     let program = program()?;

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::engine::{Error, Kind, Result};
-use crate::point::{Figures, Outcome};
+use crate::engine::{Error, Result};
+use crate::kind::Kind;
+use crate::report::{Figures, Outcome, Percentiles};
 use crate::work::Workload;
 
-/// What a table needs of `results.json`.
+/// The part of `results.json` that a table needs.
 #[derive(Debug, Deserialize)]
 struct Results {
     points: Vec<Outcome>,
@@ -84,11 +85,11 @@ fn rows<'a>(points: impl Iterator<Item = &'a Outcome>) -> String {
         let (low, high) =
             rates.iter().fold((f64::MAX, 0.0_f64), |(l, h), r| (l.min(*r), h.max(*r)));
         // Of a workload that reads, calls that read.
-        let latency = |of: &dyn Fn(&crate::point::Percentiles) -> f64| {
+        let latency = |of: &dyn Fn(&Percentiles) -> f64| {
             median(&|f: &Figures| f.reads_us.as_ref().or(f.writes_us.as_ref()).map_or(0.0, of))
         };
         let longest = median(&|f: &Figures| {
-            let max = |p: &Option<crate::point::Percentiles>| p.map_or(0.0, |p| p.max);
+            let max = |p: &Option<Percentiles>| p.map_or(0.0, |p| p.max);
             max(&f.reads_us).max(max(&f.writes_us))
         });
         let rate = median(&|f| f.ops_per_s);

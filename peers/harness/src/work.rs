@@ -139,7 +139,7 @@ impl Draws {
 /// Loads entries `0..entries` in the order of their keys.
 ///
 /// # Errors
-/// Of the engine.
+/// Those of the engine.
 pub fn load(workload: Workload, engine: &dyn Engine, seed: u64, entries: u64) -> Result<()> {
     // The first eight bytes decide the order, since no two keys share them.
     let mut order: Vec<(u64, u32)> = (0..entries)
@@ -179,15 +179,15 @@ pub struct Work {
     commits: AtomicU64,
 }
 
-/// What was measured.
+/// Figures of a measured time.
 pub struct Measured {
     /// Operations.
     pub ops: u64,
     /// Seconds on the clock.
     pub seconds: f64,
-    /// Of a call that reads: a batch of `utxo`, a lookup, a scan.
+    /// Latency of a call that reads: a batch of `utxo`, a lookup, a scan.
     pub reads: Latency,
-    /// Of a call that writes: the changes of a batch, a commit.
+    /// Latency of a call that writes: the changes of a batch, a commit.
     pub writes: Latency,
 }
 
@@ -211,7 +211,7 @@ impl Work {
     /// Works for `time`.
     ///
     /// # Errors
-    /// Of the engine; [`Error::Wrong`] if an answer is not what it must be.
+    /// Those of the engine; [`Error::Wrong`] if an answer is not what it must be.
     pub fn run(&mut self, engine: &dyn Engine, time: Duration) -> Result<Measured> {
         match self.workload {
             Workload::Utxo => self.utxo(engine, time),

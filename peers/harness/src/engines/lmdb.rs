@@ -28,6 +28,7 @@ pub fn open(dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
     if !each {
         flags |= EnvFlags::NO_SYNC;
     }
+    #[expect(unsafe_code, reason = "heed has no safe call that maps a file")]
     // SAFETY: the folder is this process's own, nothing else maps its files; with NO_SYNC a loss of
     // power may destroy them, which the class of durability allows.
     let env = unsafe {
