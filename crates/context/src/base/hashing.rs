@@ -209,6 +209,11 @@ impl EntryLayout {
         if self.leaf { len } else { 8 + len }
     }
 
+    /// Bytes of an entry with a step of a length.
+    pub(crate) fn bytes(self, step_len: usize) -> usize {
+        self.before(step_len) + step_len + self.between + HASH_BYTES
+    }
+
     /// Byte that tells values from directories.
     pub(crate) fn kind(self, is_value: bool) -> u8 {
         match (self.leaf, is_value) {

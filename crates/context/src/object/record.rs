@@ -205,10 +205,15 @@ impl Item {
 
 /// Hash of the first and the last 8 bytes, which differ between most steps.
 fn mark(step: &[u8]) -> u8 {
-    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    let near = &step[..step.len().min(8)];
-    let far = &step[step.len().saturating_sub(8)..];
-    let mixed = (word(near) ^ word(far).rotate_left(29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let (near, far) = match (step.first_chunk(), step.last_chunk()) {
+        (Some(near), Some(far)) => (u64::from_le_bytes(*near), u64::from_le_bytes(*far)),
+        // A short step is both.
+        _ => {
+            let word = step.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+            (word, word)
+        }
+    };
+    let mixed = (near ^ far.rotate_left(29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 56) as u8
 }
 
@@ -249,10 +254,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Creates an inode of a depth without buckets, below which are `count` entries.
-    pub(crate) fn new(depth: u8, count: u64) -> Self {
-        let extents = Vec::new();
-        let list = Vec::new();
+    /// Creates an inode of a depth without buckets, below which are `count` entries. It has room
+    /// for `buckets` of them.
+    pub(crate) fn new(depth: u8, count: u64, buckets: usize) -> Self {
+        let extents = Vec::with_capacity(buckets);
+        let list = Vec::with_capacity(buckets * BUCKET_BYTES);
         Self { depth, count, mask: 0, list, extents, stale: 0, full: None, changed: 0 }
     }
 
@@ -371,6 +377,14 @@ impl Inner {
     pub(crate) fn rebase(&mut self, full: Option<Extent>) {
         self.full = full;
         self.changed = if full.is_some() { 0 } else { self.mask };
+    }
+}
+
+/// Makes room for `more` elements, and an eighth of those that are there: nodes stay in memory for
+/// long, and few of them grow again.
+fn make_room<T>(list: &mut Vec<T>, more: usize) {
+    if list.capacity() - list.len() < more {
+        list.reserve_exact(more + list.len() / 8);
     }
 }
 
@@ -518,6 +532,8 @@ impl Entries {
     /// Inserts a new entry at its insertion point.
     pub(crate) fn insert(&mut self, item: usize, step: &[u8], content: Stored<'_>) {
         debug_assert_eq!(self.position(step), Err(item), "the step is new, and belongs here");
+        make_room(&mut self.list, EntryLayout::of(self.leaf).bytes(step.len()));
+        make_room(&mut self.items, 1);
         self.insert_at(item, step, content);
         // The full record has the step, with another child.
         if let Ok(gone) = self.gone.binary_search_by(|gone| (**gone).cmp(step)) {
@@ -539,10 +555,10 @@ impl Entries {
         let start = at + layout.before(step.len());
         let is_value = content.is_value();
         let blank = Hash([0; HASH_BYTES]);
-        let bytes = layout.before(step.len()) + step.len() + layout.between + HASH_BYTES;
         if at == self.list.len() {
             layout.put(&mut self.list, step, is_value, hash.as_ref().unwrap_or(&blank));
         } else {
+            let bytes = layout.bytes(step.len());
             let mut entry = Vec::with_capacity(bytes);
             layout.put(&mut entry, step, is_value, hash.as_ref().unwrap_or(&blank));
             self.list.splice(at..at, entry);
@@ -963,7 +979,7 @@ fn apply_links(changes: Changes, base: &Inner) -> Result<Inner, Corrupt> {
 
     // Changed buckets come from the delta, the others from the base.
     let mut own = links.iter();
-    let mut inner = Inner::new(depth, count);
+    let mut inner = Inner::new(depth, count, mask.count_ones() as usize);
     for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
         let link = if changed >> bucket & 1 == 1 {
             own.next().copied()
@@ -1109,7 +1125,7 @@ fn sizes(leaf: bool, count: usize, mut bytes: &[u8]) -> (usize, usize) {
         if step_len > STEP_BYTES_MAX {
             return Err(Corrupt::short("a step"));
         }
-        list += layout.before(step_len) + step_len + layout.between + HASH_BYTES;
+        list += layout.bytes(step_len);
         if tag & !TAG_HEX == TAG_INLINE {
             let len = take_leb(&mut bytes)? as usize;
             take_bytes(&mut bytes, len)?;
@@ -1188,7 +1204,7 @@ fn decode_inner(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
     check_count(count, mask)?;
-    let mut inner = Inner::new(depth, count);
+    let mut inner = Inner::new(depth, count, mask.count_ones() as usize);
     for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
         inner.push(bucket, &Link::take(extent.at, bytes)?);
     }
@@ -1245,7 +1261,7 @@ mod tests {
             bodies.push(body);
         }
 
-        let mut inner = Inner::new(1, 99);
+        let mut inner = Inner::new(1, 99, 0);
         for (unit, bucket) in (300..).zip([3, 5, 6, 8]) {
             inner.push(bucket, &link(unit));
         }
@@ -1264,6 +1280,36 @@ mod tests {
         bodies.push(delta);
 
         bodies
+    }
+
+    /// Nodes stay in memory for long: a list that doubled when it grew held up to half unused.
+    #[test]
+    fn nodes_have_little_memory_to_spare() {
+        let spare = |capacity: usize, len: usize| capacity - len;
+        for buckets in 1..=32 {
+            let mut inner = Inner::new(1, 99, 0);
+            (0..buckets).for_each(|bucket| inner.push(bucket, &link(300)));
+            let mut body = Vec::new();
+            inner.put(PLACE.at, 7, &mut std::iter::empty(), &mut body);
+            let Ok(Decoded::Record(record)) = Record::decode(PLACE, &body) else {
+                panic!("a record of {buckets} buckets")
+            };
+            let RecordBody::Inner(inner) = record.body else { panic!("an inode") };
+            assert_eq!(spare(inner.list.capacity(), inner.list.len()), 0);
+            assert_eq!(spare(inner.extents.capacity(), inner.extents.len()), 0);
+        }
+
+        let mut entries = Entries::new(true);
+        for number in 0..500_u32 {
+            let step = format!("{:08}", number.wrapping_mul(2_654_435_761));
+            let Err(item) = entries.position(step.as_bytes()) else { panic!("it is new") };
+            entries.insert(item, step.as_bytes(), Stored::Inline(b"value"));
+            let bytes = 8 + 2 + HASH_BYTES;
+            let list = spare(entries.list.capacity(), entries.list.len());
+            assert!(list <= entries.list.len() / 8 + 2 * bytes, "{number}: {list}");
+            let items = spare(entries.items.capacity(), entries.items.len());
+            assert!(items <= entries.items.len() / 8 + 1, "{number}: {items}");
+        }
     }
 
     #[test]

@@ -202,7 +202,7 @@ fn filled(inner: InnerRef<'_>) -> impl Iterator<Item = (usize, Hash)> + '_ {
 }
 
 fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
-    let mut record = Inner::new(inner.depth(), inner.count());
+    let mut record = Inner::new(inner.depth(), inner.count(), inner.inner().len());
     for (number, (bucket, hash)) in (first..).zip(filled(inner)) {
         record.insert(bucket, None);
         record.settle(bucket, &Link { extent: Recorder::extent(number), hash });

@@ -643,7 +643,7 @@ impl<'a> Importer<'a> {
                     Reference::Stored { link, .. } => *link,
                     Reference::Inline(_) => unreachable!("inodes refer to inodes"),
                 });
-                let mut inner = Inner::new(*depth, *count);
+                let mut inner = Inner::new(*depth, *count, targets.len());
                 let buckets = (0..32).filter(|bucket| mask >> bucket & 1 == 1);
                 for (bucket, link) in buckets.zip(links) {
                     inner.insert(bucket, None);

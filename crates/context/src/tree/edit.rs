@@ -434,7 +434,7 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
     let slots = filled.map(|(bucket, bindings)| {
         (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))
     });
-    Node::of_slots((depth, count), slots, height)
+    Node::of_slots((depth, count), slots.collect::<Vec<_>>().into_iter(), height)
 }
 
 #[cfg(test)]

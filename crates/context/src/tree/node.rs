@@ -640,11 +640,11 @@ impl Node {
     /// Creates an inode of ascending buckets.
     pub(crate) fn of_slots(
         (depth, count): (u8, u64),
-        slots: impl Iterator<Item = (usize, Slot)>,
+        slots: impl ExactSizeIterator<Item = (usize, Slot)>,
         height: u16,
     ) -> Self {
-        let mut inner = Inner::new(depth, count);
-        let mut members = Vec::new();
+        let mut inner = Inner::new(depth, count, slots.len());
+        let mut members = Vec::with_capacity(slots.len());
         for (bucket, slot) in slots {
             match slot {
                 Slot::Node(node) => {
@@ -1109,7 +1109,7 @@ mod tests {
         let link = Link { extent: Extent { at, bytes: 50 }, hash: Hash([1; 32]) };
         let inner = |depth, count| {
             let mask = u32::MAX;
-            let mut inner = Inner::new(depth, count);
+            let mut inner = Inner::new(depth, count, 32);
             for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
                 inner.insert(bucket, None);
                 inner.settle(bucket, &link);
