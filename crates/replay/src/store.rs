@@ -31,6 +31,19 @@ pub fn is_store_like(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
 /// [`Error::NotTerrane`] if `dir` is something else, which is left as it is; those of
 /// [`Session::open`].
 pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
+    open_within(disk, dir, None)
+}
+
+/// Opens or creates like [`open`], with a
+/// [memory budget](SessionOptions::memory_budget).
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_within(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    memory_budget: Option<u64>,
+) -> Result<Session> {
     let foreign = |found| {
         Err(Error::NotTerrane { path: dir.to_owned(), expected: "the directory of a store", found })
     };
@@ -43,8 +56,11 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
         create_dirs(disk.as_ref(), parent)?;
     }
 
+    let mut options = SessionOptions::default().create_dir();
+    options.memory_budget = memory_budget;
+
     // A directory without any part of a store is foreign, however the session words it.
-    match Session::open(disk.clone(), dir, &SessionOptions::default().create_dir()) {
+    match Session::open(disk.clone(), dir, &options) {
         Err(Error::SessionDirCorrupted { reason, .. }) if !is_store_like(disk.as_ref(), dir)? => {
             foreign(reason)
         }

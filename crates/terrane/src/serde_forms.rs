@@ -211,3 +211,106 @@ fn statistics_and_infos_are_written_field_by_field() -> Result<(), Box<dyn std::
     check(&terrane_io::Counts::default(), &to_value(terrane_io::Counts::default()).unwrap());
     Ok(())
 }
+
+/// Returns the JSON of a value.
+fn written<T: Serialize>(value: &T) -> serde_json::Value {
+    to_value(value).unwrap()
+}
+
+/// A store with a table and a snapshot, of which a run is damaged.
+fn damaged_store(dir: &Path) -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
+    let options = lsm::StoreOptions::default().create_dir();
+    let store = lsm::Store::open_dir(dir, &options)?;
+    let table = store.create_table(&lsm::TableName::new("t")?, &lsm::TableConfig::default())?;
+    let keys: Vec<[u8; 4]> = (0..2_000_u32).map(u32::to_be_bytes).collect();
+    let updates: Vec<(&[u8], lsm::Update<'_>)> =
+        keys.iter().map(|key| (&key[..], lsm::Update::Insert(b"value"))).collect();
+    table.write_batch(&updates)?.wait()?;
+    table.save_snapshot(&lsm::SnapshotName::new("saved")?, "label")?;
+    store.close()?;
+
+    let files = std::fs::read_dir(dir.join("active"))?.map(|entry| entry.map(|e| e.path()));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let is_run = |path: &&std::path::PathBuf| path.extension().is_some_and(|end| end == "run");
+    let run = files.iter().find(is_run).ok_or("no run")?.clone();
+    let mut bytes = std::fs::read(&run)?;
+    bytes[100] ^= 1;
+    std::fs::write(&run, bytes)?;
+    Ok(run)
+}
+
+#[test]
+fn reports_of_checks_and_repairs_are_written_field_by_field()
+-> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("store");
+    let run = damaged_store(&dir)?;
+    let disk: std::sync::Arc<dyn terrane_io::Disk> = terrane_io::RealDisk::auto();
+
+    let report = lsm::verify::verify(&disk, &dir, &mut |_, _| {})?;
+    let form = written(&report);
+    assert_eq!(form["problems"][0]["path"], json!(run));
+    assert_eq!(form["problems"][0]["tables"], json!(["t"]));
+    check(&report, &form);
+    let salvaged = lsm::salvage::salvage(&disk, &dir, &folder.path().join("new"), &mut |_, _| {})?;
+    let form = written(&salvaged);
+    assert_eq!(form["tables"][0]["name"], json!("t"));
+    assert!(form["lost"][0]["what"]["entries"]["pages"].is_u64(), "{form}");
+    check(&salvaged, &form);
+
+    let inspected = lsm::inspect::inspect(&disk, &dir)?;
+    let form = written(&inspected);
+    let snapshot = &form["session"]["snapshots"][0];
+    assert_eq!((&snapshot["name"], &snapshot["info"]["label"]), (&json!("saved"), &json!("label")));
+    let lsm::inspect::Inspection::Session(session) = inspected else { panic!("{inspected:?}") };
+    let store = session.store.ok_or("no tables")?;
+    let form = written(&store);
+    assert_eq!(form["manifest"]["tables"][0]["name"], json!("t"));
+    check(&store, &form);
+    Ok(())
+}
+
+#[test]
+fn reports_of_the_other_engines_are_written_field_by_field() {
+    let hash = context::Hash([7; 32]);
+    let report = context::CheckReport {
+        problems: vec![context::Problem {
+            path: "chunk-00000000".into(),
+            address: Some(context::Address { chunk: 0, unit: 8 }),
+            tree_path: None,
+            what: "rule".to_owned(),
+        }],
+        problem_count: 1,
+        ..context::CheckReport::default()
+    };
+    let form = written(&report);
+    let problem = json!({
+        "path": "chunk-00000000", "address": {"chunk": 0, "unit": 8}, "tree_path": null,
+        "what": "rule",
+    });
+    assert_eq!((&form["problems"][0], &form["kinds"]["values"]["count"]), (&problem, &json!(0)));
+    check(&report, &form);
+    let lost = context::Lost {
+        commit_count: 1,
+        commits: vec![hash],
+        branches: vec![(b"a".to_vec(), None)],
+        ..context::Lost::default()
+    };
+    let report = context::RepairReport { lost: Some(lost), ..context::RepairReport::default() };
+    let form = written(&report);
+    assert_eq!(form["lost"]["commits"], json!([hash.to_base58()]));
+    assert_eq!(form["lost"]["branches"], json!([[[97], null]]));
+    check(&report, &form);
+
+    let problem = radix::Problem { place: "tree".to_owned(), rule: "rule".to_owned() };
+    let report = radix::Report { versions: 1, nodes: 2, problems: vec![problem] };
+    let form = json!({
+        "versions": 1, "nodes": 2, "problems": [{"place": "tree", "rule": "rule"}],
+    });
+    check(&report, &form);
+    check(&radix::Repaired::default(), &written(&radix::Repaired::default()));
+
+    let form = written(&btree::CheckReport::default());
+    assert_eq!((&form["problems"], &form["leaf_fill"]), (&json!([]), &json!(0.0)));
+    check(&btree::RepairReport::default(), &written(&btree::RepairReport::default()));
+}

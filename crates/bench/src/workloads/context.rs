@@ -19,6 +19,7 @@ pub mod block;
 pub mod record;
 pub mod report;
 mod floor;
+mod in_memory;
 pub mod run;
 
 use std::collections::HashSet;

@@ -26,6 +26,7 @@ fn options(blocks: u64) -> Options {
         pipelined: false,
         prefetch: false,
         collection: None,
+        in_memory: false,
         keep: false,
     }
 }
@@ -47,9 +48,20 @@ fn commits_do_not_depend_on_settings_or_collections() {
     let access = Access::Direct;
     let settings = Settings { cache_bytes: 1 << 20, is_durable: true, hash_threads: 1, access };
     let collection = Some(Collection { every: 3, distance: 2, bytes_per_s: Some(1 << 30) });
-    let collected =
-        done(store.path(), &Options { settings, prefetch: true, collection, ..options(10) });
+    let changed = Options { settings, prefetch: true, collection, in_memory: true, ..options(10) };
+    let collected = done(store.path(), &changed);
     assert_eq!(collected.last_commit, plain.last_commit);
+
+    // The tree in memory has made the same commits, or the run had failed.
+    let in_memory = collected.in_memory.as_ref().unwrap();
+    assert!(plain.in_memory.is_none());
+    for phase in [&in_memory.tree, &in_memory.map] {
+        assert_eq!((phase.blocks, phase.ops), (10, collected.phases[0].ops));
+        let all = phase.blocks_per_s * phase.wall_s;
+        assert!((all - 10.0).abs() < 1e-6, "{phase:?}");
+    }
+    assert!(in_memory.tree.commit_latency_ms.is_some());
+    assert!(in_memory.map.commit_latency_ms.is_none());
 
     let [before, beside] = collected.phases.as_slice() else { panic!("two phases") };
     assert!(before.per_block.read_batches > 0.5, "{:?}", before.per_block);

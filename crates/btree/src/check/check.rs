@@ -27,6 +27,7 @@ const BATCH: usize = 64;
 
 /// The findings of a check.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CheckReport {
     /// All problems; empty if the index is whole.

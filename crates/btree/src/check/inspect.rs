@@ -29,6 +29,7 @@ use crate::pager::superblock::{self, LISTS_MAX, SUPERBLOCK_MAGIC, TREE_VERSION};
 
 /// Description of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct IndexInfo {
     /// Version of the format.
@@ -67,6 +68,7 @@ pub struct IndexInfo {
 
 /// A page of a tree file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TreePage {
     /// Number of the page.
@@ -85,6 +87,8 @@ pub struct TreePage {
 
 /// Content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum TreePageContent {
     /// A leaf.

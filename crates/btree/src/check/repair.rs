@@ -62,6 +62,8 @@ const COLLECTED_BYTES: usize = 64 << 10;
 
 /// The result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct RepairReport {
     /// Whether the index was whole. Then nothing was done, and all figures but `entries` are 0.

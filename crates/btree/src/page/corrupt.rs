@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// The place and the kind of the damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[error("page {page}: {rule}: expected {expected}, found {found}")]
 pub struct Corrupt {
     /// Page of 4 KiB in the file, counted from 0; 0 for a part that is not stored in pages.
@@ -26,6 +27,7 @@ impl Corrupt {
 
 /// A finding of a check, a scrub or a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Problem {
     /// The damaged file.
     pub path: PathBuf,

@@ -14,7 +14,8 @@ use serde::Serialize;
 use terrane::io::files::create_dirs;
 use terrane::lsm::{BackupPlace, BackupReport, Error};
 
-use crate::stores::open::{is_within, open_to_read};
+use crate::commands::kv::MemoryArgs;
+use crate::stores::open::{is_within, open_to_read_within};
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
@@ -27,6 +28,9 @@ Examples:
   terrane backup --store /data/ledger --to /backup/ledger
   The same again, an hour later, brings only what is new:
     terrane backup --store /data/ledger --to /backup/ledger
+  In little memory:
+    terrane backup --store /data/ledger --to /backup/ledger \\
+      --memory-budget 16MiB
   Look at it, and restore it into an empty directory:
     terrane verify /backup/ledger
     terrane backup --store /backup/ledger --to /data/restored
@@ -45,6 +49,8 @@ pub(crate) struct Backup {
     /// Directory of the backup: missing, empty, or an earlier backup of this store
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     mode: ModeArgs,
     #[command(flatten)]
@@ -77,7 +83,7 @@ impl Backup {
         }
 
         let started = Instant::now();
-        let mut reader = open_to_read(&self.store)?;
+        let mut reader = open_to_read_within(&self.store, self.memory.budget())?;
         let disk = self.mode.disk()?;
 
         if let Some(parent) = self.to.parent() {

@@ -19,7 +19,7 @@ use terrane::lsm::{SnapshotName, StateDigest, Store, TableConfig, TableName, Upd
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use crate::stores::index_path::IndexPath;
-use crate::stores::open::{check_table_is_new, open_tables};
+use crate::stores::open::{Opening, check_table_is_new, open_tables_with};
 use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Point, Source, StoredValue};
 use crate::stores::version_ref::{VersionRef, snapshot_name, which};
 use crate::ui::args;
@@ -51,6 +51,18 @@ pub(crate) struct FromArgs {
     #[arg(long, value_name = "NAME", value_parser = snapshot_name,
         conflicts_with_all = ["from_table", "version"])]
     snapshot: Option<SnapshotName>,
+}
+
+/// Table to build.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    /// Directory of the store.
+    pub(crate) dir: &'a Path,
+    pub(crate) name: &'a TableName,
+    /// Whether the store is created if it is missing.
+    pub(crate) create: bool,
+    /// Memory budget of the store, and of the store with the source.
+    pub(crate) memory_budget: Option<u64>,
 }
 
 /// Report of a copy.
@@ -95,17 +107,19 @@ impl FromArgs {
         }
     }
 
-    /// Runs `work` on the entries.
+    /// Runs `work` on the entries, which are read within a memory budget if they come from a store.
     ///
     /// # Errors
     /// [`Failure`], those of the work included.
     fn copy(
         &self,
         progress: Progress,
+        memory_budget: Option<u64>,
         work: impl FnOnce(&mut Stream<'_>) -> Result<(), Failure>,
     ) -> Result<Copied, Failure> {
         let started = Instant::now();
-        let source = Source::open(&self.from, &self.from_table, self.point())?;
+        let point = self.point();
+        let source = Source::open_within(&self.from, &self.from_table, point, memory_budget)?;
         let mut stream = Stream {
             entries: source.entries(KeyRange::Prefix(Vec::new()), false)?,
             chunk: Vec::new().into_iter(),
@@ -209,7 +223,7 @@ pub(crate) fn to_index(
     };
 
     let was_there = dir.exists();
-    let copied = from.copy(progress, |stream| {
+    let copied = from.copy(progress, None, |stream| {
         let index = Index::open_or_create(disk.clone(), dir, config)?;
         if !index.is_empty()? {
             return Err(btree::Error::NotEmpty { path: dir.to_owned() }.into());
@@ -227,23 +241,24 @@ pub(crate) fn to_index(
     copied
 }
 
-/// Loads a new table of a store in bulk, past the log; creates the store if that is allowed.
+/// Loads a new table of a store in bulk, past the log; creates the store if that is allowed. Each
+/// of the two stores keeps to the memory budget.
 ///
 /// # Errors
 /// [`Failure`]; then there is no such table.
 pub(crate) fn to_table(
     from: &FromArgs,
     progress: Progress,
-    dir: &Path,
-    name: &TableName,
-    create: bool,
+    target: &Target<'_>,
 ) -> Result<Copied, Failure> {
+    let Target { dir, name, create, memory_budget } = *target;
     check_table_is_new(dir, name).map_err(|failure| {
         failure.with_note(&format!("next: terrane table delete {name} --store {}", dir.display()))
     })?;
 
-    from.copy(progress, |stream| {
-        let store = open_tables(dir, create)?;
+    from.copy(progress, memory_budget, |stream| {
+        let opening = Opening { memory_budget, ..Opening::default() };
+        let store = open_tables_with(dir, create, opening)?;
         load(&store, name, stream)?;
         Ok(store.close()?)
     })

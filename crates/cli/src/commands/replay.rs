@@ -52,6 +52,9 @@ Examples:
   Replay a node's blocks up to a height, for a program to read:
     terrane replay bitcoin ~/.bitcoin/blocks --store /data/utxo \\
       --until 100_000 --json
+  In little memory:
+    terrane replay bitcoin ~/.bitcoin/blocks --store /data/utxo \\
+      --memory-budget 64MiB
   Go back to an earlier block, as far as blocks are kept:
     terrane replay bitcoin --store /data/utxo --rollback-to 99_000
 
@@ -89,6 +92,10 @@ struct StoreArgs {
     /// Engine that holds the state
     #[arg(long, value_enum, default_value_t = EngineName::Lsm)]
     engine: EngineName,
+    /// With engine lsm, bytes of memory for all tables, cursors and caches of the store together;
+    /// 1MiB or more
+    #[arg(long, value_name = "SIZE", value_parser = args::size)]
+    memory_budget: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -233,6 +240,7 @@ impl BitcoinArgs {
         };
 
         let mut progress = Progress::new(self.output.quiet);
+        self.store.check()?;
         check_inputs(&self.paths)?;
         let (name, report) = self.store.replay(&mut progress, |engine, progress| {
             let name = engine.name();
@@ -283,6 +291,7 @@ impl ChangesArgs {
         };
 
         let mut progress = Progress::new(self.output.quiet);
+        self.store.check()?;
         check_inputs(&self.files)?;
         let (name, report) = if self.store.engine == EngineName::Radix {
             let report = self.replay_radix(&options, &mut progress)?;
@@ -391,6 +400,14 @@ fn check_inputs(paths: &[PathBuf]) -> Result<(), Failure> {
 }
 
 impl StoreArgs {
+    /// Refuses a memory budget beside another engine.
+    fn check(&self) -> Result<(), Failure> {
+        if self.memory_budget.is_some() && self.engine != EngineName::Lsm {
+            return Err(Failure::usage("--memory-budget applies to --engine lsm only"));
+        }
+        Ok(())
+    }
+
     fn open(&self, monitor: &mut dyn Monitor) -> Result<Box<dyn Engine>, Failure> {
         match (self.engine, &self.store) {
             (EngineName::Memory, dir) => {
@@ -401,7 +418,9 @@ impl StoreArgs {
                 }
                 Ok(Box::new(Memory))
             }
-            (EngineName::Lsm, Some(dir)) => Ok(Box::new(Lsm::open(dir)?)),
+            (EngineName::Lsm, Some(dir)) => {
+                Ok(Box::new(Lsm::open_within(dir, self.memory_budget)?))
+            }
             (EngineName::Btree, Some(dir)) => Ok(Box::new(Btree::open(dir)?)),
             (EngineName::Context, Some(dir)) => {
                 let engine = ContextTables::open(dir)?;

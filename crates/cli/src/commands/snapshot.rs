@@ -25,10 +25,11 @@ use terrane::io::files::create_dirs;
 use terrane::lsm::inspect::SessionInfo;
 use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
+use crate::commands::kv::MemoryArgs;
 use crate::stores::listed::Sums;
 use crate::stores::open::{
-    check_snapshot, check_snapshot_is_new, check_table, has_snapshot, inspect_store, is_same, open,
-    open_or_make, open_tables, open_to_read,
+    Opening, check_snapshot, check_snapshot_is_new, check_table, has_snapshot, inspect_store,
+    is_same, open, open_or_make, open_tables_with, open_to_read_within,
 };
 use crate::stores::version_ref::snapshot_name;
 use crate::ui::args::{self, StoreArgs};
@@ -107,6 +108,9 @@ Examples:
     terrane snapshot export tip --store /data/utxo --canonical tip.canonical
   Compare its digest with somebody else's, without keeping the file:
     terrane snapshot export tip --store /data/utxo --canonical - > /dev/null
+  The same in little memory:
+    terrane snapshot export tip --store /data/utxo --canonical - \\
+      --memory-budget 16MiB > /dev/null
 
 The directory of --to is a store: inspect, verify and open it like any other. It is created if it \
 is missing. Copies share nothing with their originals. `export` works beside a process that has \
@@ -142,6 +146,8 @@ pub(crate) struct SaveArgs {
     /// Label of the new snapshot
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     common: StoreArgs,
 }
@@ -190,6 +196,8 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     mode: ModeArgs,
     #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
     common: StoreArgs,
 }
 
@@ -215,6 +223,8 @@ pub(crate) struct ImportArgs {
     /// Label of the new snapshot
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "from")]
     label: String,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     common: StoreArgs,
 }
@@ -365,7 +375,8 @@ impl SaveArgs {
     fn run(&self) -> Result<(), Failure> {
         check_table(&self.common.store, &self.table)?;
         check_snapshot_is_new(&self.common.store, &self.name)?;
-        let store = open_tables(&self.common.store, false)?;
+        let opening = Opening { memory_budget: self.memory.budget(), ..Opening::default() };
+        let store = open_tables_with(&self.common.store, false, opening)?;
         store.table(&self.table)?.save_snapshot(&self.name, &self.label)?;
         store.close()?;
         let saved =
@@ -440,7 +451,7 @@ impl ExportArgs {
         }
 
         let started = Instant::now();
-        let reader = open_to_read(&self.common.store)?;
+        let reader = open_to_read_within(&self.common.store, self.memory.budget())?;
         let session = reader.session();
 
         if let Some(parent) = dir.parent()
@@ -481,7 +492,7 @@ impl ExportArgs {
         let output = Output::new(path, self.force, self.common.output.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
-        let reader = open_to_read(&self.common.store)?;
+        let reader = open_to_read_within(&self.common.store, self.memory.budget())?;
         let session = reader.session();
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.common.output.quiet);
@@ -578,7 +589,7 @@ impl ImportArgs {
         let mut bar = ByteBar::new("importing", self.common.output.quiet);
 
         let mut progress = |done, total| bar.set(done, total);
-        let report = open_or_make(&self.common.store, |session| {
+        let report = open_or_make(&self.common.store, self.memory.budget(), |session| {
             Ok(session.import_snapshot_from(&place, name_here, &mut progress)?)
         })?;
         drop(bar);
@@ -607,7 +618,7 @@ impl ImportArgs {
         // A missing input is refused before a store is created for it.
         let mut input = Input::open(path, ByteBar::new("importing", self.common.output.quiet))?;
         check_snapshot_is_new(&self.common.store, name)?;
-        let summary = open_or_make(&self.common.store, |session| {
+        let summary = open_or_make(&self.common.store, self.memory.budget(), |session| {
             if session.snapshot_exists(name)? {
                 return Err(Error::SnapshotExists { name: name.to_string() }.into());
             }

@@ -17,8 +17,8 @@ use serde::Serialize;
 use terrane::lsm::inspect::StoreInfo;
 use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
 
-use crate::commands::copy::{self, Copied, FromArgs};
-use crate::commands::kv::ReserveArgs;
+use crate::commands::copy::{self, Copied, FromArgs, Target};
+use crate::commands::kv::{MemoryArgs, ReserveArgs};
 use crate::stores::listed::ListedTable;
 use crate::stores::open::{
     Opening, check_table, check_table_is_new, inspect_store, open_tables, open_tables_with,
@@ -61,6 +61,9 @@ Examples:
   A table of another store, as it was at a retained version:
     terrane table build accounts --store /data/copy --create \\
       --from /data/ledger --from-table accounts --version 7
+  The same in little memory, of which each of the two stores takes so much:
+    terrane table build accounts --store /data/copy --create \\
+      --from /data/ledger --from-table accounts --memory-budget 16MiB
 
 There must be no table of that name. The entries go past the log, and the table appears whole, or \
 not at all. If the command ends with exit code 0, all entries are durable; otherwise the table \
@@ -140,6 +143,8 @@ pub(crate) struct BuildArgs {
     /// Creates the store if it is missing
     #[arg(long)]
     create: bool,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     common: StoreArgs,
 }
@@ -296,13 +301,13 @@ struct Built<'a> {
 impl BuildArgs {
     fn run(&self) -> Result<(), Failure> {
         let StoreArgs { store, output } = &self.common;
-        let copied = copy::to_table(
-            &self.from,
-            Progress::new(output.quiet),
-            store,
-            &self.name,
-            self.create,
-        )?;
+        let target = Target {
+            dir: store,
+            name: &self.name,
+            create: self.create,
+            memory_budget: self.memory.budget(),
+        };
+        let copied = copy::to_table(&self.from, Progress::new(output.quiet), &target)?;
         let built = Built { table: self.name.as_str(), copied: &copied };
         copy::report("table build", output.json, &built, &copied, format!("table {}", self.name))
     }

@@ -28,13 +28,14 @@ pub(crate) fn open(dir: &Path) -> Result<Session, Failure> {
     Ok(store::open(&disk(), dir)?)
 }
 
-/// Opens a store for `work`, or creates it in a missing or empty directory. If `work` fails,
-/// removes a store that was created for it.
+/// Opens a store with a memory budget for `work`, or creates it in a missing or empty directory. If
+/// `work` fails, removes a store that was created for it.
 ///
 /// # Errors
 /// [`Failure`], those of the work included.
 pub(crate) fn open_or_make<T>(
     dir: &Path,
+    memory_budget: Option<u64>,
     work: impl FnOnce(&Session) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let there = if dir.exists() { content_of(dir)? } else { DirContent::Nothing };
@@ -49,7 +50,8 @@ pub(crate) fn open_or_make<T>(
         .map(Path::to_owned)
         .collect();
 
-    let done = store::open(&disk(), dir).map_err(Failure::from).and_then(|session| {
+    let opened = store::open_within(&disk(), dir, memory_budget);
+    let done = opened.map_err(Failure::from).and_then(|session| {
         let done = work(&session);
         // Closed on failure too, which releases the lock before the store is removed.
         let closed = session.close();

@@ -12,7 +12,7 @@ use terrane::lsm::{
 };
 
 use crate::stores::index_path::{IndexPath, config_of};
-use crate::stores::open::open_to_read;
+use crate::stores::open::open_to_read_within;
 use crate::stores::version_ref::VersionRef;
 use crate::ui::exit::Failure;
 
@@ -68,6 +68,19 @@ impl Source {
     /// # Errors
     /// [`Failure`], also if a B+tree is asked for what only stores have.
     pub(crate) fn open(dir: &Path, table: &TableName, point: Point<'_>) -> Result<Self, Failure> {
+        Self::open_within(dir, table, point, None)
+    }
+
+    /// Opens like [`open`](Self::open); a store keeps to the memory budget.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(crate) fn open_within(
+        dir: &Path,
+        table: &TableName,
+        point: Point<'_>,
+        memory_budget: Option<u64>,
+    ) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
             if table.as_str() != MAIN_TABLE || !matches!(point, Point::Now) {
@@ -79,7 +92,7 @@ impl Source {
             return Ok(Self::Index(IndexReader::open(disk, dir, &config)?));
         }
 
-        let reader = open_to_read(dir)?;
+        let reader = open_to_read_within(dir, memory_budget)?;
         let table = match point {
             Point::Now => {
                 reader.table(table).map_err(|error| missing_table(dir, &reader, error))?

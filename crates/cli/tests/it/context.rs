@@ -51,6 +51,30 @@ fn blocks_are_measured_with_and_without_collections() {
         (&report["transactions_per_block"], &report["durable"]),
         (&Value::Null, &false.into())
     );
+    assert_eq!(report["in_memory"], Value::Null);
+}
+
+/// The run itself compares each read, and the last commits of the store and of the tree.
+#[test]
+fn blocks_are_measured_in_memory_beside_a_sorted_map() {
+    for profile in ["lima", "2021"] {
+        let place = Place::new();
+        let options = ["--blocks", "3", "--profile", profile, "--in-memory", "--gc-every", "2"];
+        let report = bench(&place, &[&options[..], &["--json"]].concat()).done();
+        let found = faults(&schema("bench-context.json"), &report, "$");
+        assert!(found.is_empty(), "{found:?}");
+        let ops = &report["phases"][0]["ops"];
+        for engine in ["tree", "map"] {
+            let phase = &report["in_memory"][engine];
+            assert_eq!((&phase["blocks"], &phase["ops"]), (&3.into(), ops), "{engine}");
+            for rate in ["blocks_per_s", "ops_per_s"] {
+                assert!(phase[rate].as_f64() > Some(0.0), "{engine} {rate}");
+            }
+        }
+        let text = bench(&place, &options);
+        assert_eq!(text.code, Some(0));
+        assert!(text.stdout.contains("\nsorted map"), "{text:?}");
+    }
 }
 
 /// Leaves half a write at the end of the pack, as a crash does.

@@ -2,6 +2,7 @@
 //! one table.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -64,17 +65,53 @@ fn a_memory_budget_of_the_store_is_kept_and_shown_with_its_consumers() {
     let text = plain(&store, &["stats", "--prometheus", "--memory-budget", "4MiB"]).stdout;
     assert!(text.contains("\nterrane_memory_budget_bytes 4194304\n"), "{text}");
 
-    for command in [
-        &["put", "k", "v", "--memory-budget", "1MiB"][..],
-        &["compact", "--memory-budget", "1MiB"],
-        &["stats", "--memory-budget", "1MiB"],
-    ] {
-        call(&store, command).done();
-        let small: Vec<&str> =
-            command.iter().map(|word| if *word == "1MiB" { "1MB" } else { word }).collect();
-        let why = call(&store, &small).failed(2);
-        assert!(why.contains("1048576 to"), "{why}");
+    for command in [&["put", "k", "v"][..], &["compact"], &["stats"]] {
+        is_kept(&store, command);
     }
+}
+
+/// Runs a command with too small a budget, which is refused, and then with the smallest one.
+fn is_kept(store: &Path, command: &[&str]) {
+    let why = call(store, &[command, &["--memory-budget", "1MB"]].concat()).failed(2);
+    assert!(why.contains("1048576 to"), "{why}");
+    call(store, &[command, &["--memory-budget", "1MiB"]].concat()).done();
+}
+
+#[test]
+fn commands_that_copy_or_replay_keep_to_a_memory_budget() {
+    let place = ledger();
+    let store = place.store();
+    let [copy, backup, built] = ["copy", "backup", "built"].map(|name| place.path(name));
+    let file = place.path("canonical");
+    is_kept(&store, &["snapshot", "save", "tip"]);
+    is_kept(&store, &["snapshot", "export", "tip", "--to", text(&copy)]);
+    is_kept(&store, &["snapshot", "export", "tip", "--canonical", text(&file)]);
+    is_kept(&store, &["snapshot", "import", "tip", "--as", "copied", "--from", text(&copy)]);
+    is_kept(&store, &["snapshot", "import", "--canonical", text(&file), "--as", "read"]);
+    is_kept(&store, &["backup", "--to", text(&backup)]);
+    is_kept(&built, &["table", "build", "main", "--from", text(&store), "--create"]);
+
+    // All of them have the same content.
+    let content = |store: &Path, point: &[&str]| {
+        let answer = plain(store, &[&["scan"][..], point].concat());
+        assert!(answer.code == Some(0) && answer.stdout.lines().count() >= 400, "{answer:?}");
+        answer.stdout
+    };
+    let expected = content(&store, &[]);
+    for name in ["tip", "copied", "read"] {
+        assert!(content(&store, &["--snapshot", name]) == expected, "{name}");
+    }
+    for dir in [&backup, &built] {
+        assert!(content(dir, &[]) == expected, "{}", dir.display());
+    }
+
+    let history = place.write("history", b"terrane-changes 1\nbegin 1\nput 00 01\nend count=1\n");
+    let replayed = place.path("replayed");
+    is_kept(&replayed, &["replay", "changes", text(&history)]);
+    let other = ["replay", "changes", text(&history), "--engine", "btree"];
+    let why = call(&place.path("none"), &[&other[..], &["--memory-budget", "1MiB"]].concat());
+    assert!(why.failed(2).contains("--engine lsm"));
+    assert!(!place.path("none").exists());
 }
 
 #[test]

@@ -41,6 +41,7 @@ const PROBLEMS_MAX: usize = 1000;
 
 /// Problem of a stored file or record.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
@@ -67,6 +68,8 @@ impl std::fmt::Display for Problem {
 
 /// Number and size of the records of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct KindCount {
     /// Records.
     pub count: u64,
@@ -76,6 +79,8 @@ pub struct KindCount {
 
 /// Records of the pack by kind, in use or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct Kinds {
     /// Values stored on their own.
     pub values: KindCount,
@@ -111,6 +116,8 @@ impl Kinds {
 
 /// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct CheckReport {
     /// Chunks read.
     pub chunks: u64,

@@ -48,6 +48,8 @@ const NAMED_MAX: usize = 1000;
 
 /// Commits and bytes that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct Lost {
     /// Number of lost commits.
     pub commit_count: u64,
@@ -65,6 +67,8 @@ pub struct Lost {
 
 /// Result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct RepairReport {
     /// Whether the control record was rewritten.
     pub control: bool,

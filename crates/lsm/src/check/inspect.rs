@@ -57,6 +57,8 @@ use crate::table::canonical::{
 
 /// Description of a file or directory.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Inspection {
     /// The directory of a session.
@@ -79,6 +81,7 @@ pub enum Inspection {
 
 /// Header and trailer of a canonical export; its entries have not been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CanonicalInfo {
     /// Format version.
@@ -89,6 +92,7 @@ pub struct CanonicalInfo {
 
 /// A session's metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct MetadataInfo {
     /// Format version.
@@ -99,6 +103,7 @@ pub struct MetadataInfo {
 
 /// The file of a session's reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ReserveInfo {
     /// Format version.
@@ -111,11 +116,13 @@ pub struct ReserveInfo {
 
 /// A session directory.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SessionInfo {
     /// Its metadata.
     pub metadata: MetadataInfo,
     /// Its snapshots by name; those that cannot be read with the error.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "write_snapshots"))]
     pub snapshots: Vec<(String, Result<SnapshotInfo>)>,
     /// Its named tables, if it ever had any.
     pub store: Option<StoreInfo>,
@@ -130,8 +137,38 @@ pub struct SessionInfo {
     pub run_bytes: u64,
 }
 
+/// Writes each snapshot as an object of `name` and `info`, or `name` and the text `damage`.
+#[cfg(feature = "serde")]
+fn write_snapshots<S: serde::Serializer>(
+    snapshots: &[(String, Result<SnapshotInfo>)],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Found<'a> {
+        Info(&'a SnapshotInfo),
+        Damage(String),
+    }
+
+    #[derive(serde::Serialize)]
+    struct Named<'a> {
+        name: &'a str,
+        #[serde(flatten)]
+        found: Found<'a>,
+    }
+
+    serializer.collect_seq(snapshots.iter().map(|(name, info)| {
+        let found = match info {
+            Ok(info) => Found::Info(info),
+            Err(error) => Found::Damage(error.to_string()),
+        };
+        Named { name, found }
+    }))
+}
+
 /// The named tables of a session, as the last checkpoint has left them, and the log since then.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct StoreInfo {
     /// The copy of the manifest that counts, if one is whole.
@@ -144,6 +181,7 @@ pub struct StoreInfo {
 
 /// A manifest of named tables.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ManifestInfo {
     /// Format version.
@@ -164,6 +202,7 @@ pub struct ManifestInfo {
 
 /// A named table in a manifest.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct NamedTableInfo {
     /// Its number.
@@ -180,6 +219,7 @@ pub struct NamedTableInfo {
 
 /// A merge that a snapshot found under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct MergeInfo {
     /// How many of the level's runs are its inputs: the first ones.
@@ -198,6 +238,7 @@ pub struct MergeInfo {
 
 /// A level of a snapshot.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct LevelInfo {
     /// Its runs, newest first; the inputs of a merge come first.
@@ -210,6 +251,7 @@ pub struct LevelInfo {
 
 /// Finished pages of a compaction at the time a snapshot was saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct OutputInfo {
     /// The file. It may hold more by now, or be a run that another snapshot refers to.
@@ -222,6 +264,7 @@ pub struct OutputInfo {
 
 /// A snapshot.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SnapshotInfo {
     /// Format version.
@@ -260,6 +303,7 @@ impl SnapshotInfo {
 
 /// A run file.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct RunInfo {
     /// The file.
@@ -277,6 +321,7 @@ pub struct RunInfo {
 
 /// Kind and content of a page of a run file.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PageInfo {
     /// Number of the page.
@@ -294,6 +339,7 @@ pub struct PageInfo {
 
 /// An entry of a key page.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EntryInfo {
     /// The key.
@@ -758,6 +804,7 @@ fn run_info(path: &Path, file: &dyn DiskFile) -> Result<RunInfo> {
 
 /// The index of a run file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct IndexInfo {
     /// `compact` or `ordinary`.

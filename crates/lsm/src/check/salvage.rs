@@ -53,6 +53,7 @@ pub const UNFINISHED: &str = "salvage-unfinished";
 
 /// Table of the new store.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SalvagedTable {
     /// Name of the table.
@@ -63,6 +64,8 @@ pub struct SalvagedTable {
 
 /// Report of a salvage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Salvaged {
     /// Tables of the new store, sorted by name.

@@ -150,6 +150,8 @@ pub(crate) fn lost_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Fault>
 
 /// Purpose of a WAL segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum SegmentUse {
     /// Opening the store, or one of its versions, applies its records.
@@ -164,6 +166,7 @@ pub enum SegmentUse {
 
 /// A segment of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SegmentInfo {
     /// The file.
@@ -180,6 +183,7 @@ pub struct SegmentInfo {
 
 /// The records of a segment, up to the first one that is not whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct RecordsInfo {
     /// The number of the first commit, also if it is not there yet.

@@ -64,6 +64,7 @@ use loss::Damaged;
 
 /// Something that is not as the formats say.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 #[expect(clippy::struct_excessive_bools, reason = "two questions, each before and after a repair")]
 pub struct Problem {
@@ -161,6 +162,8 @@ impl Problem {
 
 /// Report of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Report {
     /// In the order of the check; empty if all is well.

@@ -28,6 +28,8 @@ use crate::run::writer::RunBuilder;
 
 /// The keys between two others, which were read on both sides of damage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct KeyGap {
     /// The keys are above this one; `None` for no bound.

@@ -33,6 +33,7 @@ const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 
 /// A version that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Dropped {
     /// Its number.
     pub id: VersionId,
@@ -44,6 +45,8 @@ pub struct Dropped {
 
 /// Outcome of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct Repaired {
     /// Number of whole versions, which stay.
     pub kept: u64,

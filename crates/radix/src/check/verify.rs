@@ -25,6 +25,7 @@ const BASES_BYTES: usize = 16 << 20;
 
 /// A broken rule, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Problem {
     /// Where: a tree and root with the path below it, or a record.
     pub place: String,
@@ -40,6 +41,8 @@ impl std::fmt::Display for Problem {
 
 /// Outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct Report {
     /// Versions that were checked.
     pub versions: u64,

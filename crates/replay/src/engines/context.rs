@@ -59,6 +59,9 @@ impl FromStr for CommitHash {
     }
 }
 
+/// Steps of the longest path that is listed without an allocation.
+const NEAR_STEPS: usize = 16;
+
 /// A path: its steps back to back, and where each one ends, counted from the start of the first
 /// one.
 ///
@@ -85,6 +88,19 @@ impl<'a> Steps<'a> {
     #[must_use]
     pub fn count(self) -> usize {
         self.ends.len()
+    }
+
+    /// Calls `work` with the list of the steps.
+    pub fn with_list<T>(self, work: impl FnOnce(&[&[u8]]) -> T) -> T {
+        // Short paths need no allocation.
+        if self.count() > NEAR_STEPS {
+            return work(&self.iter().collect::<Vec<_>>());
+        }
+        let mut near = [[].as_slice(); NEAR_STEPS];
+        for (slot, step) in near.iter_mut().zip(self.iter()) {
+            *slot = step;
+        }
+        work(&near[..self.count()])
     }
 
     /// The steps, from the root on.

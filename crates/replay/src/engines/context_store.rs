@@ -14,9 +14,6 @@ use crate::engines::context::{CommitHash, CommitInfo, Context, ContextEngine, St
 use crate::engines::engine::{Cause, EngineError, Result};
 use crate::error::Class;
 
-/// Steps of the longest path that is passed on without an allocation.
-const NEAR_STEPS: usize = 16;
-
 /// Options of opening a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -186,19 +183,6 @@ impl ContextEngine for ContextStore {
     }
 }
 
-/// Calls `work` with the steps of a path.
-fn with_steps<T>(path: Steps<'_>, work: impl FnOnce(&[&[u8]]) -> T) -> T {
-    // Short paths need no allocation.
-    if path.count() > NEAR_STEPS {
-        return work(&path.iter().collect::<Vec<_>>());
-    }
-    let mut near = [[].as_slice(); NEAR_STEPS];
-    for (slot, step) in near.iter_mut().zip(path.iter()) {
-        *slot = step;
-    }
-    work(&near[..path.count()])
-}
-
 impl Context for StoredContext {
     fn fork(&self) -> Box<dyn Context> {
         Box::new(Self { store: Arc::clone(&self.store), context: self.context.clone() })
@@ -210,15 +194,15 @@ impl Context for StoredContext {
     }
 
     fn mem(&mut self, path: Steps<'_>) -> Result<bool> {
-        Ok(with_steps(path, |steps| self.context.mem(steps))?)
+        Ok(path.with_list(|steps| self.context.mem(steps))?)
     }
 
     fn mem_tree(&mut self, path: Steps<'_>) -> Result<bool> {
-        Ok(with_steps(path, |steps| self.context.mem_tree(steps))?)
+        Ok(path.with_list(|steps| self.context.mem_tree(steps))?)
     }
 
     fn find(&mut self, path: Steps<'_>, value: &mut Vec<u8>) -> Result<bool> {
-        let Some(found) = with_steps(path, |steps| self.context.find(steps))? else {
+        let Some(found) = path.with_list(|steps| self.context.find(steps))? else {
             return Ok(false);
         };
         *value = found;
@@ -226,20 +210,20 @@ impl Context for StoredContext {
     }
 
     fn add(&mut self, path: Steps<'_>, value: &[u8]) -> Result<()> {
-        with_steps(path, |steps| self.context.add(steps, value))?;
+        path.with_list(|steps| self.context.add(steps, value))?;
         Ok(())
     }
 
     fn remove(&mut self, path: Steps<'_>) -> Result<()> {
-        with_steps(path, |steps| self.context.remove(steps))?;
+        path.with_list(|steps| self.context.remove(steps))?;
         Ok(())
     }
 
     fn copy(&mut self, from: Steps<'_>, to: Steps<'_>) -> Result<bool> {
-        let Some(tree) = with_steps(from, |steps| self.context.find_tree(steps))? else {
+        let Some(tree) = from.with_list(|steps| self.context.find_tree(steps))? else {
             return Ok(false);
         };
-        with_steps(to, |steps| self.context.add_tree(steps, &tree))?;
+        to.with_list(|steps| self.context.add_tree(steps, &tree))?;
         Ok(true)
     }
 

@@ -29,8 +29,17 @@ impl Lsm {
     /// [`EngineError::Environment`] if another process holds it or the system does not let us,
     /// [`EngineError::Refused`] if the directory is something else, which is left as it is.
     pub fn open(dir: &Path) -> Result<Self> {
+        Self::open_within(dir, None)
+    }
+
+    /// Opens like [`open`](Self::open), with a memory budget for all tables and caches together.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`EngineError::Refused`] for a budget that is too small.
+    pub fn open_within(dir: &Path, memory_budget: Option<u64>) -> Result<Self> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        Self::open_on(&disk, dir)
+        let session = store::open_within(&disk, dir, memory_budget)?;
+        Ok(Self { session, config: TableConfig::default() })
     }
 
     /// Opens the session in `dir` of a disk; what is missing of the way to it is made, durably.

@@ -43,6 +43,9 @@ pub struct Report {
     pub phases: Vec<PhaseReport>,
     /// The host by itself, behind the first phase.
     pub bare: BareReport,
+    /// The blocks of the first phase once more, without a disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_memory: Option<InMemoryReport>,
     /// The files at the end.
     pub files: FilesReport,
     /// Hash of the last commit: the same for the same options.
@@ -113,6 +116,39 @@ pub struct PhaseReport {
     /// The collections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collections: Option<CollectionsReport>,
+}
+
+/// The same blocks without a disk, on one thread.
+#[derive(Debug, Clone, Serialize)]
+pub struct InMemoryReport {
+    /// A context tree, which keeps the version before and ends a block with its hash.
+    pub tree: InMemoryPhase,
+    /// A sorted map from whole paths to values, which is changed in place and has no hash.
+    pub map: InMemoryPhase,
+}
+
+/// Blocks that were built in memory one after the other.
+#[derive(Debug, Clone, Serialize)]
+pub struct InMemoryPhase {
+    /// Time for the starting state, in seconds, with its hash.
+    pub load_s: f64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Operations, without commits; each read was compared with what it must find.
+    pub ops: u64,
+    /// Time in blocks: that for drawing them is left out.
+    pub wall_s: f64,
+    /// Blocks a second of that time.
+    pub blocks_per_s: f64,
+    /// Operations a second of the time in operations, without commits.
+    pub ops_per_s: f64,
+    /// From the first operation to the end of the commit.
+    pub block_latency_ms: SpreadReport,
+    /// The operations of a block.
+    pub operations_latency_ms: SpreadReport,
+    /// The commit of a block: its hash, and freeing the version before. Absent for the map.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit_latency_ms: Option<SpreadReport>,
 }
 
 /// Parts of the mean time of a block, in milliseconds.

@@ -19,9 +19,10 @@ use terrane::io::{Access, RealDisk};
 use super::block::Block;
 use super::profile::Profile;
 use super::report::{
-    BlockReport, CollectionsReport, FilesReport, LoadReport, PhaseReport, Report, SplitReport,
+    BlockReport, CollectionsReport, FilesReport, InMemoryReport, LoadReport, PhaseReport, Report,
+    SplitReport,
 };
-use super::{Generator, START_S, floor};
+use super::{Generator, START_S, floor, in_memory};
 use crate::instruments::bare;
 use crate::instruments::meter::{Usage, reset_rss_peak, rss_bytes, rss_peak_bytes, store_bytes};
 use crate::workloads::{Error, Result, bounded, seconds};
@@ -48,6 +49,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// Options of a run.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the run")]
 pub struct Options {
     /// Seed that the whole workload follows from.
     pub seed: u64,
@@ -68,6 +70,8 @@ pub struct Options {
     pub prefetch: bool,
     /// Adds a second phase with collections.
     pub collection: Option<Collection>,
+    /// Whether the blocks of the first phase are built again without a disk.
+    pub in_memory: bool,
     /// Whether the run keeps the store.
     pub keep: bool,
 }
@@ -110,12 +114,13 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 }
 
 fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
-    let generator = Generator::new(super::Options {
+    let drawn = super::Options {
         seed: options.seed,
         values: options.values,
         profile: options.profile,
         fork_every: None,
-    })?;
+    };
+    let generator = Generator::new(drawn)?;
 
     let (state, load) = prepare(dir, options, &generator, monitor)?;
     // Pipelined commits do not wait, their tickets do.
@@ -139,9 +144,17 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
     let block_bytes = phases[0].per_block.appended_bytes as usize;
     let bare = bare::measure(dir, block_bytes.max(1), options.blocks)
         .map_err(|error| Error::io(dir, error))?;
+    let measured = run.tip;
     if let Some(collection) = options.collection.filter(|_| !run.is_interrupted) {
         phases.push(run.phase(Some(collection), monitor)?);
     }
+    let in_memory = if options.in_memory && !run.is_interrupted {
+        let found = in_memory(drawn, options, measured, monitor)?;
+        run.is_interrupted = found.is_none();
+        found
+    } else {
+        None
+    };
     wait(run.pending.take())?;
     run.engine.close()?;
 
@@ -160,10 +173,35 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         load,
         phases,
         bare,
+        in_memory,
         files: FilesReport::of(dir).map_err(|error| Error::io(dir, error))?,
         last_commit: run.tip.to_string(),
         is_interrupted: run.is_interrupted,
     })
+}
+
+/// Measures the blocks of the first phase without a disk; `None` if the run is to stop. The last
+/// commit must be that of the store.
+fn in_memory(
+    drawn: super::Options,
+    options: &Options,
+    measured: CommitHash,
+    monitor: &mut dyn Monitor,
+) -> Result<Option<InMemoryReport>> {
+    let message = identity(options);
+    let work = in_memory::Work {
+        drawn,
+        warm_up: options.warm_up,
+        blocks: options.blocks,
+        state: CommitInfo { date: START_S, author: AUTHOR, message: message.as_bytes() },
+    };
+    let Some((report, tip)) = in_memory::measure(&work, monitor)? else { return Ok(None) };
+    if tip != measured {
+        let message =
+            format!("the tree in memory ends with commit {tip}, the store with {measured}");
+        return Err(Error::Wrong(message));
+    }
+    Ok(Some(report))
 }
 
 /// Opens the store, and passes the notes of its recovery to the monitor.

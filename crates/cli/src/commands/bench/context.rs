@@ -11,7 +11,9 @@ use serde::Serialize;
 use terrane::io::Access;
 use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
-use terrane_bench::workloads::context::report::{PhaseReport, Report};
+use terrane_bench::workloads::context::report::{
+    InMemoryPhase, InMemoryReport, PhaseReport, Report,
+};
 use terrane_bench::workloads::context::run::{self, Collection, Options};
 use terrane_replay::engines::context_store::Settings;
 use terrane_replay::latency::SpreadReport;
@@ -22,6 +24,7 @@ use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
+use crate::ui::text::grouped;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +32,8 @@ Examples:
     terrane bench context --store /tmp/terrane-context
   The same, then again while a second thread collects old commits:
     terrane bench context --store /tmp/terrane-context --gc
+  What hashes and versions cost: the same blocks in memory, and on a sorted map:
+    terrane bench context --store /tmp/terrane-context --in-memory
   A large state, loaded once and used again, for a program to read:
     terrane bench context --store DIR --values 10M --keep --json
     terrane bench context --store DIR --values 10M --profile 2021 \\
@@ -93,6 +98,10 @@ pub(crate) struct ContextArgs {
     /// Builds a block while the one before becomes durable
     #[arg(long, conflicts_with = "relaxed")]
     pipelined: bool,
+    /// Then builds the same blocks without a disk, on a context tree in memory and on a sorted map
+    /// from whole paths to values
+    #[arg(long)]
+    in_memory: bool,
     /// Keeps the store
     #[arg(long)]
     keep: bool,
@@ -145,6 +154,7 @@ impl ContextArgs {
             pipelined: self.pipelined,
             prefetch: self.prefetch,
             collection,
+            in_memory: self.in_memory,
             keep: self.keep,
         }
     }
@@ -191,6 +201,18 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
 
     lines.extend(report.phases.iter().flat_map(phase_lines));
 
+    if let Some(InMemoryReport { tree, map }) = &report.in_memory {
+        lines.push(("", String::new()));
+        lines.extend(in_memory_lines("tree in memory", tree));
+        lines.extend(in_memory_lines("sorted map", map));
+        let ratio = map.ops_per_s / tree.ops_per_s.max(f64::MIN_POSITIVE);
+        let whole = map.blocks_per_s / tree.blocks_per_s.max(f64::MIN_POSITIVE);
+        lines.push((
+            "map to tree",
+            format!("{ratio:.1} times the operations/s, {whole:.1} times the blocks/s"),
+        ));
+    }
+
     let bare = &report.bare;
     lines.extend([
         ("", String::new()),
@@ -215,6 +237,21 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
     ]);
 
     lines
+}
+
+fn in_memory_lines(
+    name: &'static str,
+    phase: &InMemoryPhase,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let speed = format!(
+        "{} operations/s, {:.1} blocks/s; loaded in {:.1} s",
+        grouped(phase.ops_per_s as u64),
+        phase.blocks_per_s,
+        phase.load_s
+    );
+    let operations = ("operations", spread(&phase.operations_latency_ms));
+    let commit = phase.commit_latency_ms.as_ref().map(|commit| ("commit", spread(commit)));
+    [(name, speed), operations].into_iter().chain(commit)
 }
 
 fn spread(ms: &SpreadReport) -> String {

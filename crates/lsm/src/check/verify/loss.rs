@@ -44,6 +44,7 @@ use crate::session::snapshot::run_ref;
 
 /// Something that a repair has let go of.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Lost {
     /// The damaged file, or the directory that was missing.
@@ -58,6 +59,8 @@ pub struct Lost {
 
 /// Data that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum LostWhat {
     /// The entries of some keys, which were on damaged pages of a run.
