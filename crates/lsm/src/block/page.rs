@@ -6,7 +6,7 @@
 #![doc = include_str!("../../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::key_order::compare_keys;
+use terrane_io::key_order::{compare_keys, key_prefix};
 
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
@@ -179,7 +179,9 @@ pub(crate) fn overflow_pages(key_len: usize, value_len: usize) -> u32 {
 
 /// How many leading bytes two keys share.
 pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let whole = 8 * words.take_while(|(a, b)| a == b).count();
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
 /// Copies bytes as short as keys and values mostly are, without the call that copies of any length
@@ -190,16 +192,26 @@ pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
 #[inline]
 pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
     assert!(to.len() == from.len());
-    // The two halves may overlap.
-    if from.len() <= 64
-        && let (Some(to_end), Some(from_end)) = (to.last_chunk_mut::<32>(), from.last_chunk())
-    {
-        *to_end = *from_end;
-        if let (Some(to), Some(from)) = (to.first_chunk_mut::<32>(), from.first_chunk()) {
-            *to = *from;
-        }
-    } else {
-        to.copy_from_slice(from);
+    match from.len() {
+        32..=64 => copy_ends::<32>(to, from),
+        16..=31 => copy_ends::<16>(to, from),
+        65..=128 => copy_ends::<64>(to, from),
+        8..=15 => copy_ends::<8>(to, from),
+        4..=7 => copy_ends::<4>(to, from),
+        1..=3 => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
+        0 => {}
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Copies `N` to `2 * N` bytes as two pieces, which may overlap.
+#[inline]
+fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    if let (Some(to), Some(from)) = (to.last_chunk_mut::<N>(), from.last_chunk()) {
+        *to = *from;
+    }
+    if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk()) {
+        *to = *from;
     }
 }
 
@@ -224,6 +236,9 @@ pub(crate) struct PageBuilder {
     entries: Vec<Added>,
     /// Length of the prefix that all keys so far share.
     prefix_len: usize,
+    /// First bytes of the first key as a number, and which of its bits belong to the prefix.
+    front: u64,
+    front_mask: u64,
 }
 
 impl PageBuilder {
@@ -251,15 +266,24 @@ impl PageBuilder {
             + values_len
     }
 
+    /// Length of the prefix that all keys share once `key` is added.
+    #[inline]
+    fn prefix_len_with(&self, key: &[u8]) -> usize {
+        let differs = (key_prefix(key) ^ self.front) & self.front_mask != 0;
+        if !differs && self.prefix_len <= size_of::<u64>().min(key.len()) && !self.is_empty() {
+            return self.prefix_len;
+        }
+        if self.is_empty() {
+            return key.len();
+        }
+        // Keys rise, so what the first and the new one share is shared by all between.
+        shared_prefix_len(&self.first_key()[..self.prefix_len], key)
+    }
+
     /// Adds an entry if it fits, and says whether it did. The first entry fits if all of it does.
     #[inline]
     pub(crate) fn push(&mut self, entry: EntryRef<'_>) -> bool {
-        let prefix_len = if self.is_empty() {
-            entry.key.len()
-        } else {
-            // Keys rise, so what the first and the new one share is shared by all between.
-            shared_prefix_len(&self.first_key()[..self.prefix_len], entry.key)
-        };
+        let prefix_len = self.prefix_len_with(entry.key);
 
         let size = Self::size(
             self.entries.len() + 1,
@@ -308,6 +332,11 @@ impl PageBuilder {
         debug_assert!(self.values_len <= PAGE_SIZE);
         let key_end = end as u32;
         let value_end = self.values_len as u16;
+        if prefix_len != self.prefix_len || self.entries.is_empty() {
+            self.front = key_prefix(key);
+            let bits_behind = u64::BITS.saturating_sub(8 * prefix_len as u32);
+            self.front_mask = u64::MAX.checked_shl(bits_behind).unwrap_or(0);
+        }
         self.entries.push(Added { key_end, value_end, kind: kind as u8 });
         self.prefix_len = prefix_len;
     }
@@ -352,19 +381,18 @@ impl PageBuilder {
         let (kinds, rest) = rest.split_at_mut(count.div_ceil(2));
         let (prefix, rest) = rest.split_at_mut(prefix_len);
         prefix.copy_from_slice(&self.keys[..prefix_len]);
+        let ends = key_ends.as_chunks_mut().0.iter_mut().zip(value_ends.as_chunks_mut().0);
         let mut at = 0;
+        let mut start = prefix_len;
 
-        let mut start = 0;
-        for (to, added) in key_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
+        for ((key_end, value_end), added) in ends.zip(&self.entries) {
             let end = added.key_end as usize;
-            let suffix = &self.keys[start + prefix_len..end];
+            let suffix = &self.keys[start..end];
             copy_short(&mut rest[at..at + suffix.len()], suffix);
-            (at, start) = (at + suffix.len(), end);
-            *to = (at as u16).to_le_bytes();
-        }
-
-        for (to, added) in value_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
-            *to = added.value_end.to_le_bytes();
+            at += suffix.len();
+            start = end + prefix_len;
+            *key_end = (at as u16).to_le_bytes();
+            *value_end = added.value_end.to_le_bytes();
         }
 
         for (to, pair) in kinds.iter_mut().zip(self.entries.chunks(2)) {
@@ -399,6 +427,8 @@ pub(crate) struct PageLayout {
 /// Where an entry stands in its key page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryLocation {
+    /// First bytes of the whole key, see [`key_prefix`].
+    pub(crate) key_prefix: u64,
     pub(crate) kind: Kind,
     suffix: u16,
     suffix_end: u16,
@@ -408,8 +438,14 @@ pub(crate) struct EntryLocation {
 
 impl EntryLocation {
     /// In no page.
-    pub(crate) const NOWHERE: Self =
-        Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
+    pub(crate) const NOWHERE: Self = Self {
+        key_prefix: 0,
+        kind: Kind::Delete,
+        suffix: 0,
+        suffix_end: 0,
+        value: 0,
+        value_end: 0,
+    };
 
     /// Returns the rest of the key behind the page's prefix.
     pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
@@ -420,6 +456,13 @@ impl EntryLocation {
     pub(crate) fn stored_value(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.value)..usize::from(self.value_end)]
     }
+}
+
+/// The kind of entry `index` of a page, from the bytes of kinds.
+#[inline]
+fn kind_of(kinds: &[u8], index: usize) -> Kind {
+    let tag = (kinds[index / 2] >> (4 * (index % 2))) & 15;
+    Kind::from_tag(tag).expect("checked by parse")
 }
 
 impl PageLayout {
@@ -561,27 +604,50 @@ impl PageLayout {
         &page[usize::from(base) + start..usize::from(base) + end]
     }
 
-    /// Where all entries stand, for who reads them all.
-    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryLocation>) {
-        entries.clear();
-        let mut suffix = self.suffixes;
-        let mut value = self.values;
+    /// Puts down where all entries stand, for who reads them all. If their keys do not rise,
+    /// returns the first that is not above the one before.
+    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryLocation>) -> Option<usize> {
         let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
         let (key_ends, value_ends) = ends.split_at(self.count());
+        let kinds = &page[usize::from(self.kinds)..usize::from(self.prefix)];
+        let pairs = key_ends.iter().zip(value_ends);
 
-        for (index, (key_end, value_end)) in key_ends.iter().zip(value_ends).enumerate() {
+        let prefix = self.prefix(page);
+        let front = key_prefix(prefix);
+        let front_bits = 8 * prefix.len() as u32;
+        let mut start = (self.suffixes, self.values);
+        let mut before = 0;
+        let mut wrong = None;
+
+        entries.clear();
+        entries.reserve(self.count());
+        for (index, (key_end, value_end)) in pairs.enumerate() {
+            let (suffix, value) = start;
             let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
             let value_end = self.values + u16::from_le_bytes(*value_end);
-            let kind = self.kind(page, index);
-            entries.push(EntryLocation { kind, suffix, suffix_end, value, value_end });
-            (suffix, value) = (suffix_end, value_end);
+            start = (suffix_end, value_end);
+            let bytes = &page[usize::from(suffix)..usize::from(suffix_end)];
+            let now = key_prefix(bytes);
+
+            // Nearly always the first bytes decide.
+            if now <= before && index > 0 && wrong.is_none() {
+                let is_above =
+                    now == before && entries.last().is_some_and(|last| last.suffix(page) < bytes);
+                wrong = (!is_above).then_some(index);
+            }
+            before = now;
+
+            let kind = kind_of(kinds, index);
+            let key_prefix = front | now.checked_shr(front_bits).unwrap_or(0);
+            entries.push(EntryLocation { key_prefix, kind, suffix, suffix_end, value, value_end });
         }
+
+        wrong
     }
 
     /// The kind of entry `index`.
     pub(crate) fn kind(self, page: &[u8], index: usize) -> Kind {
-        let tag = (page[usize::from(self.kinds) + index / 2] >> (4 * (index % 2))) & 15;
-        Kind::from_tag(tag).expect("checked by parse")
+        kind_of(&page[usize::from(self.kinds)..], index)
     }
 
     /// Finds `key` among the entries: its index, or where it would stand.

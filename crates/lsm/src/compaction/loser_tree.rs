@@ -90,6 +90,16 @@ impl Source {
         }
     }
 
+    /// First bytes of [`key`](Self::key) as a number; `None` at the end.
+    #[inline]
+    fn key_prefix(&self) -> Option<u64> {
+        match self {
+            Self::Run(reader) => reader.key_prefix(),
+            Self::Memtable(reader) => reader.key().map(key_prefix),
+            Self::Merge(merge) => merge.key().map(key_prefix),
+        }
+    }
+
     /// The blob of the current entry, if it has one.
     fn blob(&self) -> Option<Blob> {
         match self {
@@ -263,9 +273,9 @@ impl MergeIterator {
 
     #[inline]
     fn contender(&self, source: usize) -> Contender {
-        let (prefix, ended) = match (self.sources[source].key(), self.rules.order) {
-            (Some(key), Order::Ascending) => (key_prefix(key), false),
-            (Some(key), Order::Descending) => (!key_prefix(key), false),
+        let (prefix, ended) = match (self.sources[source].key_prefix(), self.rules.order) {
+            (Some(prefix), Order::Ascending) => (prefix, false),
+            (Some(prefix), Order::Descending) => (!prefix, false),
             (None, _) => (u64::MAX, true),
         };
         Contender { prefix, source: source as u32, ended }
@@ -357,13 +367,14 @@ impl MergeIterator {
     /// Those of the sources.
     pub(crate) fn advance(&mut self) -> Result<()> {
         debug_assert!(self.is_loaded, "a merge is loaded before it is advanced");
-        if self.is_combined {
+        // Nearly always one source stands at the current key.
+        if !self.is_combined && !self.is_contested() {
+            self.advance_winner()?;
+        } else if self.is_combined {
             self.is_combined = false;
             self.combined.blob = None;
-        } else if self.is_contested() {
-            self.advance_all()?;
         } else {
-            self.advance_winner()?;
+            self.advance_all()?;
         }
         self.combine_current()
     }
@@ -493,10 +504,17 @@ impl MergeIterator {
         let Self { sources, tree, rules, .. } = self;
         let mut node = (winner.source as usize + tree.len()) / 2;
         while node > 0 {
-            let other = &mut tree[node];
-            if other.is_before(&winner, sources, rules.order) {
-                std::mem::swap(other, &mut winner);
-            }
+            let other = tree[node];
+            let is_before = if other.prefix == winner.prefix {
+                other.is_before_by_key(&winner, sources, rules.order)
+            } else {
+                other.prefix < winner.prefix
+            };
+
+            // Which of two sources comes first is as good as random: both ways take the same steps.
+            let loser;
+            (winner, loser) = if is_before { (other, winner) } else { (winner, other) };
+            tree[node] = loser;
             node /= 2;
         }
         tree[0] = winner;

@@ -372,9 +372,16 @@ fn each_probe(hash: u64, probes: u8, mut visit: impl FnMut(usize, u64)) {
     let mut left = probes;
     for seed in SEEDS {
         let mut draw = fold(hash ^ seed);
-        for _ in 0..left.min(PROBES_PER_DRAW) {
+        let mut probe = || {
             visit((draw >> 6) as usize % BLOCK_WORDS, 1 << (draw % 64));
             draw >>= PROBE_BITS;
+        };
+
+        // A known number of rounds takes no counting.
+        if left >= PROBES_PER_DRAW {
+            (0..PROBES_PER_DRAW).for_each(|_| probe());
+        } else {
+            (0..left).for_each(|_| probe());
         }
         left = left.saturating_sub(PROBES_PER_DRAW);
         // Further draws would go unused.

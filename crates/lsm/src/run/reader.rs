@@ -308,9 +308,7 @@ impl RunReader {
         let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
         self.layout = layout.map_err(|what| self.corrupt(what))?;
         let bytes = self.chunks.bytes(page);
-        self.layout.entries(bytes, &mut self.entries);
-
-        if let Some(index) = out_of_order(&self.entries, bytes) {
+        if let Some(index) = self.layout.entries(bytes, &mut self.entries) {
             return Err(self.out_of_order(index));
         }
 
@@ -421,6 +419,16 @@ impl RunReader {
         (self.state != ReaderState::Ended).then_some(self.key.as_slice())
     }
 
+    /// First bytes of the current key as a number; `None` at the end.
+    #[inline]
+    pub(crate) fn key_prefix(&self) -> Option<u64> {
+        match self.state {
+            ReaderState::Here => Some(self.entry.key_prefix),
+            ReaderState::Unread => Some(key_prefix(&self.key)),
+            ReaderState::Ended => None,
+        }
+    }
+
     /// The current entry; `None` at the end.
     #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
@@ -486,17 +494,4 @@ impl RunReader {
 fn compare_joined(prefix: &[u8], suffix: &[u8], key: &[u8]) -> Ordering {
     let (start, rest) = key.split_at(prefix.len().min(key.len()));
     prefix.cmp(start).then_with(|| suffix.cmp(rest))
-}
-
-/// The first entry of a page whose key is not above the one before.
-fn out_of_order(entries: &[EntryLocation], page: &[u8]) -> Option<usize> {
-    let mut before = (0, [].as_slice());
-    entries.iter().enumerate().position(|(index, entry)| {
-        let suffix = entry.suffix(page);
-        let now = (key_prefix(suffix), suffix);
-        // Nearly always the first bytes decide.
-        let is_above = now.0 > before.0 || now > before;
-        before = now;
-        index > 0 && !is_above
-    })
 }
