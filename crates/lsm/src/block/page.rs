@@ -3,6 +3,7 @@
 //! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to
 //! read a key page, and what it has accepted can be read without failing.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
 #![doc = include_str!("../../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
@@ -137,6 +138,7 @@ pub(crate) fn decode_payload(
 }
 
 /// Length of an entry's value as pages store it: with the place of its blob, if it has one.
+#[inline]
 pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
     match kind {
         Kind::InsertBlob => value_len + BLOB_SPAN_SIZE,
@@ -148,6 +150,7 @@ pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
 ///
 /// # Errors
 /// If it is too short for that.
+#[inline]
 pub(crate) fn split_value(kind: Kind, stored: &[u8]) -> Option<(&[u8], BlobSpan)> {
     if kind != Kind::InsertBlob {
         return Some((stored, BlobSpan::default()));
@@ -189,7 +192,7 @@ pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
 ///
 /// # Panics
 /// If the lengths differ.
-#[inline]
+#[inline(always)]
 pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
     assert!(to.len() == from.len());
     match from.len() {
@@ -215,12 +218,21 @@ fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
     }
 }
 
+/// Bytes that a page copies at once of a key that is no longer.
+const WINDOW: usize = 64;
+
 /// An entry of a page that is being filled.
 #[derive(Debug, Clone, Copy)]
 struct Added {
     key_end: u32,
     value_end: u16,
     kind: u8,
+}
+
+/// Makes a buffer this long, which happens seldom.
+#[inline(never)]
+fn make_room(bytes: &mut Vec<u8>, len: usize) {
+    bytes.resize(len, 0);
 }
 
 /// Collects the entries of one key page.
@@ -257,6 +269,7 @@ impl PageBuilder {
         self.entries.first().map_or(&[], |first| &self.keys[..first.key_end as usize])
     }
 
+    #[inline]
     fn size(count: usize, prefix_len: usize, keys_len: usize, values_len: usize) -> usize {
         HEADER_SIZE
             + count * ENTRY_ENDS_SIZE
@@ -267,12 +280,18 @@ impl PageBuilder {
     }
 
     /// Length of the prefix that all keys share once `key` is added.
-    #[inline]
+    #[inline(always)]
     fn prefix_len_with(&self, key: &[u8]) -> usize {
         let differs = (key_prefix(key) ^ self.front) & self.front_mask != 0;
         if !differs && self.prefix_len <= size_of::<u64>().min(key.len()) && !self.is_empty() {
             return self.prefix_len;
         }
+        self.shorter_prefix_len(key)
+    }
+
+    /// The same, by a comparison of all bytes of the prefix.
+    #[inline(never)]
+    fn shorter_prefix_len(&self, key: &[u8]) -> usize {
         if self.is_empty() {
             return key.len();
         }
@@ -281,7 +300,7 @@ impl PageBuilder {
     }
 
     /// Adds an entry if it fits, and says whether it did. The first entry fits if all of it does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, entry: EntryRef<'_>) -> bool {
         let prefix_len = self.prefix_len_with(entry.key);
 
@@ -307,11 +326,11 @@ impl PageBuilder {
     }
 
     /// Adds a part of the value whose key follows.
-    #[inline]
+    #[inline(always)]
     fn add_value(&mut self, part: &[u8]) {
         // A builder that is never used takes no memory.
         if self.values.is_empty() {
-            self.values.resize(PAGE_SIZE, 0);
+            make_room(&mut self.values, PAGE_SIZE);
         }
         let end = self.values_len + part.len();
         debug_assert!(end <= PAGE_SIZE, "the caller has found room");
@@ -319,12 +338,12 @@ impl PageBuilder {
         self.values_len = end;
     }
 
-    #[inline]
+    #[inline(always)]
     fn add_key(&mut self, key: &[u8], kind: Kind, prefix_len: usize) {
         let end = self.keys_len + key.len();
         // Room for a page more, so that keys seldom make the vector grow.
         if end > self.keys.len() {
-            self.keys.resize(end + PAGE_SIZE, 0);
+            make_room(&mut self.keys, end + PAGE_SIZE);
         }
         copy_short(&mut self.keys[self.keys_len..end], key);
         self.keys_len = end;
@@ -333,11 +352,18 @@ impl PageBuilder {
         let key_end = end as u32;
         let value_end = self.values_len as u16;
         if prefix_len != self.prefix_len || self.entries.is_empty() {
-            self.front = key_prefix(key);
-            let bits_behind = u64::BITS.saturating_sub(8 * prefix_len as u32);
-            self.front_mask = u64::MAX.checked_shl(bits_behind).unwrap_or(0);
+            self.set_prefix(key, prefix_len);
         }
         self.entries.push(Added { key_end, value_end, kind: kind as u8 });
+    }
+
+    /// Notes that all keys share so many bytes with this one.
+    #[inline(never)]
+    fn set_prefix(&mut self, key: &[u8], prefix_len: usize) {
+        debug_assert!(prefix_len <= key.len(), "the prefix is part of each key");
+        let bits_behind = u64::BITS.saturating_sub(8 * prefix_len as u32);
+        self.front = key_prefix(key);
+        self.front_mask = u64::MAX.checked_shl(bits_behind).unwrap_or(0);
         self.prefix_len = prefix_len;
     }
 
@@ -388,7 +414,15 @@ impl PageBuilder {
         for ((key_end, value_end), added) in ends.zip(&self.entries) {
             let end = added.key_end as usize;
             let suffix = &self.keys[start..end];
-            copy_short(&mut rest[at..at + suffix.len()], suffix);
+            // Bytes behind a short suffix are written over, so it is copied with them.
+            if suffix.len() <= WINDOW
+                && let Some(from) = self.keys[start..].first_chunk::<WINDOW>()
+                && let Some(to) = rest[at..].first_chunk_mut()
+            {
+                *to = *from;
+            } else {
+                copy_short(&mut rest[at..at + suffix.len()], suffix);
+            }
             at += suffix.len();
             start = end + prefix_len;
             *key_end = (at as u16).to_le_bytes();
@@ -448,11 +482,13 @@ impl EntryLocation {
     };
 
     /// Returns the rest of the key behind the page's prefix.
+    #[inline]
     pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.suffix)..usize::from(self.suffix_end)]
     }
 
     /// The stored value, as far as it stands in the page.
+    #[inline]
     pub(crate) fn stored_value(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.value)..usize::from(self.value_end)]
     }
@@ -610,39 +646,48 @@ impl PageLayout {
         let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
         let (key_ends, value_ends) = ends.split_at(self.count());
         let kinds = &page[usize::from(self.kinds)..usize::from(self.prefix)];
-        let pairs = key_ends.iter().zip(value_ends);
+        let tags = kinds.iter().flat_map(|pair| [pair & 15, pair >> 4]);
 
-        let prefix = self.prefix(page);
-        let front = key_prefix(prefix);
-        let front_bits = 8 * prefix.len() as u32;
-        let mut start = (self.suffixes, self.values);
-        let mut before = 0;
-        let mut wrong = None;
-
+        let mut suffix = self.suffixes;
+        let mut value = self.values;
+        let ends = key_ends.iter().zip(value_ends).zip(tags);
         entries.clear();
-        entries.reserve(self.count());
-        for (index, (key_end, value_end)) in pairs.enumerate() {
-            let (suffix, value) = start;
+        entries.extend(ends.map(|((key_end, value_end), tag)| {
             let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
             let value_end = self.values + u16::from_le_bytes(*value_end);
-            start = (suffix_end, value_end);
-            let bytes = &page[usize::from(suffix)..usize::from(suffix_end)];
-            let now = key_prefix(bytes);
+            let kind = Kind::from_tag(tag).expect("checked by parse");
+            let entry = EntryLocation { key_prefix: 0, kind, suffix, suffix_end, value, value_end };
+            (suffix, value) = (suffix_end, value_end);
+            entry
+        }));
 
-            // Nearly always the first bytes decide.
-            if now <= before && index > 0 && wrong.is_none() {
-                let is_above =
-                    now == before && entries.last().is_some_and(|last| last.suffix(page) < bytes);
-                wrong = (!is_above).then_some(index);
-            }
+        self.note_key_prefixes(page, entries)
+    }
+
+    /// Fills in the first bytes of the keys. Returns the first entry whose key is not above the one
+    /// before.
+    fn note_key_prefixes(self, page: &[u8], entries: &mut [EntryLocation]) -> Option<usize> {
+        let prefix = self.prefix(page);
+        let front = key_prefix(prefix);
+        let front_bits = 8 * prefix.len().min(8) as u32;
+        let mut before = 0;
+        let mut is_unclear = false;
+
+        for entry in entries.iter_mut() {
+            let now = key_prefix(entry.suffix(page));
+            entry.key_prefix = front | now.checked_shr(front_bits).unwrap_or(0);
+            is_unclear |= now <= before;
             before = now;
-
-            let kind = kind_of(kinds, index);
-            let key_prefix = front | now.checked_shr(front_bits).unwrap_or(0);
-            entries.push(EntryLocation { key_prefix, kind, suffix, suffix_end, value, value_end });
         }
 
-        wrong
+        // Nearly always the first bytes decide.
+        if !is_unclear {
+            return None;
+        }
+        let pairs = entries.iter().zip(&entries[1..]);
+        let rises =
+            |(one, next): (&EntryLocation, &EntryLocation)| one.suffix(page) < next.suffix(page);
+        pairs.map(rises).position(|rises| !rises).map(|index| index + 1)
     }
 
     /// The kind of entry `index`.

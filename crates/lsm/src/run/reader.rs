@@ -11,6 +11,8 @@
 //! A masked run gives only the entries that its mask leaves. The reader steps over a few covered
 //! entries; if there are more, it starts again behind the span, so that covered pages are not read.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
+
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -263,6 +265,7 @@ impl RunReader {
 
     /// Enters key pages until one has an entry in the range. Its key must stand to that of before
     /// as `is_right` says.
+    #[inline(never)]
     fn next_page(&mut self, is_right: impl Fn(Ordering) -> bool) -> Result<()> {
         // The last key is kept: the first key of the next page has to be beyond it.
         std::mem::swap(&mut self.key, &mut self.key_before);
@@ -430,7 +433,7 @@ impl RunReader {
     }
 
     /// The current entry; `None` at the end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.state != ReaderState::Here {
             return None;
@@ -461,14 +464,14 @@ impl RunReader {
     ///
     /// # Errors
     /// Also if the keys of the file do not rise.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self) -> Result<()> {
         self.step()?;
         if self.run.mask().is_empty() { Ok(()) } else { self.pass_covered() }
     }
 
     /// Goes to the next entry, covered or not.
-    #[inline]
+    #[inline(always)]
     fn step(&mut self) -> Result<()> {
         if self.state != ReaderState::Here {
             return Ok(());
@@ -483,7 +486,10 @@ impl RunReader {
         let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
         self.entry = self.entries[index];
         let suffix = self.entry.suffix(self.chunks.bytes(self.page));
-        self.key.resize(self.prefix_len + suffix.len(), 0);
+        let key_len = self.prefix_len + suffix.len();
+        if self.key.len() != key_len {
+            self.key.resize(key_len, 0);
+        }
         copy_short(&mut self.key[self.prefix_len..], suffix);
 
         Ok(())

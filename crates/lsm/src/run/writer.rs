@@ -11,6 +11,8 @@
 //!
 //! Invariant: a page that was written once is never written again.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -543,7 +545,7 @@ impl RunBuilder {
     }
 
     /// Adds an entry to the filter and to the numbers of the footer.
-    #[inline]
+    #[inline(always)]
     fn count(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) {
         if let Some(filter) = &mut self.filter {
             filter.insert(hash(), entry.key);
