@@ -2,10 +2,11 @@
 //! callgrind.
 //!
 //! The entries are those of the benchmark `utxo`: 34-byte keys, 60-byte values, evenly spread.
-//! Everything follows from constants, and there is one thread, so each run executes the same
-//! instructions. What is counted happens in the functions that are called like a region; each
-//! prints what its instructions are to be divided by. Results are checked, since an engine that
-//! finds nothing would be the cheapest.
+//! Merges are also counted with keys of 8 to 71 bytes and values of up to 127. Everything follows
+//! from constants, and there is one thread, so each run executes the same instructions. What is
+//! counted happens in the functions that are called like a region; each prints what its
+//! instructions are to be divided by. Results are checked, since an engine that finds nothing would
+//! be the cheapest.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,9 @@ use terrane::lsm::{
 
 /// Entries of the table that lookups and updates work on.
 const ENTRIES: u64 = 1 << 16;
+
+/// Bytes of a value where all have the same length.
+const VALUE_BYTES: usize = 60;
 
 /// Operations in a batch.
 const BATCH: u64 = 256;
@@ -40,7 +44,6 @@ const COLUMNS: u8 = 10;
 const SALT: u64 = 1;
 
 type Key = [u8; 34];
-type Value = [u8; 60];
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// One step of `SplitMix64`.
@@ -64,23 +67,40 @@ fn key(number: u64) -> Key {
     filled(number)
 }
 
-fn value(number: u64) -> Value {
-    filled(!number)
+/// A change to one key: its new value, or none.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
+/// Lengths of the key and the value of an entry.
+type Lengths = fn(u64) -> (usize, usize);
+
+/// Lengths that all entries have.
+fn equal_lengths(_number: u64) -> (usize, usize) {
+    (size_of::<Key>(), VALUE_BYTES)
 }
 
-/// A change to one key: its new value, or none.
-type Change = (Key, Option<Value>);
+/// Lengths that differ from entry to entry.
+fn varied_lengths(number: u64) -> (usize, usize) {
+    let random = mix(number) as usize;
+    (8 + random % 64, (random >> 32) % 128)
+}
 
 /// Changes that insert a batch of entries from `first` on.
-fn insertions(first: u64) -> Vec<Change> {
-    (first..first + BATCH).map(|number| (key(number), Some(value(number)))).collect()
+fn insertions(first: u64, lengths: Lengths) -> Vec<Change> {
+    let change = |number| {
+        let (key_bytes, value_bytes) = lengths(number);
+        let key: [u8; 72] = filled(number);
+        let value: [u8; 128] = filled(!number);
+        (key[..key_bytes].to_vec(), Some(value[..value_bytes].to_vec()))
+    };
+    (first..first + BATCH).map(change).collect()
 }
 
 /// Changes as the engine takes them.
-fn batch(changes: &[Change]) -> Vec<(&Key, Update<'_>)> {
+fn batch(changes: &[Change]) -> Vec<(&[u8], Update<'_>)> {
     let mut batch = Vec::with_capacity(changes.len());
     for (key, value) in changes {
-        batch.push((key, value.as_ref().map_or(Update::Delete, |value| Update::Insert(value))));
+        let update = value.as_ref().map_or(Update::Delete, |value| Update::Insert(value));
+        batch.push((key.as_slice(), update));
     }
     batch
 }
@@ -107,9 +127,9 @@ fn region_lookups(table: &Table, batches: &[Vec<Key>]) -> Outcome<u64> {
     Ok(found)
 }
 
-/// Region: updates, with their flushes and merges; it is entered twice.
+/// Region: updates, with their flushes and merges; it is entered three times.
 #[inline(never)]
-fn region_updates(table: &mut Table, batches: &[Vec<(&Key, Update<'_>)>]) -> Outcome<()> {
+fn region_updates(table: &mut Table, batches: &[Vec<(&[u8], Update<'_>)>]) -> Outcome<()> {
     for batch in batches {
         table.write_batch(batch)?;
     }
@@ -133,7 +153,7 @@ fn lookups(table: &Table) -> Outcome<u64> {
 fn loaded(session: &Session, config: &TableConfig) -> Outcome<Table> {
     let mut table = session.new_table(config)?;
     for first in (0..ENTRIES).step_by(BATCH as usize) {
-        table.write_batch(&batch(&insertions(first)))?;
+        table.write_batch(&batch(&insertions(first, equal_lengths)))?;
     }
     Ok(table)
 }
@@ -141,8 +161,8 @@ fn loaded(session: &Session, config: &TableConfig) -> Outcome<Table> {
 /// Each batch deletes the oldest entries and inserts the same number of new ones.
 fn updates(table: &mut Table) -> Outcome<()> {
     let changes = |first: u64| {
-        let mut changes = insertions(ENTRIES + first);
-        changes.extend((first..first + BATCH).map(|number| (key(number), None)));
+        let mut changes = insertions(ENTRIES + first, equal_lengths);
+        changes.extend((first..first + BATCH).map(|number| (key(number).to_vec(), None)));
         changes
     };
 
@@ -158,16 +178,16 @@ fn updates(table: &mut Table) -> Outcome<()> {
 
 /// Updates of a table that makes each merge at once, so that it is known how many entries were
 /// written.
-fn merges() -> Outcome<()> {
+fn merges(name: &str, lengths: Lengths) -> Outcome<()> {
     let session = session()?;
     let mut table = session.new_table(&config(CompactionSchedule::OneShot))?;
-    let changes: Vec<_> = (0..MERGED_BATCHES).map(|at| insertions(at * BATCH)).collect();
+    let changes: Vec<_> = (0..MERGED_BATCHES).map(|at| insertions(at * BATCH, lengths)).collect();
     let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
     region_updates(&mut table, &batches)?;
     let stats = session.stats();
 
     // The size is that of the entries in the table.
-    println!("written {}", stats.written_bytes * stats.entries / stats.bytes);
+    println!("{name} {}", stats.written_bytes * stats.entries / stats.bytes);
     let live = table.count_exact()?;
     let expected = MERGED_BATCHES * BATCH;
 
@@ -185,7 +205,8 @@ fn main() -> Outcome<()> {
     println!("reads {}", stats.lookup_reads);
 
     updates(&mut table)?;
-    merges()?;
+    merges("written", equal_lengths)?;
+    merges("varied-written", varied_lengths)?;
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(COLUMNS)]);
     let table = loaded(&session, &config.filter(filter))?;
     println!("ribbon-probes {}", lookups(&table)?);

@@ -133,24 +133,29 @@ impl IndexBuilder {
         }
     }
 
-    /// Takes note of the next entry, in key order; of one that is the first of its page with the
-    /// last key `before` it, which is empty for the first of all.
+    /// Takes note of the next entry, in key order, which is the first of its page; `before` is the
+    /// last key of the page before, empty for the first of all.
     ///
     /// # Panics
-    /// If the first entry starts no page, or one that starts a page is out of order or out of
-    /// bounds.
-    #[inline]
-    pub(crate) fn entry(&mut self, key: &[u8], before: Option<&[u8]>) {
-        assert!(before.is_some() || self.entries > 0, "the first entry starts a page");
+    /// If the key is out of order or out of bounds.
+    pub(crate) fn start_page(&mut self, key: &[u8], before: &[u8]) {
         self.entries += 1;
         if let Some(fences) = &mut self.fences {
-            fences.entry(key, before.is_some());
+            fences.entry(key, true);
         }
-        if let Some(before) = before
-            && let Some(separators) = &mut self.separators
-        {
+        if let Some(separators) = &mut self.separators {
             separators.start_page(key, before);
             self.drop_hopeless();
+        }
+    }
+
+    /// Takes note of the next entry, in key order, which follows another one on its page.
+    #[inline]
+    pub(crate) fn same_page(&mut self, key: &[u8]) {
+        debug_assert!(self.entries > 0, "the first entry starts a page");
+        self.entries += 1;
+        if let Some(fences) = &mut self.fences {
+            fences.entry(key, false);
         }
     }
 

@@ -3,10 +3,11 @@
 //! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to
 //! read a key page, and what it has accepted can be read without failing.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
 #![doc = include_str!("../../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::key_order::compare_keys;
+use terrane_io::key_order::{compare_keys, key_prefix};
 
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
@@ -137,6 +138,7 @@ pub(crate) fn decode_payload(
 }
 
 /// Length of an entry's value as pages store it: with the place of its blob, if it has one.
+#[inline]
 pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
     match kind {
         Kind::InsertBlob => value_len + BLOB_SPAN_SIZE,
@@ -148,6 +150,7 @@ pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
 ///
 /// # Errors
 /// If it is too short for that.
+#[inline]
 pub(crate) fn split_value(kind: Kind, stored: &[u8]) -> Option<(&[u8], BlobSpan)> {
     if kind != Kind::InsertBlob {
         return Some((stored, BlobSpan::default()));
@@ -179,7 +182,9 @@ pub(crate) fn overflow_pages(key_len: usize, value_len: usize) -> u32 {
 
 /// How many leading bytes two keys share.
 pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let whole = 8 * words.take_while(|(a, b)| a == b).count();
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
 /// Copies bytes as short as keys and values mostly are, without the call that copies of any length
@@ -187,21 +192,34 @@ pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
 ///
 /// # Panics
 /// If the lengths differ.
-#[inline]
+#[inline(always)]
 pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
     assert!(to.len() == from.len());
-    // The two halves may overlap.
-    if from.len() <= 64
-        && let (Some(to_end), Some(from_end)) = (to.last_chunk_mut::<32>(), from.last_chunk())
-    {
-        *to_end = *from_end;
-        if let (Some(to), Some(from)) = (to.first_chunk_mut::<32>(), from.first_chunk()) {
-            *to = *from;
-        }
-    } else {
-        to.copy_from_slice(from);
+    match from.len() {
+        32..=64 => copy_ends::<32>(to, from),
+        16..=31 => copy_ends::<16>(to, from),
+        65..=128 => copy_ends::<64>(to, from),
+        8..=15 => copy_ends::<8>(to, from),
+        4..=7 => copy_ends::<4>(to, from),
+        1..=3 => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
+        0 => {}
+        _ => to.copy_from_slice(from),
     }
 }
+
+/// Copies `N` to `2 * N` bytes as two pieces, which may overlap.
+#[inline]
+fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    if let (Some(to), Some(from)) = (to.last_chunk_mut::<N>(), from.last_chunk()) {
+        *to = *from;
+    }
+    if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk()) {
+        *to = *from;
+    }
+}
+
+/// Bytes that a page copies at once of a key that is no longer.
+const WINDOW: usize = 64;
 
 /// An entry of a page that is being filled.
 #[derive(Debug, Clone, Copy)]
@@ -209,6 +227,12 @@ struct Added {
     key_end: u32,
     value_end: u16,
     kind: u8,
+}
+
+/// Makes a buffer this long, which happens seldom.
+#[inline(never)]
+fn make_room(bytes: &mut Vec<u8>, len: usize) {
+    bytes.resize(len, 0);
 }
 
 /// Collects the entries of one key page.
@@ -224,6 +248,9 @@ pub(crate) struct PageBuilder {
     entries: Vec<Added>,
     /// Length of the prefix that all keys so far share.
     prefix_len: usize,
+    /// First bytes of the first key as a number, and which of its bits belong to the prefix.
+    front: u64,
+    front_mask: u64,
 }
 
 impl PageBuilder {
@@ -242,6 +269,7 @@ impl PageBuilder {
         self.entries.first().map_or(&[], |first| &self.keys[..first.key_end as usize])
     }
 
+    #[inline]
     fn size(count: usize, prefix_len: usize, keys_len: usize, values_len: usize) -> usize {
         HEADER_SIZE
             + count * ENTRY_ENDS_SIZE
@@ -251,15 +279,30 @@ impl PageBuilder {
             + values_len
     }
 
+    /// Length of the prefix that all keys share once `key` is added.
+    #[inline(always)]
+    fn prefix_len_with(&self, key: &[u8]) -> usize {
+        let differs = (key_prefix(key) ^ self.front) & self.front_mask != 0;
+        if !differs && self.prefix_len <= size_of::<u64>().min(key.len()) && !self.is_empty() {
+            return self.prefix_len;
+        }
+        self.shorter_prefix_len(key)
+    }
+
+    /// The same, by a comparison of all bytes of the prefix.
+    #[inline(never)]
+    fn shorter_prefix_len(&self, key: &[u8]) -> usize {
+        if self.is_empty() {
+            return key.len();
+        }
+        // Keys rise, so what the first and the new one share is shared by all between.
+        shared_prefix_len(&self.first_key()[..self.prefix_len], key)
+    }
+
     /// Adds an entry if it fits, and says whether it did. The first entry fits if all of it does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, entry: EntryRef<'_>) -> bool {
-        let prefix_len = if self.is_empty() {
-            entry.key.len()
-        } else {
-            // Keys rise, so what the first and the new one share is shared by all between.
-            shared_prefix_len(&self.first_key()[..self.prefix_len], entry.key)
-        };
+        let prefix_len = self.prefix_len_with(entry.key);
 
         let size = Self::size(
             self.entries.len() + 1,
@@ -283,11 +326,11 @@ impl PageBuilder {
     }
 
     /// Adds a part of the value whose key follows.
-    #[inline]
+    #[inline(always)]
     fn add_value(&mut self, part: &[u8]) {
         // A builder that is never used takes no memory.
         if self.values.is_empty() {
-            self.values.resize(PAGE_SIZE, 0);
+            make_room(&mut self.values, PAGE_SIZE);
         }
         let end = self.values_len + part.len();
         debug_assert!(end <= PAGE_SIZE, "the caller has found room");
@@ -295,12 +338,12 @@ impl PageBuilder {
         self.values_len = end;
     }
 
-    #[inline]
+    #[inline(always)]
     fn add_key(&mut self, key: &[u8], kind: Kind, prefix_len: usize) {
         let end = self.keys_len + key.len();
         // Room for a page more, so that keys seldom make the vector grow.
         if end > self.keys.len() {
-            self.keys.resize(end + PAGE_SIZE, 0);
+            make_room(&mut self.keys, end + PAGE_SIZE);
         }
         copy_short(&mut self.keys[self.keys_len..end], key);
         self.keys_len = end;
@@ -308,7 +351,19 @@ impl PageBuilder {
         debug_assert!(self.values_len <= PAGE_SIZE);
         let key_end = end as u32;
         let value_end = self.values_len as u16;
+        if prefix_len != self.prefix_len || self.entries.is_empty() {
+            self.set_prefix(key, prefix_len);
+        }
         self.entries.push(Added { key_end, value_end, kind: kind as u8 });
+    }
+
+    /// Notes that all keys share so many bytes with this one.
+    #[inline(never)]
+    fn set_prefix(&mut self, key: &[u8], prefix_len: usize) {
+        debug_assert!(prefix_len <= key.len(), "the prefix is part of each key");
+        let bits_behind = u64::BITS.saturating_sub(8 * prefix_len as u32);
+        self.front = key_prefix(key);
+        self.front_mask = u64::MAX.checked_shl(bits_behind).unwrap_or(0);
         self.prefix_len = prefix_len;
     }
 
@@ -352,19 +407,26 @@ impl PageBuilder {
         let (kinds, rest) = rest.split_at_mut(count.div_ceil(2));
         let (prefix, rest) = rest.split_at_mut(prefix_len);
         prefix.copy_from_slice(&self.keys[..prefix_len]);
+        let ends = key_ends.as_chunks_mut().0.iter_mut().zip(value_ends.as_chunks_mut().0);
         let mut at = 0;
+        let mut start = prefix_len;
 
-        let mut start = 0;
-        for (to, added) in key_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
+        for ((key_end, value_end), added) in ends.zip(&self.entries) {
             let end = added.key_end as usize;
-            let suffix = &self.keys[start + prefix_len..end];
-            copy_short(&mut rest[at..at + suffix.len()], suffix);
-            (at, start) = (at + suffix.len(), end);
-            *to = (at as u16).to_le_bytes();
-        }
-
-        for (to, added) in value_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
-            *to = added.value_end.to_le_bytes();
+            let suffix = &self.keys[start..end];
+            // Bytes behind a short suffix are written over, so it is copied with them.
+            if suffix.len() <= WINDOW
+                && let Some(from) = self.keys[start..].first_chunk::<WINDOW>()
+                && let Some(to) = rest[at..].first_chunk_mut()
+            {
+                *to = *from;
+            } else {
+                copy_short(&mut rest[at..at + suffix.len()], suffix);
+            }
+            at += suffix.len();
+            start = end + prefix_len;
+            *key_end = (at as u16).to_le_bytes();
+            *value_end = added.value_end.to_le_bytes();
         }
 
         for (to, pair) in kinds.iter_mut().zip(self.entries.chunks(2)) {
@@ -399,6 +461,8 @@ pub(crate) struct PageLayout {
 /// Where an entry stands in its key page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryLocation {
+    /// First bytes of the whole key, see [`key_prefix`].
+    pub(crate) key_prefix: u64,
     pub(crate) kind: Kind,
     suffix: u16,
     suffix_end: u16,
@@ -408,18 +472,33 @@ pub(crate) struct EntryLocation {
 
 impl EntryLocation {
     /// In no page.
-    pub(crate) const NOWHERE: Self =
-        Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
+    pub(crate) const NOWHERE: Self = Self {
+        key_prefix: 0,
+        kind: Kind::Delete,
+        suffix: 0,
+        suffix_end: 0,
+        value: 0,
+        value_end: 0,
+    };
 
     /// Returns the rest of the key behind the page's prefix.
+    #[inline]
     pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.suffix)..usize::from(self.suffix_end)]
     }
 
     /// The stored value, as far as it stands in the page.
+    #[inline]
     pub(crate) fn stored_value(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.value)..usize::from(self.value_end)]
     }
+}
+
+/// The kind of entry `index` of a page, from the bytes of kinds.
+#[inline]
+fn kind_of(kinds: &[u8], index: usize) -> Kind {
+    let tag = (kinds[index / 2] >> (4 * (index % 2))) & 15;
+    Kind::from_tag(tag).expect("checked by parse")
 }
 
 impl PageLayout {
@@ -561,27 +640,59 @@ impl PageLayout {
         &page[usize::from(base) + start..usize::from(base) + end]
     }
 
-    /// Where all entries stand, for who reads them all.
-    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryLocation>) {
-        entries.clear();
-        let mut suffix = self.suffixes;
-        let mut value = self.values;
+    /// Puts down where all entries stand, for who reads them all. If their keys do not rise,
+    /// returns the first that is not above the one before.
+    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryLocation>) -> Option<usize> {
         let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
         let (key_ends, value_ends) = ends.split_at(self.count());
+        let kinds = &page[usize::from(self.kinds)..usize::from(self.prefix)];
+        let tags = kinds.iter().flat_map(|pair| [pair & 15, pair >> 4]);
 
-        for (index, (key_end, value_end)) in key_ends.iter().zip(value_ends).enumerate() {
+        let mut suffix = self.suffixes;
+        let mut value = self.values;
+        let ends = key_ends.iter().zip(value_ends).zip(tags);
+        entries.clear();
+        entries.extend(ends.map(|((key_end, value_end), tag)| {
             let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
             let value_end = self.values + u16::from_le_bytes(*value_end);
-            let kind = self.kind(page, index);
-            entries.push(EntryLocation { kind, suffix, suffix_end, value, value_end });
+            let kind = Kind::from_tag(tag).expect("checked by parse");
+            let entry = EntryLocation { key_prefix: 0, kind, suffix, suffix_end, value, value_end };
             (suffix, value) = (suffix_end, value_end);
+            entry
+        }));
+
+        self.note_key_prefixes(page, entries)
+    }
+
+    /// Fills in the first bytes of the keys. Returns the first entry whose key is not above the one
+    /// before.
+    fn note_key_prefixes(self, page: &[u8], entries: &mut [EntryLocation]) -> Option<usize> {
+        let prefix = self.prefix(page);
+        let front = key_prefix(prefix);
+        let front_bits = 8 * prefix.len().min(8) as u32;
+        let mut before = 0;
+        let mut is_unclear = false;
+
+        for entry in entries.iter_mut() {
+            let now = key_prefix(entry.suffix(page));
+            entry.key_prefix = front | now.checked_shr(front_bits).unwrap_or(0);
+            is_unclear |= now <= before;
+            before = now;
         }
+
+        // Nearly always the first bytes decide.
+        if !is_unclear {
+            return None;
+        }
+        let pairs = entries.iter().zip(&entries[1..]);
+        let rises =
+            |(one, next): (&EntryLocation, &EntryLocation)| one.suffix(page) < next.suffix(page);
+        pairs.map(rises).position(|rises| !rises).map(|index| index + 1)
     }
 
     /// The kind of entry `index`.
     pub(crate) fn kind(self, page: &[u8], index: usize) -> Kind {
-        let tag = (page[usize::from(self.kinds) + index / 2] >> (4 * (index % 2))) & 15;
-        Kind::from_tag(tag).expect("checked by parse")
+        kind_of(&page[usize::from(self.kinds)..], index)
     }
 
     /// Finds `key` among the entries: its index, or where it would stand.

@@ -899,6 +899,7 @@ impl Compaction {
     }
 
     /// Returns the entry as it is written; `None` if it is dropped.
+    #[inline]
     fn kept<'a>(&self, entry: EntryRef<'a>) -> Option<EntryRef<'a>> {
         match entry.kind {
             Kind::Delete if self.drop_deletes => None,
@@ -931,14 +932,12 @@ impl Compaction {
         // Computing the work done visits each source, so the cost per entry stays constant.
         let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
         loop {
-            for _ in 0..per_look {
-                let Some(entry) = merge.current() else { return Ok(true) };
-                if let Some(entry) = self.kept(entry) {
-                    let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));
-                    let blob = if entry.kind == Kind::InsertBlob { merge.blob() } else { None };
-                    builder.push(entry, blob.as_ref(), hash)?;
-                }
-                merge.advance()?;
+            let has_ended = merge.pass_to(per_look, |entry, blob, hash| {
+                let Some(entry) = self.kept(entry) else { return Ok(()) };
+                builder.push(entry, blob, || hash.unwrap_or_else(|| key_hash(salt, entry.key)))
+            })?;
+            if has_ended {
+                return Ok(true);
             }
 
             let done = tally.done(self.passed(merge, builder, tally));

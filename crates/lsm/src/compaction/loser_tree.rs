@@ -5,7 +5,7 @@
 //! played there, and taking the smallest entry replays one path, log2(sources) comparisons.
 //! Comparisons look at the first eight bytes of the keys as one number before they look at the
 //! keys. A source that stays below all others, as a large one beside small ones mostly does, plays
-//! no match.
+//! no match; a compaction takes its entries by the run ([`MergeIterator::pass_to`]).
 //!
 //! A source that has not been read takes part with a bound of its first key, and is read when it
 //! wins. So of sources that follow each other only one is read at a time, and none before the first
@@ -29,7 +29,7 @@ use terrane_io::key_order::key_prefix;
 
 use crate::entry::entry::{BlobSpan, EntryRef, Kind, Order};
 use crate::entry::merge_operator::MergeOperator;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memtable::part::MemtablePartReader;
 use crate::run::blob::Blob;
 use crate::run::reader::RunReader;
@@ -90,6 +90,16 @@ impl Source {
         }
     }
 
+    /// First bytes of [`key`](Self::key) as a number; `None` at the end.
+    #[inline]
+    fn key_prefix(&self) -> Option<u64> {
+        match self {
+            Self::Run(reader) => reader.key_prefix(),
+            Self::Memtable(reader) => reader.key().map(key_prefix),
+            Self::Merge(merge) => merge.key().map(key_prefix),
+        }
+    }
+
     /// The blob of the current entry, if it has one.
     fn blob(&self) -> Option<Blob> {
         match self {
@@ -110,6 +120,121 @@ impl Source {
             Self::Merge(merge) => merge.advance(),
         }
     }
+}
+
+/// Position in a source.
+trait Position {
+    /// The current entry; `None` at the end.
+    fn current(&self) -> Option<EntryRef<'_>>;
+
+    /// The salted hash of the current key, if the source has it at hand.
+    fn hash(&self) -> Option<u64>;
+
+    /// First bytes of the current key as a number, and the kind of the entry; `None` at the end.
+    fn head(&self) -> Option<(u64, Kind)>;
+
+    fn advance(&mut self) -> Result<()>;
+}
+
+impl Position for RunReader {
+    #[inline]
+    fn current(&self) -> Option<EntryRef<'_>> {
+        Self::current(self)
+    }
+
+    #[inline]
+    fn hash(&self) -> Option<u64> {
+        None
+    }
+
+    #[inline]
+    fn head(&self) -> Option<(u64, Kind)> {
+        Some((self.key_prefix()?, self.kind()?))
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        Self::advance(self)
+    }
+}
+
+impl Position for MemtablePartReader {
+    #[inline]
+    fn current(&self) -> Option<EntryRef<'_>> {
+        Self::current(self)
+    }
+
+    #[inline]
+    fn hash(&self) -> Option<u64> {
+        Self::hash(self)
+    }
+
+    #[inline]
+    fn head(&self) -> Option<(u64, Kind)> {
+        Some((key_prefix(self.key()?), self.kind()?))
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        Self::advance(self);
+        Ok(())
+    }
+}
+
+impl Position for MergeIterator {
+    fn current(&self) -> Option<EntryRef<'_>> {
+        Self::current(self)
+    }
+
+    fn hash(&self) -> Option<u64> {
+        None
+    }
+
+    fn head(&self) -> Option<(u64, Kind)> {
+        Some((key_prefix(self.key()?), self.kind()?))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Self::advance(self)
+    }
+}
+
+/// Hands entries of one source to `sink`, up to `limit`, while their keys are surely below those of
+/// all other sources, as `is_alone` says by their first bytes. Stops before an entry with a blob.
+/// The first entry must be such a one. Returns how many `sink` has taken.
+#[inline]
+fn pass_alone<P: Position>(
+    position: &mut P,
+    limit: usize,
+    is_alone: impl Fn(u64) -> bool,
+    sink: &mut impl FnMut(EntryRef<'_>, Option<&Blob>, Option<u64>) -> Result<()>,
+) -> (usize, Passing) {
+    let mut count = 0;
+    while let Some(entry) = position.current() {
+        if let Err(error) = sink(entry, None, position.hash()) {
+            return (count, Passing::Refused(error));
+        }
+        if let Err(error) = position.advance() {
+            return (count, Passing::Failed(error));
+        }
+        count += 1;
+        let head = position.head();
+        let goes_on = |(prefix, kind)| is_alone(prefix) && kind != Kind::InsertBlob;
+        if count >= limit || !head.is_some_and(goes_on) {
+            break;
+        }
+    }
+    (count, Passing::Whole)
+}
+
+/// How the passing of some entries has ended.
+#[derive(Debug)]
+enum Passing {
+    Whole,
+    /// The receiver has not taken the current entry.
+    Refused(Error),
+    /// The source has failed, so its position is unknown.
+    Failed(Error),
 }
 
 /// Relation of the sources of a merge to each other.
@@ -263,9 +388,9 @@ impl MergeIterator {
 
     #[inline]
     fn contender(&self, source: usize) -> Contender {
-        let (prefix, ended) = match (self.sources[source].key(), self.rules.order) {
-            (Some(key), Order::Ascending) => (key_prefix(key), false),
-            (Some(key), Order::Descending) => (!key_prefix(key), false),
+        let (prefix, ended) = match (self.sources[source].key_prefix(), self.rules.order) {
+            (Some(prefix), Order::Ascending) => (prefix, false),
+            (Some(prefix), Order::Descending) => (!prefix, false),
             (None, _) => (u64::MAX, true),
         };
         Contender { prefix, source: source as u32, ended }
@@ -343,11 +468,71 @@ impl MergeIterator {
         self.sources[self.winner()?].blob()
     }
 
-    /// The salted hash of the current key, where the source has it at hand.
-    pub(crate) fn hash(&self) -> Option<u64> {
-        match &self.sources[self.winner()?] {
-            Source::Memtable(reader) if !self.is_combined => reader.hash(),
-            _ => None,
+    /// Hands up to `limit` entries to `sink` and goes behind those that it takes. Each comes with
+    /// its blob, and with the salted hash of its key where the source has that at hand. Returns
+    /// whether the merge has ended before.
+    ///
+    /// # Errors
+    /// Those of the sources, and of `sink`, to which the same entry is handed again.
+    #[inline]
+    pub(crate) fn pass_to(
+        &mut self,
+        limit: usize,
+        mut sink: impl FnMut(EntryRef<'_>, Option<&Blob>, Option<u64>) -> Result<()>,
+    ) -> Result<bool> {
+        debug_assert!(self.is_loaded, "a merge is loaded before it is advanced");
+        let mut left = limit;
+        while left > 0 {
+            let is_plain = self.kind.is_some_and(|kind| kind != Kind::InsertBlob);
+            if is_plain && !self.is_combined && !self.is_contested() {
+                left -= self.pass_winner_to(left, &mut sink)?;
+                continue;
+            }
+
+            let Some(entry) = self.current() else { return Ok(true) };
+            let blob = if entry.kind == Kind::InsertBlob { self.blob() } else { None };
+            sink(entry, blob.as_ref(), None)?;
+            self.advance()?;
+            left -= 1;
+        }
+        Ok(false)
+    }
+
+    /// Hands entries of the winner to `sink`, at least one, while no other source can have a
+    /// smaller key or the same one.
+    #[inline]
+    fn pass_winner_to(
+        &mut self,
+        limit: usize,
+        sink: &mut impl FnMut(EntryRef<'_>, Option<&Blob>, Option<u64>) -> Result<()>,
+    ) -> Result<usize> {
+        let Some(winner) = self.winner() else { return Ok(0) };
+        let runner_up = self.runner_up;
+        let is_descending = self.rules.order == Order::Descending;
+        let is_alone = |prefix: u64| (if is_descending { !prefix } else { prefix }) < runner_up;
+
+        let (count, passing) = match &mut self.sources[winner] {
+            Source::Run(reader) => pass_alone(&mut **reader, limit, is_alone, sink),
+            Source::Memtable(reader) => pass_alone(reader, limit, is_alone, sink),
+            Source::Merge(merge) => pass_alone(&mut **merge, limit, is_alone, sink),
+        };
+
+        match passing {
+            Passing::Whole => {
+                self.settle_winner(winner)?;
+                self.combine_current()?;
+                Ok(count)
+            }
+            Passing::Refused(error) => {
+                // The winner stands at the entry that was refused, below all others.
+                self.tree[0] = self.contender(winner);
+                self.kind = self.sources[winner].kind();
+                Err(error)
+            }
+            Passing::Failed(error) => {
+                self.failed = true;
+                Err(error)
+            }
         }
     }
 
@@ -357,13 +542,14 @@ impl MergeIterator {
     /// Those of the sources.
     pub(crate) fn advance(&mut self) -> Result<()> {
         debug_assert!(self.is_loaded, "a merge is loaded before it is advanced");
-        if self.is_combined {
+        // Nearly always one source stands at the current key.
+        if !self.is_combined && !self.is_contested() {
+            self.advance_winner()?;
+        } else if self.is_combined {
             self.is_combined = false;
             self.combined.blob = None;
-        } else if self.is_contested() {
-            self.advance_all()?;
         } else {
-            self.advance_winner()?;
+            self.advance_all()?;
         }
         self.combine_current()
     }
@@ -474,8 +660,14 @@ impl MergeIterator {
             return Err(error);
         }
 
+        self.settle_winner(source as usize)
+    }
+
+    /// Finds the next winner after the winner has been advanced.
+    #[inline]
+    fn settle_winner(&mut self, winner: usize) -> Result<()> {
         // A source that stays below all others plays no match: the common case of one large source.
-        let now = self.contender(source as usize);
+        let now = self.contender(winner);
         if now.prefix < self.runner_up {
             self.tree[0] = now;
             return Ok(());
@@ -493,10 +685,17 @@ impl MergeIterator {
         let Self { sources, tree, rules, .. } = self;
         let mut node = (winner.source as usize + tree.len()) / 2;
         while node > 0 {
-            let other = &mut tree[node];
-            if other.is_before(&winner, sources, rules.order) {
-                std::mem::swap(other, &mut winner);
-            }
+            let other = tree[node];
+            let is_before = if other.prefix == winner.prefix {
+                other.is_before_by_key(&winner, sources, rules.order)
+            } else {
+                other.prefix < winner.prefix
+            };
+
+            // Which of two sources comes first is as good as random: both ways take the same steps.
+            let loser;
+            (winner, loser) = if is_before { (other, winner) } else { (winner, other) };
+            tree[node] = loser;
             node /= 2;
         }
         tree[0] = winner;
@@ -677,6 +876,75 @@ mod tests {
                         expected.iter().map(|(&key, (kind, value))| (key, *kind, value.clone()));
                     assert_eq!(found, expected.collect::<Vec<Entry>>(), "code {code}, {order:?}");
                 }
+            }
+        }
+    }
+
+    /// A part with about half of the keys below 1,000, some of them deleted.
+    fn scattered(seed: u64) -> Memtable {
+        let mut buffer = Memtable::default();
+        let operator = MergeOperator::concatenate();
+        buffer.begin(Room::default(), &operator).unwrap();
+        let mut state = seed;
+
+        for n in 0..1_000_u16 {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            let kind = match state >> 61 {
+                0 => Kind::Delete,
+                1 => Kind::Upsert,
+                2 | 3 => Kind::Insert,
+                _ => continue,
+            };
+            let [high, low] = [(n / 256) as u8, (n % 256) as u8];
+            let value = if kind == Kind::Delete { vec![] } else { vec![low; seed as usize] };
+            let hash = key_hash(1, &[high, low]);
+            let entry = NewEntry { key: &[high, low], hash, kind, value: &value, blob: None };
+            buffer.put(entry, &operator, None).unwrap();
+        }
+
+        buffer
+    }
+
+    /// Entries that are handed over by the run are those of one step after the other, also if the
+    /// receiver refuses some of them at first.
+    #[test]
+    fn entries_handed_over_by_the_run_are_those_of_single_steps() {
+        let buffers = [1, 2, 3].map(scattered);
+        let orders = [Order::Ascending, Order::Descending];
+        for (count, order) in [1, 3, 2, 3].into_iter().zip(orders.into_iter().cycle()) {
+            let sources = || parts(&buffers.each_ref()[..count], order);
+            let mut stepped = merge(sources(), Combine::Levels, order);
+            stepped.load().unwrap();
+            let mut expected = Vec::new();
+            while let Some(EntryRef { key, kind, value, .. }) = stepped.current() {
+                expected.push((key.to_vec(), kind, value.to_vec()));
+                stepped.advance().unwrap();
+            }
+            assert!(expected.len() > 400);
+
+            for limit in [1, 2, 7, 10_000] {
+                let mut handed = merge(sources(), Combine::Levels, order);
+                handed.load().unwrap();
+                let mut found = Vec::new();
+                let mut calls = 0;
+                loop {
+                    let passed = handed.pass_to(limit, |entry, blob, hash| {
+                        calls += 1;
+                        if calls % 5 == 0 {
+                            return Err(Error::TableTooLarge { limit: 0 });
+                        }
+                        assert!(blob.is_none());
+                        assert!(hash.is_none_or(|hash| hash == key_hash(1, entry.key)));
+                        found.push((entry.key.to_vec(), entry.kind, entry.value.to_vec()));
+                        Ok(())
+                    });
+                    match passed {
+                        Ok(true) => break,
+                        Ok(false) => {}
+                        Err(_) => assert!(handed.is_whole(), "a refused entry is no failure"),
+                    }
+                }
+                assert!(found == expected, "{count} sources, {limit} at a time, {order:?}");
             }
         }
     }

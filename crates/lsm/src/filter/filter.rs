@@ -4,6 +4,7 @@
 //! filter](crate::filter::ribbon) is a third smaller. Less of a filter may be in memory than is
 //! stored ([`FilterPortion`]). A filter with nothing in memory claims every key.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
 #![doc = include_str!("../../../../docs/format/filter.md")]
 
 use std::ops::Range;
@@ -173,7 +174,7 @@ impl FilterBuilder {
     ///
     /// # Panics
     /// If the filter was sized for no entries.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, hash: u64, key: &[u8]) {
         match self {
             Self::Bloom(builder) => builder.insert(hash),

@@ -972,19 +972,30 @@ impl MemtablePartReader {
     }
 
     fn load(&mut self) {
-        self.slot = self.ahead(0).map(|(chunk, slot)| (chunk, *slot));
-    }
-
-    /// The slot that is `by` entries ahead of the current one.
-    fn ahead(&self, by: usize) -> Option<(usize, &EntrySlot)> {
-        if by >= self.places.len() {
-            return None;
-        }
-        let place = match self.order {
-            Order::Ascending => self.places.start + by,
-            Order::Descending => self.places.end - 1 - by,
+        let order = self.part.order();
+        // The slot that is `by` entries ahead of the current one.
+        let ahead = |by: usize| {
+            if by >= self.places.len() {
+                return None;
+            }
+            let place = match self.order {
+                Order::Ascending => self.places.start + by,
+                Order::Descending => self.places.end - 1 - by,
+            };
+            order.get(place).map(|&at| self.part.slot(at))
         };
-        self.part.order().get(place).map(|&at| self.part.slot(at))
+
+        // Entries stand in order of arrival, so each step in key order would wait for memory twice.
+        if let Some((_, slot)) = ahead(2 * PREFETCH_ENTRIES) {
+            prefetch(slot);
+        }
+        if let Some((chunk, slot)) = ahead(PREFETCH_ENTRIES)
+            && let Some(key) = self.part.chunks()[chunk].arena.get(slot.key_start as usize)
+        {
+            prefetch(key);
+        }
+
+        self.slot = ahead(0).map(|(chunk, slot)| (chunk, *slot));
     }
 
     /// The current slot, with its chunk; `None` at the end.
@@ -1028,16 +1039,5 @@ impl MemtablePartReader {
         }
 
         self.load();
-
-        // Entries stand in order of arrival, so each step in key order would wait for memory twice.
-        if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
-            prefetch(slot);
-        }
-
-        if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
-            && let Some(key) = self.part.chunks()[chunk].arena.get(slot.key_start as usize)
-        {
-            prefetch(key);
-        }
     }
 }

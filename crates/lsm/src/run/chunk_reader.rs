@@ -150,6 +150,7 @@ impl ChunkReader {
     }
 
     /// The bytes of a page in memory.
+    #[inline]
     pub(crate) fn bytes(&self, page: u32) -> &[u8] {
         debug_assert!(self.buffer.is_none() || self.pages.contains(&page), "pages passed are gone");
         let at = (page - self.pages.start) as usize * PAGE_SIZE;

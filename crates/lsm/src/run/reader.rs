@@ -11,6 +11,8 @@
 //! A masked run gives only the entries that its mask leaves. The reader steps over a few covered
 //! entries; if there are more, it starts again behind the span, so that covered pages are not read.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
+
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -263,6 +265,7 @@ impl RunReader {
 
     /// Enters key pages until one has an entry in the range. Its key must stand to that of before
     /// as `is_right` says.
+    #[inline(never)]
     fn next_page(&mut self, is_right: impl Fn(Ordering) -> bool) -> Result<()> {
         // The last key is kept: the first key of the next page has to be beyond it.
         std::mem::swap(&mut self.key, &mut self.key_before);
@@ -308,9 +311,7 @@ impl RunReader {
         let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
         self.layout = layout.map_err(|what| self.corrupt(what))?;
         let bytes = self.chunks.bytes(page);
-        self.layout.entries(bytes, &mut self.entries);
-
-        if let Some(index) = out_of_order(&self.entries, bytes) {
+        if let Some(index) = self.layout.entries(bytes, &mut self.entries) {
             return Err(self.out_of_order(index));
         }
 
@@ -421,8 +422,18 @@ impl RunReader {
         (self.state != ReaderState::Ended).then_some(self.key.as_slice())
     }
 
-    /// The current entry; `None` at the end.
+    /// First bytes of the current key as a number; `None` at the end.
     #[inline]
+    pub(crate) fn key_prefix(&self) -> Option<u64> {
+        match self.state {
+            ReaderState::Here => Some(self.entry.key_prefix),
+            ReaderState::Unread => Some(key_prefix(&self.key)),
+            ReaderState::Ended => None,
+        }
+    }
+
+    /// The current entry; `None` at the end.
+    #[inline(always)]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.state != ReaderState::Here {
             return None;
@@ -453,14 +464,14 @@ impl RunReader {
     ///
     /// # Errors
     /// Also if the keys of the file do not rise.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self) -> Result<()> {
         self.step()?;
         if self.run.mask().is_empty() { Ok(()) } else { self.pass_covered() }
     }
 
     /// Goes to the next entry, covered or not.
-    #[inline]
+    #[inline(always)]
     fn step(&mut self) -> Result<()> {
         if self.state != ReaderState::Here {
             return Ok(());
@@ -475,7 +486,10 @@ impl RunReader {
         let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
         self.entry = self.entries[index];
         let suffix = self.entry.suffix(self.chunks.bytes(self.page));
-        self.key.resize(self.prefix_len + suffix.len(), 0);
+        let key_len = self.prefix_len + suffix.len();
+        if self.key.len() != key_len {
+            self.key.resize(key_len, 0);
+        }
         copy_short(&mut self.key[self.prefix_len..], suffix);
 
         Ok(())
@@ -486,17 +500,4 @@ impl RunReader {
 fn compare_joined(prefix: &[u8], suffix: &[u8], key: &[u8]) -> Ordering {
     let (start, rest) = key.split_at(prefix.len().min(key.len()));
     prefix.cmp(start).then_with(|| suffix.cmp(rest))
-}
-
-/// The first entry of a page whose key is not above the one before.
-fn out_of_order(entries: &[EntryLocation], page: &[u8]) -> Option<usize> {
-    let mut before = (0, [].as_slice());
-    entries.iter().enumerate().position(|(index, entry)| {
-        let suffix = entry.suffix(page);
-        let now = (key_prefix(suffix), suffix);
-        // Nearly always the first bytes decide.
-        let is_above = now.0 > before.0 || now > before;
-        before = now;
-        index > 0 && !is_above
-    })
 }

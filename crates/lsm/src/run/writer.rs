@@ -11,6 +11,8 @@
 //!
 //! Invariant: a page that was written once is never written again.
 
+#![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -467,6 +469,7 @@ impl RunBuilder {
 
     /// Adds an entry whose key is above all earlier ones; `blob` is that of an insert with blob.
     /// `hash` gives the salted hash of the key; it is asked for only if the run has a filter.
+    #[inline]
     pub(crate) fn push(
         &mut self,
         entry: EntryRef<'_>,
@@ -474,6 +477,24 @@ impl RunBuilder {
         hash: impl FnOnce() -> u64,
     ) -> Result<()> {
         debug_assert!(self.meta.entries == 0 || self.last_key() < entry.key);
+        // Nearly every entry goes behind another one on its page, and has no blob.
+        let is_plain = entry.kind != Kind::InsertBlob && !self.page.is_empty();
+        if is_plain && self.page.push(entry) {
+            self.index.same_page(entry.key);
+            self.count(entry, hash);
+            return Ok(());
+        }
+        self.push_anywhere(entry, blob, hash)
+    }
+
+    /// Adds an entry as [`push`](Self::push) does, on this page or the next one, with its blob.
+    #[inline(never)]
+    fn push_anywhere(
+        &mut self,
+        entry: EntryRef<'_>,
+        blob: Option<&Blob>,
+        hash: impl FnOnce() -> u64,
+    ) -> Result<()> {
         let entry = match blob {
             Some(blob) => EntryRef { blob: self.copy_blob(blob)?, ..entry },
             None => entry,
@@ -513,12 +534,21 @@ impl RunBuilder {
     /// Takes note of an entry that stands on the pages; with the last key of the page before if it
     /// is the first one of its page.
     fn note(&mut self, entry: EntryRef<'_>, before: Option<&[u8]>, hash: impl FnOnce() -> u64) {
-        if let Some(filter) = &mut self.filter {
-            filter.insert(hash(), entry.key);
+        match before {
+            Some(before) => self.index.start_page(entry.key, before),
+            None => self.index.same_page(entry.key),
         }
-        self.index.entry(entry.key, before);
         if self.meta.entries == 0 {
             self.min_key.extend_from_slice(entry.key);
+        }
+        self.count(entry, hash);
+    }
+
+    /// Adds an entry to the filter and to the numbers of the footer.
+    #[inline(always)]
+    fn count(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) {
+        if let Some(filter) = &mut self.filter {
+            filter.insert(hash(), entry.key);
         }
         self.meta.entries += 1;
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);

@@ -44,7 +44,10 @@ fn add_pages(builder: &mut IndexBuilder, pages: &[Vec<Vec<u8>>]) {
     let mut before: &[u8] = &[];
     for page in pages {
         for (index, key) in page.iter().enumerate() {
-            builder.entry(key, (index == 0).then_some(before));
+            match index {
+                0 => builder.start_page(key, before),
+                _ => builder.same_page(key),
+            }
         }
         before = page.last().unwrap();
     }
