@@ -13,3 +13,5 @@ mod transitions;
 mod histories;
 mod crash;
 mod damage;
+mod proofs;
+mod heights;
