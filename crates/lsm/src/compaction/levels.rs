@@ -24,6 +24,10 @@
 //! its time that has passed, rounded up once from the running total. So each compaction is complete
 //! exactly when it is needed, and no update does more than its part.
 //!
+//! A merge on a levelling last level from [`HASTY_LEVEL_MIN`] on gets the time of the level above,
+//! a T-th of its own. Its inputs and its output are together on the disk for as long as it takes,
+//! and they are most of the table.
+//!
 //! Time stands still while the WAL is [replayed](crate::table::table::Table::replay): the memtable
 //! grows beyond its capacity by the replayed updates, and no compaction is due any earlier. The
 //! flush comes when later updates have filled the capacity that was left; it takes longer by the
@@ -52,6 +56,10 @@ use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{MemtablePart, Room};
 use crate::run::run::{Purpose, Run};
 use crate::trace::debug_event;
+
+/// A last level from this one on merges in a T-th of its time. A table of fewer levels takes little
+/// of the disk, and its updates would each do more for it.
+const HASTY_LEVEL_MIN: usize = 4;
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
@@ -302,9 +310,14 @@ impl CompactionEnv<'_> {
         Union::new(self.set, spec, self.config.compaction_batch_pages, tables, progress)
     }
 
-    /// Ticks between two compactions on a level.
-    pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
-        debug_assert!(level >= 1, "levels count from 1");
+    /// Ticks that a merge on level `at.0` of `at.1` levels has: those to the next one on the level,
+    /// or on the level above if it is a large levelling last one.
+    pub(crate) fn merge_ticks(&self, at: (usize, usize)) -> u64 {
+        let (level, last) = at;
+        let policy = level_policy(self.config.compaction_policy, level, last);
+        let is_hasty = level >= HASTY_LEVEL_MIN && level == last;
+        let is_hasty = is_hasty && policy == LevelPolicy::Levelling;
+        let level = if is_hasty { level - 1 } else { level };
         let ratio = u64::from(self.config.size_ratio);
         // 2^40 flushes of 2^20 ticks are 2^60 ticks, so sums of times stay within 64 bits.
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
@@ -355,7 +368,7 @@ impl CompactionEnv<'_> {
 
         let inputs = runs.into_iter().map(Input::Run).collect();
         let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
-        let due = now + self.merge_ticks(level);
+        let due = now + self.merge_ticks(at);
 
         Incoming::Compaction(ScheduledCompaction::new(compaction, now, due))
     }
@@ -587,7 +600,7 @@ impl Levels {
         let spec = context.spec(inputs, (level, level), oldest, &memory);
         let compaction = Arc::new(Compaction::new(context.set, spec));
         let start = next.now(context);
-        let due = start + context.merge_ticks(level);
+        let due = start + context.merge_ticks((level, level));
         let pending = ScheduledCompaction::new(Arc::clone(&compaction), start, due);
 
         // All levels were drained, so the full compaction stands alone on its level.

@@ -785,7 +785,7 @@ fn restore_levels(
         let incoming = if let IncomingRef::Compaction(merge) = &level.incoming {
             let inputs = runs.into_iter().map(Input::Run).collect();
             let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
-            let time = (meta.now, context.merge_ticks(at));
+            let time = (meta.now, context.merge_ticks((at, meta.levels.len())));
             let incoming = restore_merge(inner, merge, spec, time)?;
             match &incoming {
                 Incoming::Compaction(pending) => {

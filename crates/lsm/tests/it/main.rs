@@ -14,6 +14,7 @@ mod bitflip;
 mod budgets;
 mod bulk;
 mod canonical;
+mod churn;
 mod compaction;
 mod config;
 mod crash;
