@@ -7,6 +7,7 @@
 mod context;
 mod index;
 mod kvget;
+mod mixed;
 mod radix;
 mod radix_hostile;
 mod results;

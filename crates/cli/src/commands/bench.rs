@@ -10,9 +10,13 @@ mod commits;
 
 mod context;
 
+mod disk;
+
 mod index;
 
 mod kvget;
+
+mod mixed;
 
 mod model;
 
@@ -34,8 +38,10 @@ use crate::ui::progress::Progress;
 
 use self::commits::CommitsArgs;
 use self::context::ContextArgs;
+use self::disk::DiskArgs;
 use self::index::Index;
 use self::kvget::Kvget;
+use self::mixed::MixedArgs;
 use self::model::ModelArgs;
 use self::radix::RadixArgs;
 use self::tables::TableBench;
@@ -50,6 +56,9 @@ pub(crate) enum Bench {
     /// Counts the reads of random lookups in a table with a memory budget
     #[command(subcommand, after_help = kvget::EXAMPLES)]
     Kvget(Kvget),
+    /// Looks up beside puts and deletes, and checks every result
+    #[command(after_help = mixed::EXAMPLES)]
+    Mixed(MixedArgs),
     /// Compares engines as an index from hashes to objects
     #[command(subcommand, after_help = index::EXAMPLES)]
     Index(Index),
@@ -62,6 +71,9 @@ pub(crate) enum Bench {
     /// Measures small commits, alone or beside other work of the store
     #[command(after_help = commits::EXAMPLES)]
     Commits(CommitsArgs),
+    /// Measures the device alone: random and sequential reads, appends, a timer
+    #[command(after_help = disk::EXAMPLES)]
+    Disk(DiskArgs),
     /// Predicts the reads of random lookups in a table with a memory budget
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
@@ -81,10 +93,12 @@ Examples:
   terrane bench utxo run --store /tmp/terrane-utxo --calibrate
   terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
   terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2%
+  terrane bench mixed --store /tmp/terrane-bench --mix get:50,put:50
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
   terrane bench context --store /tmp/terrane-context
   terrane bench radix --dir /tmp/terrane-bench --load tests
   terrane bench commits --store /tmp/terrane-bench --beside compaction
+  terrane bench disk --dir /tmp/terrane-bench
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
@@ -165,6 +179,8 @@ impl Bench {
             Self::Context(_) => "bench context",
             Self::Radix(_) => "bench radix",
             Self::Commits(_) => "bench commits",
+            Self::Disk(_) => "bench disk",
+            Self::Mixed(_) => "bench mixed",
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
@@ -177,10 +193,12 @@ impl Bench {
         match self {
             Self::Utxo(utxo) => utxo.run()?,
             Self::Kvget(kvget) => return kvget.run(),
+            Self::Mixed(mixed) => return mixed.run(self.command()),
             Self::Index(index) => return index.run(),
             Self::Context(context) => return context.run(self.command()),
             Self::Radix(radix) => return radix.run(self.command()),
             Self::Commits(commits) => commits.run(self.command())?,
+            Self::Disk(disk) => disk.run(self.command())?,
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,

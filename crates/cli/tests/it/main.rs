@@ -5,6 +5,7 @@
 
 mod backup;
 mod bench;
+mod bench_mixed;
 mod bench_tables;
 mod bitcoin;
 mod btree;
