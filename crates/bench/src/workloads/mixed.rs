@@ -29,7 +29,7 @@ use terrane_replay::monitor::{Monitor, Phase};
 use super::draws::{Distribution, Draws, Stream, below, mix};
 use super::kvget::data::{KEY_BYTES, StreamHash, key};
 use super::utxo::{Shape, table_config};
-use super::values::Values;
+use super::values::{ValueId, Values};
 use super::{Error, Result, bounded, open, seconds};
 use crate::instruments::meter::{Usage, reset_rss_peak, rss_peak_bytes};
 
@@ -271,7 +271,7 @@ fn fill(table: &mut Table, options: &Options, monitor: &mut dyn Monitor) -> Resu
         let pairs = &mut pairs[..FILL_BATCH.min(keys - first) as usize];
         for (number, (at, value)) in (first..).zip(&mut *pairs) {
             *at = key(number);
-            values.fill((seed, number, 0), value);
+            values.fill(ValueId { seed, number, version: 0 }, value);
             logical_bytes += (KEY_BYTES + value.len()) as u64;
         }
         let batch: Vec<_> = pairs.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
@@ -371,7 +371,8 @@ impl<'a> Work<'a> {
             if is_put {
                 *word = version + 1;
                 let mut value = Vec::new();
-                self.options.values.fill((seed, number, u64::from(*word)), &mut value);
+                let id = ValueId { seed, number, version: u64::from(*word) };
+                self.options.values.fill(id, &mut value);
                 self.hash.put(&write.key, &value);
                 self.counts.puts += 1;
                 self.counts.written_logical_bytes += value.len() as u64;
@@ -601,7 +602,8 @@ fn expected<'a>(
     if word & DELETED != 0 {
         return None;
     }
-    options.values.fill((options.seed, number, u64::from(word)), value);
+    let id = ValueId { seed: options.seed, number, version: u64::from(word) };
+    options.values.fill(id, value);
     Some(value)
 }
 

@@ -51,6 +51,17 @@ const DICTIONARY_MAX: u64 = 1_000_000;
 /// Numbers whose values the mean size is taken from.
 const SAMPLE: u64 = 4096;
 
+/// A value's place: whose value it is, after how many changes.
+#[derive(Debug, Clone, Copy)]
+pub struct ValueId {
+    /// Seed of the values.
+    pub seed: u64,
+    /// Number of the key.
+    pub number: u64,
+    /// Changes before.
+    pub version: u64,
+}
+
 /// Kinds of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Values {
@@ -138,8 +149,9 @@ impl Values {
         matches!(self, Self::Random(..) | Self::Histogram(_))
     }
 
-    /// Puts the value of a number after that many changes into `value`, in place of what it holds.
-    pub fn fill(&self, (seed, number, version): (u64, u64, u64), value: &mut Vec<u8>) {
+    /// Puts the value of a number after some changes into `value`, in place of what it holds.
+    pub fn fill(&self, id: ValueId, value: &mut Vec<u8>) {
+        let ValueId { seed, number, version } = id;
         value.clear();
         let stream = Stream { start: mix(mix(seed, number), version) };
         match self {
@@ -170,7 +182,7 @@ impl Values {
         }
         let mut value = Vec::new();
         let sizes = (0..SAMPLE).map(|number| {
-            self.fill((seed, number, 0), &mut value);
+            self.fill(ValueId { seed, number, version: 0 }, &mut value);
             value.len()
         });
         sizes.sum::<usize>() as f64 / SAMPLE as f64
@@ -316,7 +328,7 @@ mod tests {
 
     fn value(values: &Values, number: u64) -> Vec<u8> {
         let mut value = vec![9; 3];
-        values.fill((5, number, 0), &mut value);
+        values.fill(ValueId { seed: 5, number, version: 0 }, &mut value);
         value
     }
 

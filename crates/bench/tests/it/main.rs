@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod context;
+mod imported;
 mod index;
 mod kvget;
 mod mixed;

@@ -8,9 +8,13 @@ mod head;
 
 mod commits;
 
+mod compare;
+
 mod context;
 
 mod disk;
+
+mod import;
 
 mod index;
 
@@ -21,6 +25,8 @@ mod mixed;
 mod model;
 
 mod radix;
+
+mod sweep;
 
 mod tables;
 
@@ -37,13 +43,16 @@ use crate::ui::output;
 use crate::ui::progress::Progress;
 
 use self::commits::CommitsArgs;
+use self::compare::CompareArgs;
 use self::context::ContextArgs;
 use self::disk::DiskArgs;
+use self::import::ImportArgs;
 use self::index::Index;
 use self::kvget::Kvget;
 use self::mixed::MixedArgs;
 use self::model::ModelArgs;
 use self::radix::RadixArgs;
+use self::sweep::SweepArgs;
 use self::tables::TableBench;
 use self::utxo::Utxo;
 
@@ -83,6 +92,15 @@ pub(crate) enum Bench {
     /// Looks keys up in a union of tables while instalments pay the merge debt
     #[command(after_help = UNION_EXAMPLES)]
     Union(UnionArgs),
+    /// Runs a benchmark for every combination of the values of some options; resumable
+    #[command(after_help = sweep::EXAMPLES)]
+    Sweep(SweepArgs),
+    /// Compares two results, and fails if a metric is worse than a rule allows
+    #[command(after_help = compare::EXAMPLES)]
+    Compare(CompareArgs),
+    /// Reads logs of the published benchmark `bench_kvdb` as results
+    #[command(name = "import-bench-kvdb", after_help = import::EXAMPLES)]
+    Import(ImportArgs),
     #[command(flatten)]
     Table(TableBench),
 }
@@ -100,6 +118,9 @@ Examples:
   terrane bench commits --store /tmp/terrane-bench --beside compaction
   terrane bench disk --dir /tmp/terrane-bench
   terrane bench model
+  terrane bench sweep --journal batch.jsonl --vary batch=1,64 \\
+    -- kvget run --store /tmp/terrane-kvget
+  terrane bench compare before.json after.json --fail-if 'io_per_get>+3%'
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
   terrane bench ingest --store /tmp/terrane-bench
@@ -184,6 +205,9 @@ impl Bench {
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
+            Self::Sweep(_) => "bench sweep",
+            Self::Compare(_) => "bench compare",
+            Self::Import(_) => "bench import-bench-kvdb",
             Self::Table(table) => table.command(),
         }
     }
@@ -202,6 +226,9 @@ impl Bench {
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,
+            Self::Sweep(sweep) => return sweep.run(self.command()),
+            Self::Compare(compare) => return compare.run(self.command()),
+            Self::Import(import) => import.run(self.command())?,
             Self::Table(table) => table.run()?,
         }
         Ok(0)

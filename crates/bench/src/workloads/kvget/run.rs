@@ -20,6 +20,7 @@ use super::windows::{confidence_95, is_steady, window_ops};
 use super::{Prepared, setup};
 use crate::instruments::limits::MemoryLimit;
 use crate::instruments::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
+use crate::workloads::values::ValueId;
 use crate::workloads::{Error, Result, bounded, label_of, open, open_in_memory, seconds};
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
@@ -362,7 +363,8 @@ fn expected<'a>(
     if !operation.is_present {
         return None;
     }
-    prepared.values.fill((prepared.seed, operation.number, 0), value);
+    let id = ValueId { seed: prepared.seed, number: operation.number, version: 0 };
+    prepared.values.fill(id, value);
     Some(value)
 }
 

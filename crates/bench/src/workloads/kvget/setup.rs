@@ -18,7 +18,7 @@ use terrane::lsm::{
 use super::data::{KEY_BYTES, StreamHash, key};
 use super::{Prepared, Shape, name_of};
 use crate::instruments::meter::{Usage, store_bytes};
-use crate::workloads::values::Values;
+use crate::workloads::values::{ValueId, Values};
 use crate::workloads::{Error, Result, open, seconds, utxo};
 use terrane_replay::monitor::{Monitor, Phase};
 
@@ -221,7 +221,7 @@ fn load(table: &mut Table, options: &Options, monitor: &mut dyn Monitor) -> Resu
         let pairs = &mut pairs[..(end - first) as usize];
         for (number, (at, value)) in (first..).zip(&mut *pairs) {
             *at = key(number);
-            values.fill((seed, number, 0), value);
+            values.fill(ValueId { seed, number, version: 0 }, value);
             hash.put(at, value);
             logical_bytes += (KEY_BYTES + value.len()) as u64;
         }
@@ -242,7 +242,8 @@ fn settle(table: &mut Table, prepared: &Prepared) -> Result<()> {
         if table.stats().buffer_entries <= 1 {
             break;
         }
-        prepared.values.fill((prepared.seed, number, 0), &mut value);
+        let id = ValueId { seed: prepared.seed, number, version: 0 };
+        prepared.values.fill(id, &mut value);
         table.insert(&key(number), &value)?;
     }
     Ok(())
