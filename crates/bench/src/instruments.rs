@@ -8,6 +8,8 @@
 //! | [`host`]   | machine, kernel, device and file system, for reports                          |
 //! | [`limits`] | puts the process into a control group with a limit on memory                  |
 //! | [`device`] | the yardstick: random 4 KiB reads that the device can do                      |
+//! | [`depths`] | the device alone: rate and latency of random reads by the number in flight
+//! |
 //! | [`bare`]   | an append with its fdatasync, an idle timer, one core on a fixed loop         |
 //!
 //! Imports: nothing of this crate; the engine's I/O through `terrane::io`. Begin with [`meter`].
@@ -27,4 +29,5 @@ pub mod meter;
 pub mod host;
 pub mod limits;
 pub mod device;
+pub mod depths;
 pub mod bare;

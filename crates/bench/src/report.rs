@@ -1,9 +1,21 @@
-//! Forms that several reports share: numbers as text with their units.
+//! Reports of benchmarks after they were measured: numbers as text, journals, comparisons, imports.
+//!
+//! | module         | contents                                                        |
+//! |----------------|-----------------------------------------------------------------|
+//! | [`text`]       | numbers as people read them                                     |
+//! | [`journal`]    | records of the points of a sweep, durable one by one            |
+//! | [`compare`]    | two results side by side, and rules that their difference keeps |
+//! | [`bench_kvdb`] | logs of the published benchmark as results                      |
 //!
 //! Imports nothing of this crate. A report itself is a serialisable struct beside its workload,
 //! such as [`workloads::kvget::report::Report`](crate::workloads::kvget::report::Report), whose
 //! JSON field names are a contract with readers of recorded results.
 //!
-//! Rejected: one list of metrics for all workloads. Their figures share too few names.
+//! Rejected: one struct of metrics for all workloads. Their figures share too few names, so
+//! [`compare`] finds metrics by their paths in the JSON object.
 
+// Bottom-up: a module imports only from modules above it.
 pub mod text;
+pub mod journal;
+pub mod compare;
+pub mod bench_kvdb;

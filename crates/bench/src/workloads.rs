@@ -2,7 +2,10 @@
 //!
 //! | module      | command         | work                                                     |
 //! |-------------|-----------------|----------------------------------------------------------|
+//! | [`draws`]   |                 | random numbers by place, distributions of keys           |
+//! | [`values`]  |                 | sizes and bytes of values                                |
 //! | [`kvget`]   | `bench kvget`   | reads of random keys with little memory                  |
+//! | [`mixed`]   | `bench mixed`   | reads beside writes                                      |
 //! | [`union`]   | `bench union`   | lookups while a union of tables is completed             |
 //! | [`commits`] | `bench commits` | small commits beside slow work of the store              |
 //! | [`upsert`]  | `bench upsert`  | upserts beside reading and inserting                     |
@@ -10,12 +13,14 @@
 //! | [`index`]   | `bench index`   | an index of objects by hash, on several engines          |
 //! | [`context`] | `bench context` | blocks of Tezos on the context store                     |
 //! | [`radix`]   | `bench radix`   | Merkle-radix states on every back-end                    |
-//! | [`tables`]  | `bench ingest`, `scan`, `diff`, `forks`, `retained`, `recover` | one property of tables each |
+//! | [`tables`]  | `bench ingest`, `scan`, `diff`, `forks`, `retained`, `recover` | one property of
+//! tables each |
+//! | [`disk`]    | `bench disk`    | the device alone                                         |
 //! | [`queue`]   | `bench queue`   | random reads through a queue of the disk                 |
 //!
 //! Imports: [`instruments`](crate::instruments), [`model`](crate::model) and the crate of replays.
-//! No workload imports another, but for the shape of tables of [`utxo`] in [`kvget`] and
-//! [`tables`]. Begin with [`utxo`].
+//! No workload imports another, but for the shape of tables of [`utxo`] in [`kvget`],
+//! [`mixed`] and [`tables`], and the keys of [`kvget`] in [`mixed`]. Begin with [`utxo`].
 //!
 //! * Keys and values follow from a seed and a number by [`splitmix`], so a run can be repeated to
 //!   the byte and every value found is compared with its expected value.
@@ -43,16 +48,20 @@ use terrane_replay::traces::{container, index as index_trace};
 use crate::instruments::device;
 
 // Bottom-up: a module imports only from modules above it.
+pub mod draws;
+pub mod values;
 pub mod commits;
 pub mod union;
 pub mod upsert;
 pub mod utxo;
 pub mod kvget;
+pub mod mixed;
 pub mod index;
 pub mod context;
 pub mod radix;
 pub mod tables;
 pub mod queue;
+pub mod disk;
 
 /// Reason why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]

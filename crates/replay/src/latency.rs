@@ -153,6 +153,38 @@ mod tests {
         assert_eq!(Latency::new().report().ops, 0);
     }
 
+    /// Goal: percentiles are those of the operations. Method: random latencies over seven orders of
+    /// magnitude, beside the list of them in order.
+    #[test]
+    fn percentiles_are_those_of_a_sorted_list() {
+        const COUNT: usize = 20_000;
+        let mut state = 7_u64;
+        let mut latency = Latency::new();
+        let mut sorted: Vec<u64> = (0..COUNT)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let ns = (state >> 40) >> (state >> 35 & 15);
+                latency.record(Duration::from_nanos(ns + 1));
+                ns + 1
+            })
+            .collect();
+        sorted.sort_unstable();
+
+        let report = latency.report();
+        for (quantile, found) in [
+            (0.5, report.p50),
+            (0.9, report.p90),
+            (0.99, report.p99),
+            (0.999, report.p999),
+            (0.9999, report.p9999),
+            (1.0, report.max),
+        ] {
+            let rank = (quantile * COUNT as f64).ceil() as usize;
+            let expected = sorted[rank.clamp(1, COUNT) - 1] as f64 / NS_PER_US;
+            assert!(close(found, expected), "{quantile}: {found}, not {expected}");
+        }
+    }
+
     #[test]
     fn the_spread_of_latencies_is_that_of_all() {
         let mut latency = Latency::new();

@@ -124,7 +124,20 @@ pub struct Beside {
 /// # Errors
 /// [`Error`]; the file is gone in any case.
 pub fn measure(dir: &Path, seconds: f64, monitor: &mut dyn Monitor) -> Result<Yardstick> {
-    measure_with(dir, FILE_BYTES, fio_is_installed(), seconds, monitor)
+    measure_file(dir, FILE_BYTES, seconds, monitor)
+}
+
+/// Measures as [`measure`] does, with a file of another size: whole MiB.
+///
+/// # Errors
+/// [`Error`]; the file is gone in any case.
+pub fn measure_file(
+    dir: &Path,
+    bytes: u64,
+    seconds: f64,
+    monitor: &mut dyn Monitor,
+) -> Result<Yardstick> {
+    measure_with(dir, bytes, fio_is_installed(), seconds, monitor)
 }
 
 fn measure_with(
@@ -223,7 +236,15 @@ impl SequentialReads {
     /// # Errors
     /// [`Error`]; the file is gone then.
     pub fn make(dir: &Path, monitor: &mut dyn Monitor) -> Result<Self> {
-        Self::make_with(dir, FILE_BYTES, fio_is_installed(), monitor)
+        Self::make_file(dir, FILE_BYTES, monitor)
+    }
+
+    /// Writes a file of another size, whole MiB, into `dir`, durably.
+    ///
+    /// # Errors
+    /// [`Error`]; the file is gone then.
+    pub fn make_file(dir: &Path, bytes: u64, monitor: &mut dyn Monitor) -> Result<Self> {
+        Self::make_with(dir, bytes, fio_is_installed(), monitor)
     }
 
     fn make_with(dir: &Path, bytes: u64, by_fio: bool, monitor: &mut dyn Monitor) -> Result<Self> {
@@ -294,7 +315,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Writes the file of the yardstick: `bytes` of random bytes.
-    fn make(
+    pub(crate) fn make(
         disk: &Arc<RealDisk>,
         dir: &Path,
         bytes: u64,
@@ -345,10 +366,15 @@ impl Drop for Scratch {
 }
 
 /// A stream of random numbers: Marsaglia's xorshift with Vigna's multiplier.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// The stream of a seed; the state of such a stream is never 0.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(2) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

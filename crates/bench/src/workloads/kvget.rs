@@ -13,6 +13,7 @@
 
 use terrane::lsm::SnapshotName;
 
+use super::values::Values;
 use super::{Result, utxo};
 
 // Bottom-up: a module imports only from modules above it.
@@ -26,7 +27,7 @@ pub mod run;
 pub use utxo::Shape;
 
 /// A prepared table: what its snapshot's label says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     /// Seed of the values and of what is read.
     pub seed: u64,
@@ -34,6 +35,10 @@ pub struct Prepared {
     pub keys: u64,
     /// Shape of the table.
     pub shape: Shape,
+    /// Values of the table.
+    pub values: Values,
+    /// Bytes of all keys and values.
+    pub logical_bytes: u64,
 }
 
 impl Prepared {
@@ -42,25 +47,40 @@ impl Prepared {
         Ok(SnapshotName::new("bench-kvget")?)
     }
 
-    fn label(self) -> String {
-        let Self { seed, keys, shape } = self;
-        format!("bench kvget 1, seed {seed}, keys {keys}, shape {}", name_of(shape))
+    fn label(&self) -> String {
+        let Self { seed, keys, shape, values, logical_bytes } = self;
+        let label = format!("bench kvget 1, seed {seed}, keys {keys}, shape {}", name_of(*shape));
+        if *values == Values::default() {
+            return label;
+        }
+        // Last, since the names of some values have commas.
+        format!("{label}, bytes {logical_bytes}, values {}", values.name())
     }
 
     fn from_label(label: &str) -> Option<Self> {
-        let mut fields = label.strip_prefix("bench kvget 1, ")?.split(", ");
+        let mut fields = label.strip_prefix("bench kvget 1, ")?.splitn(5, ", ");
         let mut field = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix(' ');
         let seed = field("seed")?.parse().ok()?;
         let keys = field("keys")?.parse().ok()?;
         let shape = field("shape")?;
         let shape = SHAPES.into_iter().find(|&known| name_of(known) == shape)?;
-        Some(Self { seed, keys, shape })
+
+        let bytes = fields.next();
+        let values = fields.next();
+        let (logical_bytes, values) = match bytes.zip(values) {
+            Some((bytes, values)) => {
+                let values = Values::from_name(values.strip_prefix("values ")?)?;
+                (bytes.strip_prefix("bytes ")?.parse().ok()?, values)
+            }
+            None if bytes.is_some() => return None,
+            None => (keys * data::ENTRY_BYTES, Values::default()),
+        };
+        Some(Self { seed, keys, shape, values, logical_bytes })
     }
 
-    /// Bytes of all keys and values.
-    #[must_use]
-    pub fn logical_bytes(&self) -> u64 {
-        self.keys * data::ENTRY_BYTES
+    /// Mean bytes of a key and its value.
+    pub(super) fn entry_bytes(&self) -> f64 {
+        self.logical_bytes as f64 / self.keys as f64
     }
 }
 
@@ -82,8 +102,12 @@ mod tests {
     #[test]
     fn labels_are_read_back_and_nothing_else_is() {
         for shape in SHAPES {
-            let prepared = Prepared { seed: 7, keys: 100, shape };
-            assert_eq!(Prepared::from_label(&prepared.label()), Some(prepared));
+            for values in ["random:110", "bitcoin", "hist:10x1,20x3"] {
+                let values = Values::from_name(values).unwrap();
+                let prepared =
+                    Prepared { seed: 7, keys: 100, shape, values, logical_bytes: 14_200 };
+                assert_eq!(Prepared::from_label(&prepared.label()), Some(prepared));
+            }
         }
 
         for label in [
@@ -92,6 +116,8 @@ mod tests {
             "bench kvget 2, seed 7, keys 100, shape default",
             "bench kvget 1, seed 7, keys x, shape default",
             "bench kvget 1, seed 7, keys 100, shape round",
+            "bench kvget 1, seed 7, keys 100, shape default, bytes 1",
+            "bench kvget 1, seed 7, keys 100, shape default, bytes 1, values odd",
         ] {
             assert_eq!(Prepared::from_label(label), None, "{label}");
         }

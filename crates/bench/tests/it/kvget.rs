@@ -13,14 +13,18 @@ use terrane_bench::workloads::kvget::data::{Distribution, key, value};
 use terrane_bench::workloads::kvget::report::Report;
 use terrane_bench::workloads::kvget::run::{self, Budget, IoMode, Options, WarmUp};
 use terrane_bench::workloads::kvget::{Shape, setup};
+use terrane_bench::workloads::values::Values;
 use terrane_replay::error::Class;
 use terrane_replay::monitor::Silent;
 
 /// No multiple of anything.
 const KEYS: u64 = 10_007;
 
-const LEVELLED: setup::Options =
-    setup::Options { keys: KEYS, seed: 1337, shape: Shape::Levelled10 };
+/// The options of the table.
+fn levelled() -> setup::Options {
+    let shape = Shape::Levelled10;
+    setup::Options { keys: KEYS, seed: 1337, shape, values: Values::default() }
+}
 
 /// Hash of the operations of [`options`] on that table.
 const STREAM_HASH: &str = "12a0b57b1ceb5394488df834602416173ab527b62dbc184b11bb61ede94dd6e0";
@@ -36,7 +40,7 @@ fn read(store: &Path, options: &Options) -> Report {
 #[test]
 fn a_table_is_set_up_and_read_with_one_read_a_hit() {
     let store = tempfile::tempdir().unwrap();
-    let made = setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
+    let made = setup::run(store.path(), &levelled(), &mut Silent).unwrap();
     assert_eq!((made.keys, made.buffer_entries), (KEYS, 0));
     assert!(made.levels.iter().sum::<u64>() >= KEYS);
     let report = read(store.path(), &options());
@@ -62,7 +66,7 @@ fn a_table_is_set_up_and_read_with_one_read_a_hit() {
 
 #[test]
 fn absent_keys_are_never_found_and_hardly_ever_read() {
-    let setup = setup::Options { shape: Shape::Default, ..LEVELLED };
+    let setup = setup::Options { shape: Shape::Default, ..levelled() };
     let options = Options { absent_percent: 100, goal: Goal::Miss, ..options() };
     let report = run::run_in_memory(&setup, &options, &mut Silent).unwrap();
     assert_eq!((report.workload.found, report.workload.absent), (0, 4_000));
@@ -82,7 +86,7 @@ fn absent_keys_are_never_found_and_hardly_ever_read() {
 #[test]
 fn operations_do_not_depend_on_threads_or_batches() {
     let store = tempfile::tempdir().unwrap();
-    setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
+    setup::run(store.path(), &levelled(), &mut Silent).unwrap();
     let distribution = Distribution::Every;
 
     let mut before: Option<Report> = None;
@@ -102,7 +106,7 @@ fn operations_do_not_depend_on_threads_or_batches() {
 #[test]
 fn a_memory_budget_is_told_with_what_is_expected_of_it() {
     let store = tempfile::tempdir().unwrap();
-    setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
+    setup::run(store.path(), &levelled(), &mut Silent).unwrap();
     let logical = KEYS * 142;
     let options = Options { memory_budget: Some(Budget::Ratio(0.5)), ..options() };
     let report = read(store.path(), &options);
@@ -119,7 +123,7 @@ fn a_memory_budget_is_told_with_what_is_expected_of_it() {
 #[test]
 fn reads_through_the_page_cache_are_reported() {
     let store = tempfile::tempdir().unwrap();
-    setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
+    setup::run(store.path(), &levelled(), &mut Silent).unwrap();
     let report = read(store.path(), &Options { buffered: true, ..options() });
     assert_eq!((report.engine.io_mode, report.memory.enforced_by), (IoMode::Buffered, "none"));
     assert!(!report.memory.memory_enforced);

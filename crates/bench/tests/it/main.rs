@@ -5,8 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod context;
+mod imported;
 mod index;
 mod kvget;
+mod mixed;
 mod radix;
 mod radix_hostile;
 mod results;

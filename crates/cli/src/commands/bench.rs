@@ -8,15 +8,25 @@ mod head;
 
 mod commits;
 
+mod compare;
+
 mod context;
+
+mod disk;
+
+mod import;
 
 mod index;
 
 mod kvget;
 
+mod mixed;
+
 mod model;
 
 mod radix;
+
+mod sweep;
 
 mod tables;
 
@@ -33,11 +43,16 @@ use crate::ui::output;
 use crate::ui::progress::Progress;
 
 use self::commits::CommitsArgs;
+use self::compare::CompareArgs;
 use self::context::ContextArgs;
+use self::disk::DiskArgs;
+use self::import::ImportArgs;
 use self::index::Index;
 use self::kvget::Kvget;
+use self::mixed::MixedArgs;
 use self::model::ModelArgs;
 use self::radix::RadixArgs;
+use self::sweep::SweepArgs;
 use self::tables::TableBench;
 use self::utxo::Utxo;
 
@@ -50,6 +65,9 @@ pub(crate) enum Bench {
     /// Counts the reads of random lookups in a table with a memory budget
     #[command(subcommand, after_help = kvget::EXAMPLES)]
     Kvget(Kvget),
+    /// Looks up beside puts and deletes, and checks every result
+    #[command(after_help = mixed::EXAMPLES)]
+    Mixed(MixedArgs),
     /// Compares engines as an index from hashes to objects
     #[command(subcommand, after_help = index::EXAMPLES)]
     Index(Index),
@@ -62,6 +80,9 @@ pub(crate) enum Bench {
     /// Measures small commits, alone or beside other work of the store
     #[command(after_help = commits::EXAMPLES)]
     Commits(CommitsArgs),
+    /// Measures the device alone: random and sequential reads, appends, a timer
+    #[command(after_help = disk::EXAMPLES)]
+    Disk(DiskArgs),
     /// Predicts the reads of random lookups in a table with a memory budget
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
@@ -71,6 +92,15 @@ pub(crate) enum Bench {
     /// Looks keys up in a union of tables while instalments pay the merge debt
     #[command(after_help = UNION_EXAMPLES)]
     Union(UnionArgs),
+    /// Runs a benchmark for every combination of the values of some options; resumable
+    #[command(after_help = sweep::EXAMPLES)]
+    Sweep(SweepArgs),
+    /// Compares two results, and fails if a metric is worse than a rule allows
+    #[command(after_help = compare::EXAMPLES)]
+    Compare(CompareArgs),
+    /// Reads logs of the published benchmark `bench_kvdb` as results
+    #[command(name = "import-bench-kvdb", after_help = import::EXAMPLES)]
+    Import(ImportArgs),
     #[command(flatten)]
     Table(TableBench),
 }
@@ -81,11 +111,16 @@ Examples:
   terrane bench utxo run --store /tmp/terrane-utxo --calibrate
   terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
   terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2%
+  terrane bench mixed --store /tmp/terrane-bench --mix get:50,put:50
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
   terrane bench context --store /tmp/terrane-context
   terrane bench radix --dir /tmp/terrane-bench --load tests
   terrane bench commits --store /tmp/terrane-bench --beside compaction
+  terrane bench disk --dir /tmp/terrane-bench
   terrane bench model
+  terrane bench sweep --journal batch.jsonl --vary batch=1,64 \\
+    -- kvget run --store /tmp/terrane-kvget
+  terrane bench compare before.json after.json --fail-if 'io_per_get>+3%'
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
   terrane bench ingest --store /tmp/terrane-bench
@@ -165,9 +200,14 @@ impl Bench {
             Self::Context(_) => "bench context",
             Self::Radix(_) => "bench radix",
             Self::Commits(_) => "bench commits",
+            Self::Disk(_) => "bench disk",
+            Self::Mixed(_) => "bench mixed",
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
+            Self::Sweep(_) => "bench sweep",
+            Self::Compare(_) => "bench compare",
+            Self::Import(_) => "bench import-bench-kvdb",
             Self::Table(table) => table.command(),
         }
     }
@@ -177,13 +217,18 @@ impl Bench {
         match self {
             Self::Utxo(utxo) => utxo.run()?,
             Self::Kvget(kvget) => return kvget.run(),
+            Self::Mixed(mixed) => return mixed.run(self.command()),
             Self::Index(index) => return index.run(),
             Self::Context(context) => return context.run(self.command()),
             Self::Radix(radix) => return radix.run(self.command()),
             Self::Commits(commits) => commits.run(self.command())?,
+            Self::Disk(disk) => disk.run(self.command())?,
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,
+            Self::Sweep(sweep) => return sweep.run(self.command()),
+            Self::Compare(compare) => return compare.run(self.command()),
+            Self::Import(import) => import.run(self.command())?,
             Self::Table(table) => table.run()?,
         }
         Ok(0)

@@ -5,6 +5,8 @@
 
 mod backup;
 mod bench;
+mod bench_mixed;
+mod bench_sweep;
 mod bench_tables;
 mod bitcoin;
 mod btree;

@@ -4,15 +4,18 @@
 //! | what | function |
 //! |------|----------|
 //! | key of number i | Keccak-256 (the original padding) of 24 zero bytes and i as big-endian u64 |
-//! | value of number i | 110 bytes of a `SplitMix64` stream that begins at mix(mix(seed, i), version) |
-//! | operation n | outputs 2n (present or absent) and 2n + 1 (which number) of the stream at mix(seed, stream) |
+//! | value of number i | by default 110 bytes of a `SplitMix64` stream that begins at mix(mix(seed,
+//! i), version); others in [`values`](crate::workloads::values) |
+//! | operation n | outputs 2n (present or absent) and 2n + 1 (which number) of the stream at
+//! mix(seed, stream) |
 //!
 //! Numbers below the number of keys are in the table, those above are absent. Because operation n
 //! follows from the seed and n alone, it does not matter which thread carries it out.
 
 use sha3::{Digest, Keccak256};
 
-use crate::workloads::{SPLITMIX_STEP, splitmix};
+pub use crate::workloads::draws::Distribution;
+use crate::workloads::draws::{Draws, Stream, below, mix};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
@@ -32,12 +35,8 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     Keccak256::digest(counter).into()
 }
 
-/// A start for a stream that has nothing to do with those of other seeds and numbers.
-fn mix(seed: u64, number: u64) -> u64 {
-    splitmix(splitmix(seed).wrapping_add(number))
-}
-
-/// Returns the value of a number after that many changes.
+/// Returns the incompressible value of a number after that many changes, which tables have by
+/// default.
 #[must_use]
 pub fn value(seed: u64, number: u64, version: u64) -> [u8; VALUE_BYTES] {
     let stream = Stream { start: mix(mix(seed, number), version) };
@@ -46,45 +45,6 @@ pub fn value(seed: u64, number: u64, version: u64) -> [u8; VALUE_BYTES] {
         part.copy_from_slice(&stream.output(at).to_le_bytes()[..part.len()]);
     }
     value
-}
-
-/// A `SplitMix64` stream that is read at any place.
-#[derive(Debug, Clone, Copy)]
-struct Stream {
-    start: u64,
-}
-
-impl Stream {
-    fn output(self, at: u64) -> u64 {
-        splitmix(self.start.wrapping_add(at.wrapping_mul(SPLITMIX_STEP)))
-    }
-}
-
-/// Maps a random number to one below `bound`, evenly but for one part in 2^64 / `bound`.
-fn below(random: u64, bound: u64) -> u64 {
-    ((u128::from(random) * u128::from(bound)) >> 64) as u64
-}
-
-/// Distribution of the keys that are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Distribution {
-    /// Drawn at random, each as likely as any other.
-    #[default]
-    Uniform,
-    /// One after the other by their numbers, from the first again after the last; so as many reads
-    /// as there are keys read each of them once.
-    Every,
-}
-
-impl Distribution {
-    /// The name used in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Every => "every",
-        }
-    }
 }
 
 /// A read of one key.
@@ -103,27 +63,28 @@ pub struct Operations {
     pub keys: u64,
     /// Share of operations for absent keys, in per cent, on average.
     pub absent_percent: u64,
-    /// Distribution of keys.
-    pub distribution: Distribution,
+    draws: Draws,
     stream: Stream,
 }
 
 impl Operations {
     /// The operations of `stream` of a seed; streams have nothing to do with each other.
     #[must_use]
-    pub fn new(seed: u64, stream: u64, keys: u64, absent_percent: u64) -> Self {
-        let distribution = Distribution::default();
-        Self { keys, absent_percent, distribution, stream: Stream { start: mix(seed, stream) } }
+    pub fn new(
+        (seed, stream): (u64, u64),
+        keys: u64,
+        absent_percent: u64,
+        distribution: Distribution,
+    ) -> Self {
+        let stream = Stream { start: mix(seed, stream) };
+        Self { keys, absent_percent, draws: distribution.draws(keys), stream }
     }
 
     /// Operation `n`.
     #[must_use]
     pub fn operation(&self, n: u64) -> Operation {
         let is_present = below(self.stream.output(2 * n), 100) >= self.absent_percent;
-        let number = match self.distribution {
-            Distribution::Uniform => below(self.stream.output(2 * n + 1), self.keys),
-            Distribution::Every => n % self.keys,
-        };
+        let number = self.draws.number(n, self.stream.output(2 * n + 1));
         Operation { number: if is_present { number } else { self.keys + number }, is_present }
     }
 }
@@ -136,6 +97,11 @@ impl StreamHash {
     /// Adds that a key was given a value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.0.update(b"p").update(key).update(value);
+    }
+
+    /// Adds that a key was deleted.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.0.update(b"d").update(key);
     }
 
     /// Adds that a key was read, and must have this value or none.
@@ -194,7 +160,7 @@ mod tests {
 
     #[test]
     fn operations_are_drawn_from_all_keys_and_absent_ones_as_often_as_asked_for() {
-        let operations = Operations::new(3, 0, 1_000, 25);
+        let operations = Operations::new((3, 0), 1_000, 25, Distribution::Uniform);
         let mut absent = 0;
         let mut numbers = vec![0; 2_000];
 
@@ -207,8 +173,7 @@ mod tests {
 
         assert!((24_000..26_000).contains(&absent), "{absent}");
         assert!(numbers.iter().all(|&count| count > 0));
-        let every =
-            Operations { distribution: Distribution::Every, absent_percent: 0, ..operations };
+        let every = Operations::new((3, 0), 1_000, 0, Distribution::Every);
         let numbers: Vec<u64> = (0..1_001).map(|n| every.operation(n).number).collect();
 
         assert!(numbers.iter().enumerate().all(|(at, &number)| at as u64 % 1_000 == number));

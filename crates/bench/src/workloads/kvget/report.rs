@@ -8,7 +8,7 @@
 use serde::Serialize;
 use terrane::lsm::TableStats;
 
-use super::data::{ENTRY_BYTES, KEY_BYTES, VALUE_BYTES};
+use super::data::KEY_BYTES;
 pub use super::measured::WindowReport;
 use super::measured::{IoMode, Measurement};
 use super::name_of;
@@ -85,10 +85,14 @@ pub struct Workload {
     pub stream_hash: String,
     pub entries: u64,
     pub key_bytes: usize,
+    /// Mean bytes of a value, rounded to whole ones.
     pub value_bytes: usize,
-    /// The incompressible share of each value.
-    pub entropy_ratio: f64,
-    pub distribution: &'static str,
+    /// Name of the values.
+    pub values: String,
+    /// The incompressible share of the values, where all of it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entropy_ratio: Option<f64>,
+    pub distribution: String,
     pub absent_ratio: f64,
     pub batches: u64,
     pub batch_size: u64,
@@ -397,7 +401,7 @@ fn rounded(value: f64) -> f64 {
 
 /// The report of a run.
 pub(super) fn report(measurement: &Measurement) -> Report {
-    let Measurement { measured, options, .. } = measurement;
+    let Measurement { measured, options, prepared, .. } = measurement;
     let sum = &measured.sum;
     let io = io(measurement);
     let memory = memory(measurement);
@@ -421,12 +425,13 @@ pub(super) fn report(measurement: &Measurement) -> Report {
         open_s: measurement.open_s,
         workload: Workload {
             name: "kvget",
-            seed: measurement.prepared.seed,
+            seed: prepared.seed,
             stream_hash: measured.stream_hash.clone(),
-            entries: measurement.prepared.keys,
+            entries: prepared.keys,
             key_bytes: KEY_BYTES,
-            value_bytes: VALUE_BYTES,
-            entropy_ratio: 1.0,
+            value_bytes: (prepared.entry_bytes() - KEY_BYTES as f64).round() as usize,
+            values: prepared.values.name(),
+            entropy_ratio: prepared.values.is_incompressible().then_some(1.0),
             distribution: options.distribution.name(),
             absent_ratio: options.absent_percent as f64 / 100.0,
             batches: speed.latency_us.get.ops,
@@ -453,7 +458,7 @@ pub(super) fn report(measurement: &Measurement) -> Report {
 
 fn engine(measurement: &Measurement) -> Engine {
     let stats = &measurement.stats;
-    let logical_bytes = measurement.prepared.logical_bytes();
+    let logical_bytes = measurement.prepared.logical_bytes;
 
     let disk_bytes = stats.levels.iter().map(|level| level.bytes).sum();
     let level = |level: &terrane::lsm::LevelStats| Level {
@@ -498,7 +503,7 @@ fn memory(measurement: &Measurement) -> Memory {
         budget_bytes: measurement.budget,
         budget_ratio: measurement
             .budget
-            .map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes())),
+            .map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes)),
         memory_enforced: enforced_by.is_some(),
         enforced_by: enforced_by.unwrap_or("none"),
         rss_bytes: rss_bytes(),
@@ -567,7 +572,8 @@ fn io(measurement: &Measurement) -> Io {
         bytes_per_get: per(process_bytes.unwrap_or(read_bytes) as f64, sum.ops),
         block_lookups_per_get: per(pages as f64, sum.ops),
         request_size_histogram: vec![RequestSize { size_bytes: PAGE_BYTES, requests: sum.reads }],
-        read_amplification: per(read_bytes as f64, sum.ops * ENTRY_BYTES),
+        read_amplification: read_bytes as f64
+            / (sum.ops as f64 * measurement.prepared.entry_bytes()),
         process_difference_ratio: difference,
         process_agrees: difference.map(|ratio| ratio <= DIFFERENCE_RATIO_MAX),
         device_foreign_ratio: foreign,
@@ -607,7 +613,7 @@ fn speed(measurement: &Measurement) -> Speed {
 }
 
 /// The table as the model sees it: one last level, and the runs of all others.
-fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
+fn shape(stats: &TableStats, entry_bytes: f64, filter: FilterKind) -> (Shape, u64) {
     let entries: u64 = stats.levels.iter().map(|level| level.entries).sum();
     let last = stats.levels.iter().rev().find(|level| level.entries > 0);
     let (last_entries, last_runs) = last.map_or((0, 0), |level| (level.entries, level.runs));
@@ -622,7 +628,7 @@ fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
         upper_runs: upper_runs as f64,
         index_bytes_per_page: per(stats.index_bytes as f64, pages),
         entries_per_page: per(entries.max(1) as f64, pages),
-        entry_bytes: ENTRY_BYTES as f64,
+        entry_bytes,
         filter,
     };
 
@@ -635,9 +641,9 @@ fn model(measurement: &Measurement, io_per_get: f64) -> Model {
         super::Shape::Default => FilterKind::Bloom,
     };
 
-    let (shape, upper_runs) = shape(&measurement.stats, filter);
+    let (shape, upper_runs) = shape(&measurement.stats, measurement.prepared.entry_bytes(), filter);
     let ratio =
-        measurement.budget.map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes()));
+        measurement.budget.map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes));
     let prediction = ratio.map(|ratio| shape.predict(ratio, measurement.options.goal));
     let absent = measurement.options.absent_percent as f64 / 100.0;
     let expected = prediction.map(|prediction| prediction.io_per_get(absent));

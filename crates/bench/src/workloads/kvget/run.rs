@@ -12,7 +12,7 @@ use std::time::Instant;
 use terrane::io::{Access, Disk, OpenMode, RealDisk};
 use terrane::lsm::{DiskCache, OpenOptions, Session, Table, TableStats};
 
-use super::data::{KEY_BYTES, Operation, Operations, StreamHash, key, value};
+use super::data::{KEY_BYTES, Operation, Operations, StreamHash, key};
 pub use super::measured::{Budget, IoMode, Options, WarmUp};
 use super::measured::{Measured, Measurement, WarmedUp, Window, WindowReport};
 use super::report::{self, Report};
@@ -20,6 +20,7 @@ use super::windows::{confidence_95, is_steady, window_ops};
 use super::{Prepared, setup};
 use crate::instruments::limits::MemoryLimit;
 use crate::instruments::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
+use crate::workloads::values::ValueId;
 use crate::workloads::{Error, Result, bounded, label_of, open, open_in_memory, seconds};
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
@@ -117,7 +118,7 @@ fn measure(
     reset_rss_peak();
     let binary_bytes = rss_bytes();
 
-    let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
+    let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes));
     let mut open_options = OpenOptions::default().memory_goal(options.goal.into());
     if let Some(bytes) = budget {
         open_options = open_options.memory_budget(bytes);
@@ -131,12 +132,12 @@ fn measure(
     let table = session.open_snapshot_with(&snapshot, &prepared.label(), &open_options)?;
     let open_s = seconds(start);
 
-    let mut reader = Reader::new(&table, place, prepared, options);
+    let mut reader = Reader::new(&table, place, &prepared, options);
 
     let warm_up = warm_up(&mut reader, options, monitor)?;
     let measured = reads(&mut reader, options, monitor)?;
     let measurement = Measurement {
-        prepared,
+        prepared: prepared.clone(),
         options: *options,
         io_mode: place.io_mode,
         limited_by: place.limit.map(MemoryLimit::enforced_by),
@@ -243,17 +244,17 @@ fn reads(
 struct Reader<'a> {
     table: &'a Table,
     place: &'a TableLocation<'a>,
-    prepared: Prepared,
+    prepared: &'a Prepared,
     options: &'a Options,
     /// Latencies, one for each thread.
     latencies: Vec<Latency>,
 }
 
 /// Operations that have been drawn, with their keys.
-struct Drawn {
+struct Drawn<'a> {
     operations: Vec<Operation>,
     keys: Vec<[u8; KEY_BYTES]>,
-    seed: u64,
+    prepared: &'a Prepared,
     /// First operation that no thread has taken.
     next: AtomicUsize,
 }
@@ -262,7 +263,7 @@ impl<'a> Reader<'a> {
     fn new(
         table: &'a Table,
         place: &'a TableLocation<'a>,
-        prepared: Prepared,
+        prepared: &'a Prepared,
         options: &'a Options,
     ) -> Self {
         let latencies = (0..options.threads).map(|_| Latency::new()).collect();
@@ -270,10 +271,9 @@ impl<'a> Reader<'a> {
     }
 
     fn operations(&self, stream: u64) -> Operations {
-        let Prepared { seed, keys, .. } = self.prepared;
-        let mut operations = Operations::new(seed, stream, keys, self.options.absent_percent);
-        operations.distribution = self.options.distribution;
-        operations
+        let &Prepared { seed, keys, .. } = self.prepared;
+        let Options { absent_percent, distribution, .. } = *self.options;
+        Operations::new((seed, stream), keys, absent_percent, distribution)
     }
 
     /// Draws operations with their keys, and adds them to the hash of the stream.
@@ -282,19 +282,19 @@ impl<'a> Reader<'a> {
         operations: &Operations,
         numbers: std::ops::Range<u64>,
         hash: Option<&mut StreamHash>,
-    ) -> Drawn {
+    ) -> Drawn<'a> {
         let operations: Vec<_> = numbers.map(|n| operations.operation(n)).collect();
         let keys: Vec<_> = operations.iter().map(|operation| key(operation.number)).collect();
-        let seed = self.prepared.seed;
+        let prepared = self.prepared;
 
         if let Some(hash) = hash {
+            let mut value = Vec::new();
             for (operation, key) in operations.iter().zip(&keys) {
-                let value = operation.is_present.then(|| value(seed, operation.number, 0));
-                hash.get(key, value.as_ref().map(<[u8; _]>::as_slice));
+                hash.get(key, expected(prepared, *operation, &mut value));
             }
         }
 
-        Drawn { operations, keys, seed, next: AtomicUsize::new(0) }
+        Drawn { operations, keys, prepared, next: AtomicUsize::new(0) }
     }
 
     /// Carries out the operations of these numbers.
@@ -336,7 +336,12 @@ impl<'a> Reader<'a> {
 
 /// Reads all drawn keys, by one thread for each of `latencies`, and returns
 /// how many were found.
-fn carry_out(table: &Table, drawn: &Drawn, batch: usize, latencies: &mut [Latency]) -> Result<u64> {
+fn carry_out(
+    table: &Table,
+    drawn: &Drawn<'_>,
+    batch: usize,
+    latencies: &mut [Latency],
+) -> Result<u64> {
     if let [latency] = latencies {
         return read(table, drawn, batch, latency);
     }
@@ -349,9 +354,24 @@ fn carry_out(table: &Table, drawn: &Drawn, batch: usize, latencies: &mut [Latenc
     })
 }
 
+/// Returns the value that a read must find, put into `value`; `None` if it must find nothing.
+fn expected<'a>(
+    prepared: &Prepared,
+    operation: Operation,
+    value: &'a mut Vec<u8>,
+) -> Option<&'a [u8]> {
+    if !operation.is_present {
+        return None;
+    }
+    let id = ValueId { seed: prepared.seed, number: operation.number, version: 0 };
+    prepared.values.fill(id, value);
+    Some(value)
+}
+
 /// Takes and reads keys until none is left, and returns how many were found.
-fn read(table: &Table, drawn: &Drawn, batch: usize, latency: &mut Latency) -> Result<u64> {
+fn read(table: &Table, drawn: &Drawn<'_>, batch: usize, latency: &mut Latency) -> Result<u64> {
     let mut count = 0;
+    let mut value = Vec::new();
     loop {
         let first = drawn.next.fetch_add(batch, Ordering::Relaxed);
         let Some(keys) = drawn.keys.get(first..).filter(|keys| !keys.is_empty()) else {
@@ -368,8 +388,7 @@ fn read(table: &Table, drawn: &Drawn, batch: usize, latency: &mut Latency) -> Re
         latency.record(start.elapsed());
         for (operation, result) in drawn.operations[first..].iter().zip(&results) {
             let number = operation.number;
-            let expected = operation.is_present.then(|| value(drawn.seed, number, 0));
-            let expected = expected.as_ref().map(<[u8; _]>::as_slice);
+            let expected = expected(drawn.prepared, *operation, &mut value);
             if result.value() != expected {
                 let what = match (expected, result.value()) {
                     (None, _) => "is absent and was found",

@@ -15,9 +15,10 @@ use terrane::lsm::{
     CompactionSchedule, FilterPolicy, LevelFilter, Session, Table, TableConfig, Update, WriteBuffer,
 };
 
-use super::data::{ENTRY_BYTES, StreamHash, key, value};
+use super::data::{KEY_BYTES, StreamHash, key};
 use super::{Prepared, Shape, name_of};
 use crate::instruments::meter::{Usage, store_bytes};
+use crate::workloads::values::{ValueId, Values};
 use crate::workloads::{Error, Result, open, seconds, utxo};
 use terrane_replay::monitor::{Monitor, Phase};
 
@@ -51,7 +52,7 @@ const UPPER_FILTER_COLUMNS: u8 = 16;
 const LAST_FILTER_COLUMNS: u8 = 12;
 
 /// Options of a set-up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Keys.
     pub keys: u64,
@@ -59,6 +60,16 @@ pub struct Options {
     pub seed: u64,
     /// The table's shape.
     pub shape: Shape,
+    /// The values.
+    pub values: Values,
+}
+
+impl Options {
+    /// Bytes of all keys and values, nearly: by the mean size of a value.
+    fn expected_bytes(&self) -> u64 {
+        let mean = KEY_BYTES as f64 + self.values.mean_bytes(self.seed);
+        (self.keys as f64 * mean) as u64
+    }
 }
 
 /// Report of a set-up.
@@ -70,6 +81,8 @@ pub struct Report {
     pub seed: u64,
     /// The table's shape.
     pub shape: &'static str,
+    /// Name of the values.
+    pub values: String,
     /// Bytes of a write buffer.
     pub write_buffer_max_bytes: u64,
     /// Bytes of all keys and values.
@@ -104,7 +117,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     check(options)?;
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let session = open(store)?;
-    let needed = options.keys * ENTRY_BYTES * SPACE_AMPLIFICATION_MAX;
+    let needed = options.expected_bytes().saturating_mul(SPACE_AMPLIFICATION_MAX);
     let free = disk.free_bytes(store).map_err(terrane::lsm::Error::from)?;
     if needed > free {
         return Err(Error::Space { needed, free });
@@ -123,7 +136,7 @@ fn check(options: &Options) -> Result<()> {
 }
 
 fn config(options: &Options) -> TableConfig {
-    let buffer = (options.keys * ENTRY_BYTES / BUFFER_SHARE).clamp(1, BUFFER_BYTES_MAX);
+    let buffer = (options.expected_bytes() / BUFFER_SHARE).clamp(1, BUFFER_BYTES_MAX);
     let base = utxo::table_config(options.shape, None)
         .write_buffer(WriteBuffer::Bytes(buffer))
         .compaction_schedule(CompactionSchedule::OneShot);
@@ -132,7 +145,8 @@ fn config(options: &Options) -> TableConfig {
         Shape::Default => base,
         Shape::Levelled10 => {
             // One filter setting for each level to come: a level holds ten times the level above.
-            let fillings = options.keys * (ENTRY_BYTES + ENTRY_OVERHEAD_BYTES) / buffer;
+            let overhead = options.keys.saturating_mul(ENTRY_OVERHEAD_BYTES);
+            let fillings = options.expected_bytes().saturating_add(overhead) / buffer;
             let above_last = fillings.max(1).ilog10() as usize;
             let mut levels = vec![LevelFilter::Ribbon(UPPER_FILTER_COLUMNS); above_last];
             levels.push(LevelFilter::Ribbon(LAST_FILTER_COLUMNS));
@@ -147,8 +161,7 @@ fn config(options: &Options) -> TableConfig {
 /// [`Error`].
 pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     check(options)?;
-    let &Options { keys, seed, shape } = options;
-    let prepared = Prepared { seed, keys, shape };
+    let &Options { keys, seed, shape, ref values } = options;
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
     let config = config(options);
@@ -156,8 +169,9 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     let start = Instant::now();
 
     let before = Usage::now();
-    let stream_hash = load(&mut table, prepared, monitor)?;
-    settle(&mut table, prepared)?;
+    let Loaded { stream_hash, logical_bytes } = load(&mut table, options, monitor)?;
+    let prepared = Prepared { seed, keys, shape, values: values.clone(), logical_bytes };
+    settle(&mut table, &prepared)?;
     table.save_snapshot(&snapshot, &prepared.label())?;
     let load_s = seconds(start);
     let stats = table.stats();
@@ -167,12 +181,13 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
         keys,
         seed,
         shape: name_of(shape),
+        values: values.name(),
         write_buffer_max_bytes: buffer,
-        logical_bytes: prepared.logical_bytes(),
+        logical_bytes,
         load_s,
         inserts_per_s: keys as f64 / load_s,
         cpu_s: Usage::now().zip(before).map(|(now, before)| now.since(&before).cpu_s),
-        write_amplification: stats.written_bytes as f64 / prepared.logical_bytes() as f64,
+        write_amplification: stats.written_bytes as f64 / logical_bytes as f64,
         runs: stats.runs(),
         levels: stats.levels.iter().map(|level| level.entries).collect(),
         buffer_entries: stats.buffer_entries,
@@ -181,38 +196,55 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     })
 }
 
-/// Inserts every key and returns the hash of what was inserted.
-fn load(table: &mut Table, prepared: Prepared, monitor: &mut dyn Monitor) -> Result<String> {
+/// What was inserted.
+struct Loaded {
+    stream_hash: String,
+    /// Bytes of all keys and values.
+    logical_bytes: u64,
+}
+
+/// Inserts every key.
+fn load(table: &mut Table, options: &Options, monitor: &mut dyn Monitor) -> Result<Loaded> {
+    let &Options { keys, seed, ref values, .. } = options;
     let mut hash = StreamHash::default();
+    let mut logical_bytes = 0;
     let mut first = 0;
-    while first < prepared.keys {
-        monitor.progress(Phase::Fill, first, Some(prepared.keys));
+    // Used again and again.
+    let mut pairs = vec![([0; KEY_BYTES], Vec::new()); BATCH as usize];
+
+    while first < keys {
+        monitor.progress(Phase::Fill, first, Some(keys));
         if monitor.stop() {
             return Err(Error::Interrupted);
         }
-        let end = prepared.keys.min(first + BATCH);
-        let pairs: Vec<_> =
-            (first..end).map(|number| (key(number), value(prepared.seed, number, 0))).collect();
-        for (key, value) in &pairs {
-            hash.put(key, value);
+        let end = keys.min(first + BATCH);
+        let pairs = &mut pairs[..(end - first) as usize];
+        for (number, (at, value)) in (first..).zip(&mut *pairs) {
+            *at = key(number);
+            values.fill(ValueId { seed, number, version: 0 }, value);
+            hash.put(at, value);
+            logical_bytes += (KEY_BYTES + value.len()) as u64;
         }
         let batch: Vec<_> = pairs.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
         table.write_batch(&batch)?;
         first = end;
     }
 
-    Ok(hash.finish())
+    Ok(Loaded { stream_hash: hash.finish(), logical_bytes })
 }
 
 /// Inserts keys once more until the write buffer has been flushed. A table that is smaller than
 /// that keeps it.
-fn settle(table: &mut Table, prepared: Prepared) -> Result<()> {
+fn settle(table: &mut Table, prepared: &Prepared) -> Result<()> {
+    let mut value = Vec::new();
     for number in 0..prepared.keys {
         // The update that fills the memtable may be in the next batch.
         if table.stats().buffer_entries <= 1 {
             break;
         }
-        table.insert(&key(number), &value(prepared.seed, number, 0))?;
+        let id = ValueId { seed: prepared.seed, number, version: 0 };
+        prepared.values.fill(id, &mut value);
+        table.insert(&key(number), &value)?;
     }
     Ok(())
 }

@@ -102,7 +102,12 @@ impl Started {
 
     /// Returns the header of a benchmark that is interrupted now.
     pub(super) fn head_interrupted(&self) -> Head {
-        Head { status: "interrupted", ..self.head() }
+        self.head_of("interrupted")
+    }
+
+    /// Returns the header of a benchmark that ends now with this status.
+    pub(super) fn head_of(&self, status: &'static str) -> Head {
+        Head { status, ..self.head() }
     }
 
     /// Returns the [`head`](Self::head) of a report that has a `wall_s` of its own.

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use terrane_bench::instruments::device::Yardstick;
 use terrane_bench::instruments::limits::MemoryLimit;
-use terrane_bench::workloads::kvget::data::Distribution;
+use terrane_bench::workloads::draws::Distribution;
 use terrane_bench::workloads::kvget::report::Report;
 use terrane_bench::workloads::kvget::run::{self, Budget, Options, WarmUp};
 use terrane_bench::workloads::kvget::setup;
+use terrane_bench::workloads::values::Values;
 
-use super::choices::{OptimizeForArg, ShapeArg};
+use super::choices::{OptimizeForArg, ShapeArg, budget, distribution, values};
 use super::files::FileArgs;
 use super::head::{Started, yardstick_of};
 use crate::ui::args::{self, OutputArgs};
@@ -40,6 +41,8 @@ const SETUP_EXAMPLES: &str = "\
 Examples:
   10 million keys of 32 bytes with values of 110, in a table for reading:
     terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
+  Values like unspent outputs of Bitcoin:
+    terrane bench kvget setup --store DIR --keys 10M --values bitcoin
   The shape that tables have by default:
     terrane bench kvget setup --store DIR --keys 10M --shape default --json";
 
@@ -51,6 +54,8 @@ Examples:
   Keys that are absent, beside the rate of the device:
     terrane bench kvget run --store DIR --memory-budget 1% --absent 100 \\
       --calibrate
+  Some keys far more often than others:
+    terrane bench kvget run --store DIR --distribution zipf:0.99
   One key at a time, by 16 threads:
     terrane bench kvget run --store DIR --batch 1 --threads 16 --json
   What the engine costs without a device:
@@ -62,25 +67,6 @@ Examples:
 A run changes nothing and can be repeated. Every result is checked: a missing key, a wrong value, \
 or an absent key that is found ends the run with exit code 1. After Ctrl-C the report covers the \
 measurement until then.";
-
-args::choices! {
-    /// Name of a distribution of keys.
-    enum DistributionArg => Distribution {
-        /// Random keys
-        Uniform => Distribution::Uniform,
-        /// Each key once, then from the first again
-        Every => Distribution::Every,
-    }
-}
-
-/// Parses a memory budget: a percentage of the data, or bytes.
-fn budget(text: &str) -> Result<Budget, String> {
-    if text.ends_with('%') {
-        args::ratio(text).map(Budget::Ratio)
-    } else {
-        args::size(text).map(Budget::Bytes)
-    }
-}
 
 /// Parses the length of the warm-up.
 fn warm_up(text: &str) -> Result<WarmUp, String> {
@@ -102,6 +88,10 @@ pub(crate) struct SetupArgs {
     /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "levelled-10")]
     shape: ShapeArg,
+    /// Values: random:BYTES, uniform:LEAST..MOST, dict:COUNT, hist:FILE (lines of size and weight),
+    /// bitcoin (unspent outputs) or ethereum (accounts and slots)
+    #[arg(long, value_name = "VALUES", value_parser = values, default_value = "random:110")]
+    values: Values,
     /// Seed of values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
@@ -123,6 +113,9 @@ pub(crate) struct RunArgs {
     /// Shape of the table in memory, by default levelled-10
     #[arg(long, value_name = "SHAPE", requires = "in_memory")]
     shape: Option<ShapeArg>,
+    /// Values of the table in memory, by default random:110
+    #[arg(long, value_name = "VALUES", value_parser = values, requires = "in_memory")]
+    values: Option<Values>,
     /// Seed of the table in memory, by default 1337
     #[arg(long, value_name = "N", value_parser = args::count, requires = "in_memory")]
     seed: Option<u64>,
@@ -140,9 +133,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PERCENT", default_value = "0",
         value_parser = clap::value_parser!(u64).range(0..=100))]
     absent: u64,
-    /// Choice of the keys
-    #[arg(long, value_name = "DISTRIBUTION", default_value = "uniform")]
-    dist: DistributionArg,
+    /// Choice of the keys: uniform, every (each once), zipf:θ, latest:θ, or hotset:P,Q (P per cent
+    /// of the keys get Q per cent of the reads)
+    #[arg(long, alias = "dist", value_name = "DISTRIBUTION", value_parser = distribution,
+        default_value = "uniform")]
+    distribution: Distribution,
     /// Keys of each call, which change the speed and not the number of reads
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "64")]
     batch: u64,
@@ -190,7 +185,8 @@ impl SetupArgs {
         let started = Started::now();
         let mut progress = Progress::new(self.output.quiet);
         let Self { keys, seed, .. } = *self;
-        let options = setup::Options { keys, seed, shape: self.shape.into() };
+        let options =
+            setup::Options { keys, seed, shape: self.shape.into(), values: self.values.clone() };
         let report = setup::run(&self.store, &options, &mut progress)?;
         drop(progress);
 
@@ -201,6 +197,7 @@ impl SetupArgs {
             ("runs", report.runs.to_string()),
             ("entries by level", format!("{:?}", report.levels)),
             ("keys and values", output::bytes(report.logical_bytes)),
+            ("values", report.values.clone()),
             ("store", output::bytes(report.store_bytes.unwrap_or(0))),
             ("stream", report.stream_hash.clone()),
         ];
@@ -218,7 +215,7 @@ impl RunArgs {
             goal: self.optimize_for.into(),
             reads: self.reads,
             absent_percent: self.absent,
-            distribution: self.dist.into(),
+            distribution: self.distribution,
             batch: self.batch,
             threads: self.threads,
             warm_up: self.warm,
@@ -232,6 +229,7 @@ impl RunArgs {
             keys: self.keys.unwrap_or(1_000_000),
             seed: self.seed.unwrap_or(1337),
             shape: self.shape.unwrap_or(ShapeArg::Levelled10).into(),
+            values: self.values.clone().unwrap_or_default(),
         }
     }
 

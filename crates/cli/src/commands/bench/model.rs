@@ -140,6 +140,7 @@ struct BesideMemory {
 
 #[derive(Deserialize)]
 struct BesideEngine {
+    logical_bytes: f64,
     options: BesideOptions,
 }
 
@@ -150,8 +151,7 @@ struct BesideOptions {
 
 #[derive(Deserialize)]
 struct BesideWorkload {
-    key_bytes: f64,
-    value_bytes: f64,
+    entries: f64,
     absent_ratio: f64,
 }
 
@@ -240,14 +240,12 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
         upper_runs: report.model.upper_runs,
         index_bytes_per_page: report.model.index_bytes_per_page,
         entries_per_page: report.model.entries_per_page,
-        entry_bytes: report.workload.key_bytes + report.workload.value_bytes,
+        entry_bytes: report.engine.logical_bytes / report.workload.entries,
         filter: report.model.filter,
     };
 
-    if shape.index_bytes_per_page <= 0.0
-        || shape.entries_per_page <= 0.0
-        || shape.entry_bytes <= 0.0
-    {
+    let needed = [shape.index_bytes_per_page, shape.entries_per_page, shape.entry_bytes];
+    if !needed.iter().all(|&number| number.is_finite() && 0.0 < number) {
         return Err(refuse("the table of that run has no pages"));
     }
 
