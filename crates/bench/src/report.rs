@@ -6,6 +6,7 @@
 //! | [`journal`]    | records of the points of a sweep, durable one by one            |
 //! | [`compare`]    | two results side by side, and rules that their difference keeps |
 //! | [`bench_kvdb`] | logs of the published benchmark as results                      |
+//! | [`html`]       | a page of reports: plots, figures with their commands, raw data |
 //!
 //! Imports nothing of this crate. A report itself is a serialisable struct beside its workload,
 //! such as [`workloads::kvget::report::Report`](crate::workloads::kvget::report::Report), whose
@@ -19,3 +20,4 @@ pub mod text;
 pub mod journal;
 pub mod compare;
 pub mod bench_kvdb;
+pub mod html;

@@ -189,6 +189,15 @@ fn checksum(record: &[u8]) -> String {
     blake3::hash(record).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
+/// Returns the reports in the text of a journal, up to a line that is cut or damaged; `None` if the
+/// text is none.
+#[must_use]
+pub fn reports(text: &str) -> Option<Vec<Value>> {
+    let mut records = text.split_inclusive('\n').map(|line| parse(line.as_bytes()));
+    records.next()??;
+    Some(records.map_while(|record| record?.get("report").cloned()).collect())
+}
+
 /// Returns the record of a line; `None` if the line is not what was written.
 fn parse(line: &[u8]) -> Option<Value> {
     let text = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;

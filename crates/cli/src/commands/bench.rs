@@ -26,6 +26,8 @@ mod model;
 
 mod radix;
 
+mod report;
+
 mod sweep;
 
 mod tables;
@@ -52,6 +54,7 @@ use self::kvget::Kvget;
 use self::mixed::MixedArgs;
 use self::model::ModelArgs;
 use self::radix::RadixArgs;
+use self::report::ReportArgs;
 use self::sweep::SweepArgs;
 use self::tables::TableBench;
 use self::utxo::Utxo;
@@ -98,6 +101,9 @@ pub(crate) enum Bench {
     /// Compares two results, and fails if a metric is worse than a rule allows
     #[command(after_help = compare::EXAMPLES)]
     Compare(CompareArgs),
+    /// Draws reports as one page with plots
+    #[command(after_help = report::EXAMPLES)]
+    Report(ReportArgs),
     /// Reads logs of the published benchmark `bench_kvdb` as results
     #[command(name = "import-bench-kvdb", after_help = import::EXAMPLES)]
     Import(ImportArgs),
@@ -207,6 +213,7 @@ impl Bench {
             Self::Union(_) => "bench union",
             Self::Sweep(_) => "bench sweep",
             Self::Compare(_) => "bench compare",
+            Self::Report(_) => "bench report",
             Self::Import(_) => "bench import-bench-kvdb",
             Self::Table(table) => table.command(),
         }
@@ -228,6 +235,7 @@ impl Bench {
             Self::Union(union) => union.run(self.command())?,
             Self::Sweep(sweep) => return sweep.run(self.command()),
             Self::Compare(compare) => return compare.run(self.command()),
+            Self::Report(report) => report.run(self.command())?,
             Self::Import(import) => import.run(self.command())?,
             Self::Table(table) => table.run()?,
         }

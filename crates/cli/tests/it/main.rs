@@ -6,6 +6,7 @@
 mod backup;
 mod bench;
 mod bench_mixed;
+mod bench_page;
 mod bench_sweep;
 mod bench_tables;
 mod bitcoin;

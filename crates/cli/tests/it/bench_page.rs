@@ -1,0 +1,96 @@
+//! `terrane bench report --html`: one file without network, which a browser shows without complaint
+//! on a phone and on a desk. The browser's part is skipped where there is none.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::program::{Answer, Place, command, text};
+
+fn bench(words: &[&str]) -> Answer {
+    command().arg("bench").args(words).output().unwrap().into()
+}
+
+/// A page of small runs: reads with their windows, the model, the device.
+fn page(place: &Place) -> (std::path::PathBuf, Value) {
+    let windows = place.path("run.jsonl");
+    let run = ["kvget", "run", "--in-memory", "--keys", "5k", "--reads", "2k", "--quiet"];
+    let more = ["--memory-budget", "50%", "--json", "--jsonl", text(&windows)];
+    bench(&[&run[..], &more].concat()).done();
+    let survey = ["disk", "--file-bytes", "1MiB", "--depths", "1,16", "--seconds", "0.01"];
+    let more = ["--appends", "2", "--json", "--dir", text(&place.path("dir"))];
+    let disk = bench(&[&survey[..], &more].concat());
+    let disk = place.write("disk.json", disk.stdout.as_bytes());
+    let model = place.write("model.json", bench(&["model", "--json"]).stdout.as_bytes());
+
+    let html = place.path("report.html");
+    let files = [text(&windows), text(&disk), text(&model)];
+    let words = [&["report"][..], &files, &["--html", text(&html), "--json"]].concat();
+    let report = bench(&words).done();
+    (html, report)
+}
+
+#[test]
+fn a_page_has_plots_commands_and_raw_data_and_no_network() {
+    let place = Place::new();
+    let (html, report) = page(&place);
+    assert_eq!(report["reports"], 3);
+    let text_of = std::fs::read_to_string(&html).unwrap();
+    assert_eq!(report["bytes"].as_u64().unwrap(), text_of.len() as u64);
+    assert_eq!(text_of.matches("<svg ").count() as u64, report["plots"].as_u64().unwrap());
+    assert!(text_of.contains("terrane bench kvget run") || text_of.contains("bench kvget run"));
+    // The name space of SVG is a name and fetches nothing.
+    let rest = text_of.replace("http://www.w3.org/2000/svg", "");
+    for foreign in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!rest.contains(foreign), "{foreign}");
+    }
+    let data = text_of.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data[0]["report"]["command"], "bench kvget run");
+    assert!(!data[0]["windows"].as_array().unwrap().is_empty());
+
+    let other = place.write("other.json", b"{}");
+    bench(&["report", text(&other), "--html", text(&html), "--json"]).failed(2);
+    bench(&["report", "/nonexistent", "--html", text(&html), "--json"]).failed(3);
+    assert_eq!(std::fs::read_to_string(&html).unwrap(), text_of, "left as it was");
+}
+
+/// By how much a page is wider than a frame of this width, and its plots, as a browser shows it; and
+/// the console. A window has a least width, and a frame has none.
+fn shown(browser: &str, place: &Place, html: &str, width: u32) -> Option<(String, String)> {
+    let framed = html.replace('&', "&amp;").replace('"', "&quot;");
+    let script = "onload = () => { const page = document.getElementById('page').contentDocument; \
+                  const root = page.documentElement; \
+                  document.title = root.scrollWidth - root.clientWidth + ' ' \
+                  + page.querySelectorAll('figure svg').length; }";
+    let frame =
+        format!("<iframe id=page style='width:{width}px;border:0' srcdoc=\"{framed}\"></iframe>");
+    let outer = format!("<!DOCTYPE html><script>{script}</script>{frame}");
+    let outer = place.write("outer.html", outer.as_bytes());
+
+    let mut call = Command::new(browser);
+    call.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
+    call.arg(format!("--user-data-dir={}", place.path("profile").display()));
+    call.arg("--dump-dom").arg(format!("file://{}", outer.display()));
+    let output = call.output().ok().filter(|output| output.status.success())?;
+    let dom = String::from_utf8_lossy(&output.stdout);
+    let title = dom.split("<title>").nth(1)?.split('<').next()?.to_owned();
+    Some((title, String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+#[test]
+fn a_browser_shows_the_page_without_complaint() {
+    let place = Place::new();
+    let (html, report) = page(&place);
+    let html = std::fs::read_to_string(&html).unwrap();
+    for width in [400, 1_400] {
+        let browsers = ["chromium", "chromium-browser", "google-chrome"];
+        let found = browsers.iter().find_map(|browser| shown(browser, &place, &html, width));
+        let Some((title, console)) = found else {
+            println!("skipped: no chromium");
+            return;
+        };
+        assert!(!console.contains("CONSOLE"), "{console}");
+        assert_eq!(title, format!("0 {}", report["plots"]), "{width}");
+    }
+}
