@@ -873,7 +873,8 @@ mod tests {
     fn reports_inside_of_reports_are_taken_apart_and_named_apart() {
         let one = json!({"command": "bench kvget run", "workload": {"entries": 10_000_000},
             "memory": {"budget_ratio": 0.002}, "io_per_get": 1.01});
-        let sweep = json!({"command": "bench sweep", "results": [{"report": one}, {"report": one}]});
+        let sweep =
+            json!({"command": "bench sweep", "results": [{"report": one}, {"report": one}]});
         let page = page(vec![sweep]);
         let card = &view(&page, "card").rows;
         assert!(card[0].label.starts_with("kvget 10M, 0.2 % memory:"), "{card:?}");
