@@ -12,7 +12,7 @@
 //! atomic commit, reads cost one lookup, and [`State::reorg_to`] goes back.
 //!
 //! Folders, bottom-up: `base` (paths, errors, accounts), `scheme` (encodings of nodes), `trie`
-//! (records, builder, update), `state` (tables, commits, checks).
+//! (records, builder, update), `state` (tables, commits, checks), `proof` (EIP-1186).
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +21,14 @@ mod base;
 mod scheme;
 mod trie;
 mod state;
+mod proof;
 
 pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use base::account::{Account, EMPTY_CODE_HASH};
 pub use base::error::{Error, Result};
 pub use base::path::{KEY_BYTES_MAX, Path};
+pub use proof::account_proof::{AccountProof, SlotProof};
+pub use proof::walk::{ProofError, verify_proof};
 pub use scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
 pub use state::block::BlockBatch;

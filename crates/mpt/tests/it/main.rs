@@ -13,3 +13,4 @@ mod transitions;
 mod histories;
 mod crash;
 mod damage;
+mod proofs;

@@ -1,0 +1,114 @@
+//! Proofs of a state: updates that change nothing and keep the nodes on the paths of their keys.
+//!
+//! The update computes the root again. So a proof that would not fit the root of the block is found
+//! here, as damage, and not by the light client.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+
+use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
+use crate::base::error::{Error, Result};
+use crate::base::path::Path;
+use crate::proof::account_proof::{AccountProof, SlotProof};
+use crate::scheme::keccak_mpt::KeccakMpt;
+use crate::scheme::scheme::Scheme;
+use crate::state::changes::{slot_leaf, slot_value};
+use crate::state::source::{Job, supply_all, value};
+use crate::state::state::State;
+use crate::state::tables::{Views, slot_key};
+use crate::trie::update::{Change, Update};
+
+impl State {
+    /// Proves an account and some of its slots, or their absence, at the tip.
+    ///
+    /// Cost: a lookup for the account and a batch for the slots; a batch of lookups for each level
+    /// of the two tries.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Corruption`], [`Error::CorruptEntry`] or
+    /// [`Error::CorruptAccount`] if entries, nodes and root disagree on the path.
+    pub fn prove(&self, address: &Address, slots: &[B256]) -> Result<AccountProof> {
+        let views = self.tables.views()?;
+        let hash = keccak256(address);
+        let found = views.accounts.get(hash.as_slice())?;
+        let account = found.value().map(Account::from_slim).transpose()?;
+
+        let change = Change {
+            key: hash.to_vec(),
+            existed: account.is_some(),
+            after: account.map(|account| account.leaf_value()),
+        };
+        let nodes = encodings(&views, None, vec![change], self.root())?;
+        let nodes = nodes.on_path(hash);
+        let slots = prove_slots(&views, hash, account, slots)?;
+        Ok(AccountProof { address: *address, account, nodes, slots })
+    }
+}
+
+fn prove_slots(
+    views: &Views,
+    owner: B256,
+    account: Option<Account>,
+    slots: &[B256],
+) -> Result<Vec<SlotProof>> {
+    let root = account.map_or(EMPTY_STORAGE_ROOT, |account| account.storage_root);
+    let hashes: Vec<B256> = slots.iter().map(keccak256).collect();
+    let keys: Vec<_> = hashes.iter().map(|hash| slot_key(&owner, hash)).collect();
+    let found = views.slots.get_many(&keys)?;
+
+    // A slot that is asked for twice is one change.
+    let mut changes = BTreeMap::new();
+    let mut values = Vec::with_capacity(slots.len());
+    for (hash, lookup) in hashes.iter().zip(&found) {
+        let corrupt = || Error::corrupt_entry("the value of a slot");
+        let bytes = value(lookup);
+        let number = bytes.as_deref().map_or(Some(U256::ZERO), slot_value).ok_or_else(corrupt)?;
+        values.push(number);
+        let after = bytes.as_deref().map(slot_leaf);
+        changes.insert(*hash, Change { key: hash.to_vec(), existed: after.is_some(), after });
+    }
+
+    let nodes = if root == EMPTY_STORAGE_ROOT || changes.is_empty() {
+        Encodings(Vec::new())
+    } else {
+        encodings(views, Some(owner), changes.into_values().collect(), root)?
+    };
+    let slots = slots.iter().zip(hashes).zip(values);
+    let proof = |((slot, hash), value): ((&B256, B256), U256)| SlotProof {
+        slot: *slot,
+        value,
+        nodes: nodes.on_path(hash),
+    };
+    Ok(slots.map(proof).collect())
+}
+
+/// Encodings of nodes by the paths where they begin.
+struct Encodings(Vec<(Path, Vec<u8>)>);
+
+impl Encodings {
+    /// Those on the path of a key, from the root down.
+    fn on_path(&self, key: B256) -> Vec<Bytes> {
+        let key = Path::of_key(key.as_slice(), KeccakMpt::DIGIT_BITS);
+        let on_path = self.0.iter().filter(|(path, _)| key.starts_with(path));
+        on_path.map(|(_, encoding)| Bytes::copy_from_slice(encoding)).collect()
+    }
+}
+
+/// The nodes on the paths of touched keys, of a trie that must have this root.
+fn encodings(
+    views: &Views,
+    owner: Option<B256>,
+    changes: Vec<Change>,
+    root: B256,
+) -> Result<Encodings> {
+    let update = Update::<KeccakMpt>::new(changes)?.with_encodings();
+    let mut jobs = [Job { owner, update }];
+    supply_all(views, &mut jobs)?;
+    let [Job { update, .. }] = jobs;
+    let outcome = update.finish()?;
+    if outcome.root != root || !outcome.nodes.is_empty() {
+        return Err(Error::corruption(&Path::default(), "nodes that are not those of the entries"));
+    }
+    Ok(Encodings(outcome.encodings))
+}
