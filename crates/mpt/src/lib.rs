@@ -10,6 +10,7 @@
 //!
 //! A [`State`] keeps the state of a chain in one store of LSM tables: a [`BlockBatch`] is one
 //! atomic commit, reads cost one lookup, and [`State::reorg_to`] goes back.
+//! With a history, [`State::at`] reads and proves older heights.
 //!
 //! Folders, bottom-up: `base` (paths, errors, accounts), `scheme` (encodings of nodes), `trie`
 //! (records, builder, update), `state` (tables, commits, checks), `proof` (EIP-1186).
@@ -31,12 +32,14 @@ pub use proof::account_proof::{AccountProof, SlotProof};
 pub use proof::walk::{ProofError, verify_proof};
 pub use scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
+pub use state::at::StateAt;
 pub use state::block::BlockBatch;
 pub use state::check::{CheckReport, NodeTable, PROBLEMS_MAX, Problem};
+pub use state::prune::Pruned;
 pub use state::state::{Committed, Options, State};
 pub use state::tables::Block;
 pub use terrane_io::ErrorKind;
 pub use trie::builder::TrieBuilder;
 pub use trie::memory::MemoryTrie;
 pub use trie::record::{BranchRecord, LinkRecord, Record};
-pub use trie::update::{Answer, Change, LEAVES_MAX, Outcome, Update, Want};
+pub use trie::update::{Answer, Change, LEAVES_MAX, NodeChange, Outcome, Update, Want};

@@ -2,7 +2,8 @@
 //!
 //! Begin with [`tables`] (names and keys), then [`changes`] (what a block does), then
 //! [`commit`](mod@commit) (how a block becomes one atomic batch). [`state`] is the public handle,
-//! [`block`] the batch that a caller fills, [`check`] derives nodes from entries again.
+//! [`block`] the batch that a caller fills, [`at`] reads of older heights, [`check`] derives nodes
+//! from entries again.
 //!
 //! Invariants:
 //!
@@ -22,3 +23,5 @@ pub(crate) mod commit;
 pub(crate) mod state;
 pub(crate) mod block;
 pub(crate) mod check;
+pub(crate) mod at;
+pub(crate) mod prune;

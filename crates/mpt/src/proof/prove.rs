@@ -11,12 +11,13 @@ use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
 use crate::proof::account_proof::{AccountProof, SlotProof};
-use crate::scheme::keccak_mpt::KeccakMpt;
+use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::scheme::scheme::Scheme;
+use crate::state::at::StateAt;
 use crate::state::changes::{slot_leaf, slot_value};
-use crate::state::source::{Job, supply_all, value};
+use crate::state::source::{Job, Source};
 use crate::state::state::State;
-use crate::state::tables::{Views, slot_key};
+use crate::state::tables::{EntryKind, slot_key};
 use crate::trie::update::{Change, Update};
 
 impl State {
@@ -30,24 +31,43 @@ impl State {
     /// [`Error::CorruptAccount`] if entries, nodes and root disagree on the path.
     pub fn prove(&self, address: &Address, slots: &[B256]) -> Result<AccountProof> {
         let views = self.tables.views()?;
-        let hash = keccak256(address);
-        let found = views.accounts.get(hash.as_slice())?;
-        let account = found.value().map(Account::from_slim).transpose()?;
-
-        let change = Change {
-            key: hash.to_vec(),
-            existed: account.is_some(),
-            after: account.map(|account| account.leaf_value()),
-        };
-        let nodes = encodings(&views, None, vec![change], self.root())?;
-        let nodes = nodes.on_path(hash);
-        let slots = prove_slots(&views, hash, account, slots)?;
-        Ok(AccountProof { address: *address, account, nodes, slots })
+        let root = views.tip()?.map_or(EMPTY_ROOT, |tip| tip.root);
+        prove(Source::tip(&views), root, address, slots)
     }
 }
 
+impl StateAt {
+    /// Proves an account and some of its slots, or their absence, at this height.
+    ///
+    /// Cost: that of [`State::prove`]; below the tip a seek for each node and entry besides.
+    ///
+    /// # Errors
+    /// The errors of [`State::prove`].
+    pub fn prove(&self, address: &Address, slots: &[B256]) -> Result<AccountProof> {
+        prove(self.source(), self.block.root, address, slots)
+    }
+}
+
+fn prove(
+    source: Source<'_>,
+    root: B256,
+    address: &Address,
+    slots: &[B256],
+) -> Result<AccountProof> {
+    let hash = keccak256(address);
+    let account = source.accounts(&[hash])?.pop().flatten();
+    let change = Change {
+        key: hash.to_vec(),
+        existed: account.is_some(),
+        after: account.map(|account| account.leaf_value()),
+    };
+    let nodes = encodings(source, None, vec![change], root)?.on_path(hash);
+    let slots = prove_slots(source, hash, account, slots)?;
+    Ok(AccountProof { address: *address, account, nodes, slots })
+}
+
 fn prove_slots(
-    views: &Views,
+    source: Source<'_>,
     owner: B256,
     account: Option<Account>,
     slots: &[B256],
@@ -55,14 +75,13 @@ fn prove_slots(
     let root = account.map_or(EMPTY_STORAGE_ROOT, |account| account.storage_root);
     let hashes: Vec<B256> = slots.iter().map(keccak256).collect();
     let keys: Vec<_> = hashes.iter().map(|hash| slot_key(&owner, hash)).collect();
-    let found = views.slots.get_many(&keys)?;
+    let found = source.entries(EntryKind::Slot, &keys)?;
 
     // A slot that is asked for twice is one change.
     let mut changes = BTreeMap::new();
     let mut values = Vec::with_capacity(slots.len());
-    for (hash, lookup) in hashes.iter().zip(&found) {
+    for (hash, bytes) in hashes.iter().zip(found) {
         let corrupt = || Error::corrupt_entry("the value of a slot");
-        let bytes = value(lookup);
         let number = bytes.as_deref().map_or(Some(U256::ZERO), slot_value).ok_or_else(corrupt)?;
         values.push(number);
         let after = bytes.as_deref().map(slot_leaf);
@@ -72,7 +91,7 @@ fn prove_slots(
     let nodes = if root == EMPTY_STORAGE_ROOT || changes.is_empty() {
         Encodings(Vec::new())
     } else {
-        encodings(views, Some(owner), changes.into_values().collect(), root)?
+        encodings(source, Some(owner), changes.into_values().collect(), root)?
     };
     let slots = slots.iter().zip(hashes).zip(values);
     let proof = |((slot, hash), value): ((&B256, B256), U256)| SlotProof {
@@ -97,14 +116,14 @@ impl Encodings {
 
 /// The nodes on the paths of touched keys, of a trie that must have this root.
 fn encodings(
-    views: &Views,
+    source: Source<'_>,
     owner: Option<B256>,
     changes: Vec<Change>,
     root: B256,
 ) -> Result<Encodings> {
     let update = Update::<KeccakMpt>::new(changes)?.with_encodings();
     let mut jobs = [Job { owner, update }];
-    supply_all(views, &mut jobs)?;
+    source.supply_all(&mut jobs)?;
     let [Job { update, .. }] = jobs;
     let outcome = update.finish()?;
     if outcome.root != root || !outcome.nodes.is_empty() {

@@ -5,9 +5,9 @@ use alloy_primitives::{Address, B256, U256, keccak256};
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
 use crate::state::changes::{ChangeSet, Fate};
-use crate::state::commit::{Prepared, prepare};
+use crate::state::commit::{Keep, Prepared, prepare};
 use crate::state::state::{Committed, State};
-use crate::state::tables::{Block, Views, height_key};
+use crate::state::tables::{Block, FLOOR_KEY, Views, height_key};
 
 /// The changes of a block, until it is committed. Dropped, it changes nothing.
 ///
@@ -79,7 +79,7 @@ impl<'s> BlockBatch<'s> {
     /// The errors of [`commit`](Self::commit).
     pub fn root(&self) -> Result<B256> {
         let views = self.state.tables.views()?;
-        Ok(prepare(&self.state.tables, &views, self.changes.clone(), None)?.root)
+        Ok(prepare(&self.state.tables, &views, self.changes.clone(), Keep::Nothing)?.root)
     }
 
     /// Commits the block: entries, nodes, old values and the new tip, all or nothing.
@@ -112,8 +112,24 @@ impl<'s> BlockBatch<'s> {
     fn prepare(&mut self) -> Result<(Views, Prepared)> {
         let views = self.state.tables.views()?;
         let changes = std::mem::take(&mut self.changes);
-        let prepared = prepare(&self.state.tables, &views, changes, Some(self.height))?;
+        let keep = if self.state.has_history { Keep::History } else { Keep::Changes };
+        let mut prepared = prepare(&self.state.tables, &views, changes, keep(self.height))?;
+        self.move_floor(&views, &mut prepared)?;
         Ok((views, prepared))
+    }
+
+    /// Begins a history with the state before this block, or ends one that is not kept on.
+    fn move_floor(&self, views: &Views, prepared: &mut Prepared) -> Result<()> {
+        let meta = &self.state.tables.meta;
+        match (self.state.has_history, views.history_floor()?) {
+            (true, None) => {
+                let floor = self.state.tip.map_or(self.height, |tip| tip.height);
+                prepared.batch.insert(meta, FLOOR_KEY, floor.to_le_bytes());
+            }
+            (false, Some(_)) => prepared.batch.delete(meta, FLOOR_KEY),
+            _ => {}
+        }
+        Ok(())
     }
 
     fn write(self, hash: B256, views: &Views, prepared: Prepared) -> Result<Committed> {

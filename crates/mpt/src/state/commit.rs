@@ -3,22 +3,22 @@
 //! Two phases, since the leaf of an account holds its storage root: all storage tries side by side,
 //! then the account trie. Nothing is written before both have their roots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_primitives::{B256, U256};
-use terrane_lsm::{NamedTable, WriteBatch};
+use terrane_lsm::WriteBatch;
 
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
-use crate::base::path::Path;
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{AccountChange, ChangeSet, slot_bytes, slot_leaf, slot_value};
-use crate::state::source::{Job, each_slot, supply_all, value};
+use crate::state::source::{Job, Source, each_slot};
 use crate::state::tables::{
-    EntryKind, Tables, Views, change_key, change_value, slot_key, storage_node_key,
+    ACCOUNT_NODE_KIND, EntryKind, STORAGE_NODE_KIND, Tables, Views, change_key, change_value,
+    height_key, node_history_key, node_key, slot_key, value_history_key,
 };
 use crate::trie::record::Record;
-use crate::trie::update::{Change, Outcome, Update};
+use crate::trie::update::{Change, NodeChange, Outcome, Update};
 
 /// A change set that is ready to be written.
 pub(crate) struct Prepared {
@@ -43,19 +43,29 @@ struct TouchedSlot {
     after: Option<Vec<u8>>,
 }
 
-/// Computes the root and the batch of a change set, against the views. With `height`, the batch
-/// keeps the values before, for a way back over this height.
+/// The values before that a commit keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Keep {
+    /// None: the commit is a way back itself.
+    Nothing,
+    /// Those of entries, by height: for reorgs.
+    Changes(u64),
+    /// Those of entries and nodes, by height and by key: for reads and proofs as well.
+    History(u64),
+}
+
+/// Computes the root and the batch of a change set, against the views.
 ///
 /// Cost: a batch of lookups for accounts, one for slots, and those of
-/// [`supply_all`] for the storage tries and for the account trie; a cursor over the slots of each
-/// wiped account.
+/// [`Source::supply_all`] for the storage tries and for the account trie; a cursor over the slots
+/// of each wiped account.
 pub(crate) fn prepare(
     tables: &Tables,
     views: &Views,
     changes: ChangeSet,
-    height: Option<u64>,
+    keep: Keep,
 ) -> Result<Prepared> {
-    let mut writer = Writer { tables, height, batch: WriteBatch::new() };
+    let mut writer = Writer { tables, keep, batch: WriteBatch::new() };
     let mut touched = read_before(views, changes.accounts)?;
     update_storage(views, &mut touched, &mut writer)?;
 
@@ -74,11 +84,13 @@ pub(crate) fn prepare(
     };
     let update = Update::new(touched.iter().map(change).collect())?;
     let mut jobs = [Job { owner: None, update }];
-    supply_all(views, &mut jobs)?;
+    Source::tip(views).supply_all(&mut jobs)?;
     let [Job { update, .. }] = jobs;
     let outcome = update.finish()?;
 
-    writer.nodes(&tables.account_nodes, outcome.nodes, |path| path.to_vec());
+    for change in &outcome.nodes {
+        writer.node(None, change);
+    }
     for account in &touched {
         let slim = |account: &Option<Account>| account.map(|account| account.to_slim());
         let (before, after) = (slim(&account.before), slim(&account.after));
@@ -93,16 +105,16 @@ pub(crate) fn prepare(
 /// Reads accounts and slots as they are, and leaves out what does not change.
 fn read_before(views: &Views, changes: BTreeMap<B256, AccountChange>) -> Result<Vec<Touched>> {
     let hashes: Vec<B256> = changes.keys().copied().collect();
-    let accounts = views.accounts.get_many(&hashes)?;
+    let source = Source::tip(views);
+    let accounts = source.accounts(&hashes)?;
     let slot_keys = changes
         .iter()
         .flat_map(|(account, change)| change.slots.keys().map(|slot| slot_key(account, slot)));
     let slot_keys: Vec<_> = slot_keys.collect();
-    let mut slots_before = views.slots.get_many(&slot_keys)?.into_iter();
+    let mut slots_before = source.entries(EntryKind::Slot, &slot_keys)?.into_iter();
 
     let mut touched = Vec::with_capacity(hashes.len());
     for ((hash, change), before) in changes.into_iter().zip(accounts) {
-        let before = before.value().map(Account::from_slim).transpose()?;
         let mut slots = BTreeMap::new();
         let has_storage = before.is_some_and(|account| account.storage_root != EMPTY_STORAGE_ROOT);
         let is_wiped = change.is_wiped && has_storage;
@@ -113,7 +125,7 @@ fn read_before(views: &Views, changes: BTreeMap<B256, AccountChange>) -> Result<
             })?;
         }
         for (slot, after) in change.slots {
-            let before = slots_before.next().as_ref().and_then(value);
+            let before = slots_before.next().flatten();
             check_slot(before.as_deref())?;
             let after = (after != U256::ZERO).then(|| slot_bytes(&after));
             slots.insert(slot, TouchedSlot { before, after });
@@ -156,7 +168,7 @@ fn update_storage(views: &Views, touched: &mut [Touched], writer: &mut Writer<'_
         jobs.push(Job { owner: Some(account.hash), update });
     }
 
-    supply_all(views, &mut jobs)?;
+    Source::tip(views).supply_all(&mut jobs)?;
     let mut outcomes: BTreeMap<B256, Outcome> = BTreeMap::new();
     for Job { owner, update } in jobs {
         let owner = owner.expect("a storage trie has an owner");
@@ -169,11 +181,13 @@ fn update_storage(views: &Views, touched: &mut [Touched], writer: &mut Writer<'_
             after.storage_root = outcome.root;
         }
         if account.is_wiped {
+            writer.wipe_nodes(views, &account.hash, outcome.nodes)?;
             writer.batch.delete_prefix(&tables.slots, account.hash);
-            writer.batch.delete_prefix(&tables.storage_nodes, account.hash);
+        } else {
+            for change in &outcome.nodes {
+                writer.node(Some(&account.hash), change);
+            }
         }
-        let key = |path: &Path| storage_node_key(&account.hash, path);
-        writer.nodes(&tables.storage_nodes, outcome.nodes, key);
         for (slot, TouchedSlot { before, after }) in &account.slots {
             let key = slot_key(&account.hash, slot);
             writer.undo(EntryKind::Slot, &key, before.as_deref());
@@ -206,23 +220,65 @@ fn write_codes(
 /// The batch of a commit.
 struct Writer<'t> {
     tables: &'t Tables,
-    height: Option<u64>,
+    keep: Keep,
     batch: WriteBatch,
 }
 
 impl Writer<'_> {
-    fn nodes(
-        &mut self,
-        table: &NamedTable,
-        nodes: Vec<(Path, Option<Record>)>,
-        key: impl Fn(&Path) -> Vec<u8>,
-    ) {
-        for (path, record) in nodes {
-            match record {
-                Some(record) => self.batch.insert(table, key(&path), record.to_bytes()),
-                None => self.batch.delete(table, key(&path)),
+    /// Writes a node and its record before.
+    fn node(&mut self, owner: Option<&B256>, change: &NodeChange) {
+        let NodeChange { path, before, after } = change;
+        let Tables { account_nodes, storage_nodes, .. } = self.tables;
+        let table = if owner.is_some() { storage_nodes } else { account_nodes };
+        let key = node_key(owner, path);
+        match after {
+            Some(record) => self.batch.insert(table, &key, record.to_bytes()),
+            None => self.batch.delete(table, &key),
+        }
+        let before = before.as_ref().map(Record::to_bytes);
+        self.undo_node(owner.is_some(), &key, before.as_deref());
+    }
+
+    /// Deletes the nodes of a storage trie and writes those of its new entries.
+    fn wipe_nodes(&mut self, views: &Views, owner: &B256, nodes: Vec<NodeChange>) -> Result<()> {
+        let table = &self.tables.storage_nodes;
+        self.batch.delete_prefix(table, owner);
+        let mut is_new: BTreeSet<Vec<u8>> = BTreeSet::new();
+        for NodeChange { path, after, .. } in nodes {
+            let key = node_key(Some(owner), &path);
+            if let Some(record) = after {
+                self.batch.insert(table, &key, record.to_bytes());
+                is_new.insert(key);
             }
         }
+
+        // Without a history, nobody needs the old nodes, and they are not read.
+        if !matches!(self.keep, Keep::History(_)) {
+            return Ok(());
+        }
+        let mut old = views.storage_nodes.prefix(owner.as_slice())?;
+        while let Some(record) = old.next_ref()? {
+            is_new.remove(record.key);
+            self.undo_node(true, record.key, Some(record.value));
+        }
+        for key in is_new {
+            self.undo_node(true, &key, None);
+        }
+        Ok(())
+    }
+
+    /// Keeps the record of a node before the block.
+    fn undo_node(&mut self, has_owner: bool, key: &[u8], before: Option<&[u8]>) {
+        let Keep::History(height) = self.keep else { return };
+        let Tables { changes, account_node_history, storage_node_history, .. } = self.tables;
+        let (kind, history) = if has_owner {
+            (STORAGE_NODE_KIND, storage_node_history)
+        } else {
+            (ACCOUNT_NODE_KIND, account_node_history)
+        };
+        self.batch.insert(changes, change_key(height, kind, key), b"");
+        let key = [&node_history_key(key)[..], &height_key(height)].concat();
+        self.batch.insert(history, key, change_value(before));
     }
 
     /// Writes a flat entry.
@@ -240,9 +296,12 @@ impl Writer<'_> {
 
     /// Keeps the value of an entry before the block.
     fn undo(&mut self, kind: EntryKind, key: &[u8], before: Option<&[u8]>) {
-        if let Some(height) = self.height {
-            let key = change_key(height, kind, key);
-            self.batch.insert(&self.tables.changes, key, change_value(before));
+        let (Keep::Changes(height) | Keep::History(height)) = self.keep else { return };
+        let value = change_value(before);
+        self.batch.insert(&self.tables.changes, change_key(height, kind as u8, key), &value);
+        if matches!(self.keep, Keep::History(_)) {
+            let key = [&value_history_key(kind, key)[..], &height_key(height)].concat();
+            self.batch.insert(&self.tables.value_history, key, &value);
         }
     }
 }
@@ -252,7 +311,7 @@ impl Writer<'_> {
 /// Cost: a lookup, and a cursor if the trie has no record.
 pub(crate) fn stored_root(views: &Views) -> Result<B256> {
     let mut jobs = [Job { owner: None, update: Update::<KeccakMpt>::new(Vec::new())? }];
-    supply_all(views, &mut jobs)?;
+    Source::tip(views).supply_all(&mut jobs)?;
     let [Job { update, .. }] = jobs;
     Ok(update.finish()?.root)
 }

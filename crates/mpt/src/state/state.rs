@@ -11,10 +11,11 @@ use crate::base::account::Account;
 use crate::base::error::{Error, Result};
 use crate::scheme::keccak_mpt::EMPTY_ROOT;
 use crate::state::changes::{ChangeSet, Fate, slot_value};
-use crate::state::commit::{prepare, stored_root};
+use crate::state::commit::{Keep, prepare, stored_root};
 use crate::state::source::value;
 use crate::state::tables::{
-    Block, EntryKind, TIP_KEY, Tables, Views, height_key, height_of, read_change, slot_key,
+    ACCOUNT_NODE_KIND, Block, EntryKind, FLOOR_KEY, STORAGE_NODE_KIND, TIP_KEY, Tables, Views,
+    height_key, height_of, history_of, read_change, slot_key,
 };
 
 /// Options of a [`State`].
@@ -23,11 +24,16 @@ use crate::state::tables::{
 pub struct Options {
     /// Options of its store: memory, durability, log.
     pub store: StoreOptions,
+    /// Whether blocks keep what reads and proofs at older heights need ([`State::at`]). A history
+    /// begins with the first block that keeps it, and ends with the first that does not. Off unless
+    /// set.
+    pub history: bool,
 }
 
 impl Options {
     terrane_io::setters! {
         store: StoreOptions,
+        history: bool,
     }
 }
 
@@ -54,6 +60,7 @@ pub struct State {
     pub(crate) tables: Tables,
     /// The tip of the last commit.
     pub(crate) tip: Option<Block>,
+    pub(crate) has_history: bool,
 }
 
 /// A block that was committed.
@@ -102,7 +109,7 @@ impl State {
     pub fn open_unchecked(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
         let tables = Tables::open(disk, dir, &options.store)?;
         let tip = tables.views()?.tip()?;
-        Ok(Self { tables, tip })
+        Ok(Self { tables, tip, has_history: options.history })
     }
 
     /// The store, for backups, statistics and memory. Tables of a state are written by the state
@@ -195,18 +202,40 @@ impl State {
         let tip = self.tip.ok_or(Error::UnknownHeight { height })?;
         let target = views.block(height)?.filter(|target| target.height <= tip.height);
         let target = target.ok_or(Error::UnknownHeight { height })?;
+        if views.reorg_floor()?.is_some_and(|floor| height < floor) {
+            return Err(Error::UnknownHeight { height });
+        }
 
         let changes = changes_above(&views, height)?;
-        let mut prepared = prepare(&self.tables, &views, changes, None)?;
+        let mut prepared = prepare(&self.tables, &views, changes, Keep::Nothing)?;
         if prepared.root != target.root {
             return Err(Error::RootMismatch { expected: target.root, computed: prepared.root });
         }
         if height < tip.height {
+            self.cut_history(&views, height, &mut prepared.batch)?;
             let above = height_key(height + 1);
             prepared.batch.delete_range(&self.tables.changes, &above[..]..);
             prepared.batch.delete_range(&self.tables.blocks, &above[..]..);
         }
         self.write(&views, prepared.batch, target)
+    }
+
+    /// Takes what the blocks above a height have left out of the histories.
+    fn cut_history(&self, views: &Views, height: u64, batch: &mut WriteBatch) -> Result<()> {
+        if views.value_history.cursor()?.peek()?.is_none() {
+            return Ok(());
+        }
+        let corrupt = || Error::corrupt_entry("a change of a block");
+        let mut cursor = views.changes.cursor_at(&height_key(height + 1))?;
+        while let Some(record) = cursor.next_ref()? {
+            let (height, change) = height_of(record.key).ok_or_else(corrupt)?;
+            let (table, key) = history_of(&self.tables, change, height).ok_or_else(corrupt)?;
+            batch.delete(table, key);
+        }
+        if views.history_floor()?.is_some_and(|floor| height < floor) {
+            batch.insert(&self.tables.meta, FLOOR_KEY, height.to_le_bytes());
+        }
+        Ok(())
     }
 
     /// Writes a batch with a tip, unless somebody has written to the store since the views.
@@ -241,6 +270,9 @@ fn changes_above(views: &Views, height: u64) -> Result<ChangeSet> {
 
     while let Some(record) = cursor.next_ref()? {
         let (_, key) = height_of(record.key).ok_or_else(corrupt)?;
+        if matches!(key.first(), Some(&ACCOUNT_NODE_KIND | &STORAGE_NODE_KIND)) {
+            continue;
+        }
         let (kind, key, before) = read_change(key, record.value).ok_or_else(corrupt)?;
         let (first, rest) = key.split_at(B256::len_bytes());
         let hash = B256::from_slice(first);

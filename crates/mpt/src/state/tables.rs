@@ -1,14 +1,18 @@
 //! Tables of a state, and the bytes of their keys and values.
 //!
 //! ```text
-//! meta           name                     FORMAT: version u32; TIP: height u64, hash, root
+//! meta           name                     FORMAT: version; TIP: height, hash, root; floors
 //! accounts       keccak(address)          slim account
 //! slots          keccak(address) keccak(slot)   value without leading zeros
 //! code           code hash                bytes
 //! account_nodes  path                     record
 //! storage_nodes  keccak(address) path     record
 //! blocks         height u64 BE            hash, root
-//! changes        height u64 BE, kind, key   1 | 2 and the value before
+//! changes        height u64 BE, kind, key   1 | 2 and the value before; nothing of a node
+//!
+//! value_history         kind, key, height u64 BE      1 | 2 and the value before
+//! account_node_history  path, 255, height u64 BE      1 | 2 and the record before
+//! storage_node_history  account, path, 255, height    1 | 2 and the record before
 //! ```
 //!
 //! Heights in keys are big-endian, so that their order is that of blocks.
@@ -33,6 +37,21 @@ pub(crate) const FORMAT_KEY: &[u8] = b"format";
 /// Key of the tip in `meta`.
 pub(crate) const TIP_KEY: &[u8] = b"tip";
 
+/// Key of the lowest height that can be read, in `meta`.
+pub(crate) const FLOOR_KEY: &[u8] = b"floor";
+
+/// Key of the lowest height that a reorg can reach, in `meta`.
+pub(crate) const REORG_FLOOR_KEY: &[u8] = b"reorg_floor";
+
+/// Byte between a path and a height; above every digit.
+pub(crate) const PATH_END: u8 = 255;
+
+/// Kind of a node of the account trie, in the keys of changes.
+pub(crate) const ACCOUNT_NODE_KIND: u8 = 4;
+
+/// Kind of a node of a storage trie, in the keys of changes.
+pub(crate) const STORAGE_NODE_KIND: u8 = 5;
+
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 2 * HASH_BYTES;
 
@@ -43,8 +62,19 @@ pub(crate) const ABSENT_TAG: u8 = 1;
 pub(crate) const PRESENT_TAG: u8 = 2;
 
 /// Names of the tables.
-const NAMES: [&str; 8] =
-    ["meta", "accounts", "slots", "code", "account_nodes", "storage_nodes", "blocks", "changes"];
+const NAMES: [&str; 11] = [
+    "meta",
+    "accounts",
+    "slots",
+    "code",
+    "account_nodes",
+    "storage_nodes",
+    "blocks",
+    "changes",
+    "value_history",
+    "account_node_history",
+    "storage_node_history",
+];
 
 /// A block of the chain whose state is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +108,9 @@ pub(crate) struct Tables {
     pub(crate) storage_nodes: NamedTable,
     pub(crate) blocks: NamedTable,
     pub(crate) changes: NamedTable,
+    pub(crate) value_history: NamedTable,
+    pub(crate) account_node_history: NamedTable,
+    pub(crate) storage_node_history: NamedTable,
 }
 
 /// All tables as one commit left them.
@@ -93,6 +126,9 @@ pub(crate) struct Views {
     pub(crate) storage_nodes: Arc<Table>,
     pub(crate) blocks: Arc<Table>,
     pub(crate) changes: Arc<Table>,
+    pub(crate) value_history: Arc<Table>,
+    pub(crate) account_node_history: Arc<Table>,
+    pub(crate) storage_node_history: Arc<Table>,
 }
 
 impl Tables {
@@ -118,6 +154,9 @@ impl Tables {
             storage_nodes: table("storage_nodes")?,
             blocks: table("blocks")?,
             changes: table("changes")?,
+            value_history: table("value_history")?,
+            account_node_history: table("account_node_history")?,
+            storage_node_history: table("storage_node_history")?,
             store,
         };
         tables.check_format()?;
@@ -158,6 +197,9 @@ impl Tables {
             &self.storage_nodes,
             &self.blocks,
             &self.changes,
+            &self.value_history,
+            &self.account_node_history,
+            &self.storage_node_history,
         ];
         let mut views = self.store.views(&all)?.into_iter();
         let mut next = || views.next().expect("a view of each table");
@@ -171,6 +213,9 @@ impl Tables {
             storage_nodes: next(),
             blocks: next(),
             changes: next(),
+            value_history: next(),
+            account_node_history: next(),
+            storage_node_history: next(),
         })
     }
 }
@@ -184,6 +229,23 @@ impl Views {
         let (height, block) = bytes.split_first_chunk::<8>().ok_or_else(corrupt)?;
         let block = block_of(u64::from_le_bytes(*height), block).ok_or_else(corrupt)?;
         Ok(Some(block))
+    }
+
+    /// The lowest height that can be read, if there is a history.
+    pub(crate) fn history_floor(&self) -> Result<Option<u64>> {
+        self.floor(FLOOR_KEY)
+    }
+
+    /// The lowest height that a reorg can reach, if histories were pruned.
+    pub(crate) fn reorg_floor(&self) -> Result<Option<u64>> {
+        self.floor(REORG_FLOOR_KEY)
+    }
+
+    fn floor(&self, key: &[u8]) -> Result<Option<u64>> {
+        let found = self.meta.get(key)?;
+        let Some(bytes) = found.value() else { return Ok(None) };
+        let bytes = bytes.try_into().map_err(|_| Error::corrupt_entry("a floor of the history"))?;
+        Ok(Some(u64::from_le_bytes(bytes)))
     }
 
     /// The block at a height, if it is known.
@@ -239,9 +301,44 @@ pub(crate) fn storage_node_key(account: &B256, path: &Path) -> Vec<u8> {
     [account.as_slice(), path].concat()
 }
 
+/// The key of a node in the table of its trie.
+pub(crate) fn node_key(owner: Option<&B256>, path: &Path) -> Vec<u8> {
+    match owner {
+        Some(owner) => storage_node_key(owner, path),
+        None => path.to_vec(),
+    }
+}
+
+/// The key of an entry in the history of values, without the height.
+pub(crate) fn value_history_key(kind: EntryKind, key: &[u8]) -> Vec<u8> {
+    [&[kind as u8], key].concat()
+}
+
+/// The key of a node in the history of its table, without the height.
+pub(crate) fn node_history_key(key: &[u8]) -> Vec<u8> {
+    [key, &[PATH_END]].concat()
+}
+
+/// The entry of a history that belongs to a change, given the key of the change behind the height.
+pub(crate) fn history_of<'t>(
+    tables: &'t Tables,
+    change: &[u8],
+    height: u64,
+) -> Option<(&'t NamedTable, Vec<u8>)> {
+    let (kind, key) = change.split_first()?;
+    let height = &height_key(height)[..];
+    let node = || [key, &[PATH_END], height].concat();
+    match *kind {
+        ACCOUNT_NODE_KIND => Some((&tables.account_node_history, node())),
+        STORAGE_NODE_KIND => Some((&tables.storage_node_history, node())),
+        1..=3 => Some((&tables.value_history, [change, height].concat())),
+        _ => None,
+    }
+}
+
 /// The key of a change.
-pub(crate) fn change_key(height: u64, kind: EntryKind, key: &[u8]) -> Vec<u8> {
-    [&height_key(height)[..], &[kind as u8], key].concat()
+pub(crate) fn change_key(height: u64, kind: u8, key: &[u8]) -> Vec<u8> {
+    [&height_key(height)[..], &[kind], key].concat()
 }
 
 /// The value of a change: the value of the entry before.
@@ -252,7 +349,17 @@ pub(crate) fn change_value(before: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// Reads what follows the height in the key of a change, and its value.
+/// Reads a value before.
+#[expect(clippy::option_option, reason = "bytes that are none, and a value that was absent")]
+pub(crate) fn read_before(value: &[u8]) -> Option<Option<&[u8]>> {
+    match value.split_first()? {
+        (&ABSENT_TAG, []) => Some(None),
+        (&PRESENT_TAG, value) => Some(Some(value)),
+        _ => None,
+    }
+}
+
+/// Reads what follows the height in the key of a change of an entry, and its value.
 #[expect(clippy::type_complexity, reason = "an entry and its value before")]
 pub(crate) fn read_change<'a>(
     key: &'a [u8],
@@ -265,10 +372,6 @@ pub(crate) fn read_change<'a>(
         3 => (EntryKind::Code, HASH_BYTES),
         _ => return None,
     };
-    let before = match value.split_first()? {
-        (&ABSENT_TAG, []) => None,
-        (&PRESENT_TAG, value) => Some(value),
-        _ => return None,
-    };
+    let before = read_before(value)?;
     (key.len() == bytes).then_some((kind, key, before))
 }

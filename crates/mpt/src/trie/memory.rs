@@ -10,7 +10,7 @@ use crate::base::path::Path;
 use crate::scheme::scheme::Scheme;
 use crate::trie::builder::TrieBuilder;
 use crate::trie::record::Record;
-use crate::trie::update::{Answer, Change, LEAVES_MAX, Outcome, Update, Want};
+use crate::trie::update::{Answer, Change, LEAVES_MAX, NodeChange, Outcome, Update, Want};
 
 /// A trie in memory, for small uses and for tests.
 ///
@@ -88,8 +88,8 @@ impl<S: Scheme> MemoryTrie<S> {
                 None => drop(self.entries.remove(key)),
             }
         }
-        for (path, record) in outcome.nodes {
-            match record {
+        for NodeChange { path, after, .. } in outcome.nodes {
+            match after {
                 Some(record) => drop(self.nodes.insert(path, record.to_bytes())),
                 None => drop(self.nodes.remove(&path)),
             }

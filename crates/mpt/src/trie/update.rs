@@ -67,11 +67,22 @@ pub enum Answer {
 pub struct Outcome {
     /// The root after the update.
     pub root: B256,
-    /// The records that change, by path: their new content, or `None` for those that go.
-    pub nodes: Vec<(Path, Option<Record>)>,
+    /// The records that change, by path.
+    pub nodes: Vec<NodeChange>,
     /// The encodings of nodes on the paths of the changed keys, by the path where each begins, as
     /// the trie is after the update. Empty unless [`Update::with_encodings`] asked for them.
     pub encodings: Vec<(Path, Vec<u8>)>,
+}
+
+/// A change of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeChange {
+    /// Its path.
+    pub path: Path,
+    /// The record before the update; `None` if it is new.
+    pub before: Option<Record>,
+    /// The record after the update; `None` if it goes.
+    pub after: Option<Record>,
 }
 
 /// A batch of changes on its way through the levels of a trie.
@@ -439,18 +450,20 @@ impl<S: Scheme> Update<S> {
         }
 
         let root = nodes.root::<S>(&subtrees.first().cloned().unwrap_or(Subtree::Empty));
-        let mut records: BTreeMap<_, _> = nodes.records.into_iter().collect();
-        for (path, record) in before {
-            if records.get(&path) == Some(&Some(record)) {
-                records.remove(&path);
-            }
-        }
+        // The last record of a path counts.
+        let records: BTreeMap<Path, Option<Record>> = nodes.records.into_iter().collect();
+        let mut before: BTreeMap<Path, Record> = before.into_iter().collect();
+        let change = |(path, after): (Path, Option<Record>)| {
+            let before = before.remove(&path);
+            (before != after).then_some(NodeChange { path, before, after })
+        };
+        let changed = records.into_iter().filter_map(change).collect();
 
         let is_on_a_path = |path: &Path| changes.iter().any(|change| change.path.starts_with(path));
         let mut encodings = nodes.encodings.unwrap_or_default();
         encodings.retain(|(path, _)| is_on_a_path(path));
         encodings.sort();
-        Ok(Outcome { root, nodes: records.into_iter().collect(), encodings })
+        Ok(Outcome { root, nodes: changed, encodings })
     }
 }
 

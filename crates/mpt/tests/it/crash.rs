@@ -5,6 +5,7 @@
 //! call that failed. Method: a fixed script of blocks, a reorg and a rebuild, with a crash or a
 //! fault at call n for every n.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{Disk, FaultKind, SimDisk};
@@ -12,7 +13,12 @@ use terrane_mpt::{B256, Result, State};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::{Loss, Sweep};
 
-use crate::chain::{self, Model, Step, apply, commit, draw_block, open};
+use crate::chain::{self, DIR, Model, Step, apply, commit, draw_block, options};
+
+/// Opens a state that keeps a history, so that all its tables are written.
+fn open(disk: &Arc<dyn Disk>) -> Result<State> {
+    State::open(Arc::clone(disk), Path::new(DIR), &options().history(true))
+}
 
 /// A step of the script, with the model after it.
 enum Turn {

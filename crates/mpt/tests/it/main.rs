@@ -14,3 +14,4 @@ mod histories;
 mod crash;
 mod damage;
 mod proofs;
+mod heights;

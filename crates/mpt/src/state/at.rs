@@ -1,0 +1,112 @@
+//! Reads of a state at a height.
+
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+
+use crate::base::account::{Account, EMPTY_CODE_HASH};
+use crate::base::error::{Error, Result};
+use crate::state::changes::slot_value;
+use crate::state::source::{Source, value};
+use crate::state::state::State;
+use crate::state::tables::{Block, EntryKind, Views, slot_key};
+
+/// The state after one block, at the tip or below, as one commit left the store: later commits
+/// change nothing in it.
+#[derive(Debug)]
+pub struct StateAt {
+    pub(crate) views: Views,
+    pub(crate) block: Block,
+    /// The height; `None` at the tip.
+    height: Option<u64>,
+}
+
+impl State {
+    /// The state after the block at `height`.
+    ///
+    /// Cost: a lookup.
+    ///
+    /// # Errors
+    /// [`Error::UnknownHeight`] unless the height is that of the tip, or the state keeps a
+    /// [history](crate::Options::history) down to it; [`Error::Store`].
+    pub fn at(&self, height: u64) -> Result<StateAt> {
+        let views = self.tables.views()?;
+        let unknown = || Error::UnknownHeight { height };
+        let tip = views.tip()?.ok_or_else(unknown)?;
+        if height == tip.height {
+            return Ok(StateAt { views, block: tip, height: None });
+        }
+        let floor = views.history_floor()?.ok_or_else(unknown)?;
+        if tip.height < height || height < floor {
+            return Err(unknown());
+        }
+        let block = views.block(height)?.ok_or_else(unknown)?;
+        Ok(StateAt { views, block, height: Some(height) })
+    }
+}
+
+impl StateAt {
+    /// The block after which the state is so.
+    #[must_use]
+    pub fn block(&self) -> Block {
+        self.block
+    }
+
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source { views: &self.views, height: self.height }
+    }
+
+    /// An account.
+    ///
+    /// # Errors
+    /// The errors of [`accounts`](Self::accounts).
+    pub fn account(&self, address: &Address) -> Result<Option<Account>> {
+        Ok(self.accounts(std::slice::from_ref(address))?.pop().flatten())
+    }
+
+    /// Accounts, in the order of the addresses.
+    ///
+    /// Cost: one batch of lookups; below the tip a seek for each account besides.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptAccount`], [`Error::CorruptEntry`].
+    pub fn accounts(&self, addresses: &[Address]) -> Result<Vec<Option<Account>>> {
+        let hashes: Vec<B256> = addresses.iter().map(keccak256).collect();
+        self.source().accounts(&hashes)
+    }
+
+    /// A slot; zero if it has no entry.
+    ///
+    /// # Errors
+    /// The errors of [`slots`](Self::slots).
+    pub fn slot(&self, address: &Address, slot: &B256) -> Result<U256> {
+        Ok(self.slots(&[(*address, *slot)])?.pop().unwrap_or_default())
+    }
+
+    /// Slots, in the given order.
+    ///
+    /// Cost: one batch of lookups; below the tip a seek for each slot besides.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptEntry`].
+    pub fn slots(&self, slots: &[(Address, B256)]) -> Result<Vec<U256>> {
+        let key =
+            |(address, slot): &(Address, B256)| slot_key(&keccak256(address), &keccak256(slot));
+        let keys: Vec<_> = slots.iter().map(key).collect();
+        let values = self.source().entries(EntryKind::Slot, &keys)?;
+        let read = |bytes: Option<Vec<u8>>| match bytes {
+            Some(bytes) => slot_value(&bytes).ok_or(Error::corrupt_entry("the value of a slot")),
+            None => Ok(U256::ZERO),
+        };
+        values.into_iter().map(read).collect()
+    }
+
+    /// Code by its hash, if the state has it. The hash of no code has the empty code.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
+        if *hash == EMPTY_CODE_HASH {
+            return Ok(Some(Bytes::new()));
+        }
+        Ok(value(&self.views.code.get(hash.as_slice())?).map(Bytes::from))
+    }
+}
