@@ -6,6 +6,7 @@
 use terrane::io::ErrorKind;
 use terrane::kv;
 use terrane::lsm::Error;
+use terrane::mpt;
 use terrane::radix;
 use terrane::state_dir;
 use terrane::{btree, context};
@@ -59,6 +60,7 @@ pub fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
             .or_else(|| error.downcast_ref::<kv::Error>().map(kv::Error::kind))
             .or_else(|| error.downcast_ref::<radix::Error>().map(radix::Error::kind))
             .or_else(|| error.downcast_ref::<state_dir::Error>().map(state_dir::Error::kind))
+            .or_else(|| error.downcast_ref::<mpt::Error>().map(mpt::Error::kind))
             .or_else(|| error.downcast_ref::<terrane::io::Error>().map(terrane::io::Error::kind));
         if found.is_some() {
             return found;
@@ -71,6 +73,15 @@ pub fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
 impl From<&Error> for Class {
     fn from(error: &Error) -> Self {
         Self::of(error.kind(), matches!(error, Error::Disk(_)))
+    }
+}
+
+impl From<&mpt::Error> for Class {
+    fn from(error: &mpt::Error) -> Self {
+        match error {
+            mpt::Error::Store(error) => Self::from(error),
+            error => Self::of(error.kind(), false),
+        }
     }
 }
 

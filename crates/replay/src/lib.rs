@@ -18,4 +18,5 @@ pub mod engines;
 pub mod ledger;
 pub mod bitcoin;
 pub mod changes;
+pub mod ethereum;
 pub mod traces;

@@ -41,6 +41,9 @@ pub enum Error {
     /// An error of a radix state.
     #[error(transparent)]
     Radix(#[from] terrane_radix::Error),
+    /// An error of an Ethereum state.
+    #[error(transparent)]
+    Mpt(#[from] terrane_mpt::Error),
     /// An error of a key-value database.
     #[error(transparent)]
     Kv(#[from] terrane_kv::Error),
@@ -64,6 +67,7 @@ impl Error {
             Self::Btree(error) => error.kind(),
             Self::Context(error) => error.kind(),
             Self::Radix(error) => error.kind(),
+            Self::Mpt(error) => error.kind(),
             Self::Kv(error) => error.kind(),
             Self::OpenKv(error) => error.kind(),
             Self::StateDir(error) => error.kind(),
@@ -104,11 +108,12 @@ mod tests {
                 source: Box::new(disk()),
             };
 
-            let families: [Error; 8] = [
+            let families: [Error; 9] = [
                 terrane_lsm::Error::from(disk()).into(),
                 terrane_btree::Error::from(disk()).into(),
                 terrane_context::Error::from(disk()).into(),
                 terrane_radix::Error::from(back_end()).into(),
+                terrane_mpt::Error::from(terrane_lsm::Error::from(disk())).into(),
                 back_end().into(),
                 kv::OpenError::from(back_end()).into(),
                 state_dir::Error::Disk(Box::new(disk())).into(),

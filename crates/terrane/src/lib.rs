@@ -31,6 +31,7 @@
 //! | places of objects by hash, read by other processes | [`btree::Index`] |
 //! | versioned trees with the hashes of Tezos | [`context::Store`] |
 //! | address maps with the roots of Hyperledger Transact | [`radix::Store`] |
+//! | the accounts and slots of an Ethereum chain, with roots and proofs | [`mpt::State`] |
 //! | a radix state in another database | [`kv::open`], [`backends`] |
 //! | a directory with a radix state of any back-end | [`state_dir::open`] |
 //!
@@ -76,6 +77,8 @@ pub use terrane_context as context;
 pub use terrane_io as io;
 #[doc(inline)]
 pub use terrane_lsm as lsm;
+#[doc(inline)]
+pub use terrane_mpt as mpt;
 
 pub use error::{Error, Result};
 

@@ -18,13 +18,13 @@ use terrane_replay::engines::lsm::Lsm;
 use terrane_replay::engines::memory::Memory;
 use terrane_replay::ledger::radix_ledger::RadixLedger;
 use terrane_replay::monitor::Monitor;
-use terrane_replay::{bitcoin, changes};
+use terrane_replay::{bitcoin, changes, ethereum};
 
 use crate::commands::context;
 use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
 use crate::stores::open::remove_content;
 use crate::ui::args::{self, OutputArgs};
-use crate::ui::exit::Failure;
+use crate::ui::exit::{Failure, STORE_VARIABLE};
 use crate::ui::output;
 use crate::ui::progress::Progress;
 
@@ -36,6 +36,9 @@ pub(crate) enum Replay {
     /// Replays Bitcoin's blocks into a table of unspent outputs
     #[command(after_help = BITCOIN_EXAMPLES)]
     Bitcoin(BitcoinArgs),
+    /// Replays the first blocks of Ethereum into a state, checking every root
+    #[command(after_help = ETHEREUM_EXAMPLES)]
+    Ethereum(EthereumArgs),
     /// Replays an engine-independent history of changes and the checks in it
     #[command(after_help = CHANGES_EXAMPLES)]
     Changes(ChangesArgs),
@@ -62,6 +65,18 @@ bytes, little-endian), 1 for a coinbase (1 byte), and the script.
 
 A second call on a store continues from the end of the first. At the end the replay reads the \
 whole table for its count, sum, digest and hash.";
+
+const ETHEREUM_EXAMPLES: &str = "\
+Examples:
+  Replay the blocks shipped with the source:
+    terrane replay ethereum data/ethereum-mainnet-0-8191.era1 --store /tmp/state
+  Go back to an earlier block, and forward again:
+    terrane replay ethereum --store /tmp/state --rollback-to 4_096
+    terrane replay ethereum data/ethereum-mainnet-0-8191.era1 --store /tmp/state
+
+The state after each block follows from the accounts of block 0 and the rewards. A block with \
+transactions ends the replay: there is no virtual machine. A second call on a store continues from \
+the end of the first.";
 
 const CHANGES_EXAMPLES: &str = "\
 Examples:
@@ -159,6 +174,27 @@ enum NetworkName {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct EthereumArgs {
+    /// Files of blocks (`.era1`); may be left out with `--rollback-to`
+    #[arg(value_name = "FILE", required_unless_present = "rollback_to")]
+    files: Vec<PathBuf>,
+    /// Directory of the state; created if it is missing
+    #[arg(long, value_name = "DIR", env = STORE_VARIABLE)]
+    store: PathBuf,
+    /// Height of the last block to replay
+    #[arg(long, value_name = "HEIGHT", value_parser = args::height)]
+    until: Option<u32>,
+    /// Height to roll back to before the replay
+    #[arg(long, value_name = "HEIGHT", value_parser = args::height)]
+    rollback_to: Option<u32>,
+    /// Keeps what reads and proofs at older heights need
+    #[arg(long)]
+    history: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ChangesArgs {
     /// Histories, one after the other; `.gz` and `.zst` are decompressed, `-` is standard input
     #[arg(value_name = "FILE", required = true)]
@@ -201,6 +237,7 @@ impl Replay {
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Bitcoin(_) => "replay bitcoin",
+            Self::Ethereum(_) => "replay ethereum",
             Self::Changes(_) => "replay changes",
             Self::IrminTrace(_) => "replay irmin-trace",
         }
@@ -213,6 +250,7 @@ impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         match self {
             Self::Bitcoin(args) => args.run(self.command()),
+            Self::Ethereum(args) => args.run(self.command()),
             Self::Changes(args) => args.run(self.command()),
             Self::IrminTrace(args) => args.run(self.command()),
         }
@@ -269,6 +307,43 @@ impl BitcoinArgs {
             lines.push(("next", next));
         }
 
+        output::report(command, self.output.json, &measured, &lines)
+    }
+}
+
+impl EthereumArgs {
+    fn run(&self, command: &str) -> Result<(), Failure> {
+        let options = ethereum::Options {
+            until: self.until.map(u64::from),
+            rollback_to: self.rollback_to.map(u64::from),
+            history: self.history,
+        };
+
+        check_inputs(&self.files)?;
+        let mut progress = Progress::new(self.output.quiet);
+        let mut state = ethereum::open(&self.store, &options)?;
+        let outcome = ethereum::replay(&mut state, &self.files, &options, &mut progress);
+        let closed = state.close();
+        drop(progress);
+        let report = outcome?;
+        closed?;
+
+        let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+        let mut lines = vec![
+            ("height", optional(report.height.map(|height| height.to_string()))),
+            ("tip", optional(report.tip.clone())),
+            ("root", report.root.clone()),
+            ("blocks", format!("{} ({:.0}/s)", report.blocks, report.blocks_per_s)),
+            ("uncles", report.uncles.to_string()),
+            ("resumed from", optional(report.resumed_from.map(|height| height.to_string()))),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ];
+        let dir = &self.store;
+        let store_bytes = meter::store_bytes(dir).map_err(|error| Failure::of_file(dir, &error))?;
+        let rss_bytes = meter::rss_bytes();
+        let measured =
+            Measurement { engine: "mpt", report, snapshot: None, rss_bytes, store_bytes };
+        lines.extend(measured.lines());
         output::report(command, self.output.json, &measured, &lines)
     }
 }

@@ -11,7 +11,7 @@ use terrane_bench::workloads;
 use terrane_replay::engines::engine::EngineError;
 use terrane_replay::error::Class;
 use terrane_replay::traces::{irmin, octez};
-use terrane_replay::{bitcoin, changes};
+use terrane_replay::{bitcoin, changes, ethereum};
 
 /// Environment variable that stands in for `--store`.
 pub(crate) const STORE_VARIABLE: &str = "TERRANE_STORE";
@@ -207,6 +207,8 @@ failures! {
     error: EngineError => error.class(), error.kind();
     error: bitcoin::Error => error.class(), error.kind();
     error: changes::Error => error.class(), error.kind();
+    error: ethereum::Error => error.class(), error.kind();
+    error: terrane::mpt::Error => Class::from(&error), Some(error.kind());
     error: irmin::Error => error.class(), None;
     error: octez::Error => error.class(), None;
     error: workloads::Error => error.class(), error.kind();

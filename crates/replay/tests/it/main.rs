@@ -5,4 +5,5 @@
 
 mod bitcoin;
 mod changes;
+mod ethereum;
 mod faults;
