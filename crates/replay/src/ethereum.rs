@@ -9,8 +9,8 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod error;
-mod era1;
 mod block;
+mod era1;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
