@@ -6,7 +6,7 @@
 //!   95 %: by Student's distribution over the runs of the side, or, of a single run, from the field
 //!   `<metric>_ci95` beside the metric. Without either there is no interval.
 //! * Invariant: a rule fails only if its threshold is crossed *and* the intervals of both sides do
-//! not   overlap. Sides without an interval are taken as exact.
+//!   not overlap. Sides without an interval are taken as exact.
 //! * Results of unlike work are refused: every field of [`IDENTITY`] that either side has must be
 //!   equal.
 
@@ -168,9 +168,9 @@ pub struct Measured {
 pub struct Metric {
     /// Path in the report.
     pub metric: String,
-    /// Of the first side.
+    /// The metric of the first side.
     pub old: Measured,
-    /// Of the second side.
+    /// The metric of the second side.
     pub new: Measured,
     /// Change over the old value; absent if that is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -262,9 +262,9 @@ fn differences(one: &Value, other: &Value) -> Vec<String> {
     let at = |value: &Value, path: &[&str]| {
         let mut found = path.iter().try_fold(value, |value, name| value.get(name))?.clone();
         if let (["workload"], Some(fields)) = (path, found.as_object_mut()) {
-            WORKLOAD_RESULTS.iter().for_each(|name| {
-                fields.remove(*name);
-            });
+            for name in WORKLOAD_RESULTS {
+                fields.remove(name);
+            }
         }
         Some(found)
     };

@@ -53,7 +53,7 @@ pub struct Report {
     pub fio_read_iops_all_cores: f64,
     /// Difference of the two yardsticks, over their mean.
     pub fio_read_iops_spread_ratio: f64,
-    /// What measured the yardstick: `fio` or `terrane`.
+    /// The program that measured the yardstick: `fio` or `terrane`.
     pub measured_by: &'static str,
     /// Access of the random reads: `direct` or `buffered`.
     pub access: &'static str,

@@ -3,13 +3,13 @@
 //! A table is filled first, with the keys of `terrane bench kvget`; filling is not measured.
 //! Operations come in rounds. In a round, reader threads look keys up in a fork of the table as of
 //! the round's start, while the calling thread applies the round's puts and deletes to the table.
-//! So reads and writes share device, memory and compaction as they do in a ledger, and every result
-//! is known: a lookup finds what the rounds before have left.
+//! Reads and writes thus share device, memory and compaction as they do in a ledger, and every
+//! result is known: a lookup finds what the rounds before have left.
 //!
 //! * Kind and key of operation n follow from the seed and n. Neither threads nor batches change the
 //!   operations, the results, or their hash.
 //! * The expected state is one word per key: the number of puts, and whether the key is there.
-//! These   bytes are reported as `verify_bytes` and belong to no budget.
+//!   These bytes are reported as `verify_bytes` and belong to no budget.
 //! * Draws, keys and values of a round are made before its clock starts (`generate_us_per_op`).
 //! * A run saves nothing: the table is gone afterwards.
 //!
@@ -310,7 +310,7 @@ struct Work<'a> {
     writer: Latency,
 }
 
-/// What was done.
+/// Operations that were done.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     gets: u64,
@@ -532,7 +532,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What was measured of all rounds.
+/// Figures of all rounds.
 struct Run {
     done: u64,
     generate_s: f64,

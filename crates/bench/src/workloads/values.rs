@@ -67,7 +67,7 @@ pub struct ValueId {
 pub enum Values {
     /// Lengths from the first to the second, both included.
     Random(u32, u32),
-    /// So many different values of [`PUBLISHED_BYTES`].
+    /// A number of different values of [`PUBLISHED_BYTES`].
     Dictionary(u64),
     /// Lengths with their weights.
     Histogram(Arc<[(u32, u64)]>),
@@ -310,7 +310,7 @@ fn ethereum(seed: u64, stream: Stream, value: &mut Vec<u8>) {
 
 /// Appends an integer of at most 32 bytes in RLP: without leading zeros, a small one as itself.
 fn integer(stream: Stream, at: u64, bytes: u32, value: &mut Vec<u8>) {
-    debug_assert!(1 <= bytes && bytes <= 32);
+    debug_assert!((1..=32).contains(&bytes));
     let mut digits = Vec::new();
     random(stream, at, bytes, &mut digits);
     // No leading zero.

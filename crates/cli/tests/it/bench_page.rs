@@ -18,7 +18,8 @@ fn page(place: &Place) -> (std::path::PathBuf, Value) {
     let more = ["--memory-budget", "50%", "--json", "--jsonl", text(&windows)];
     bench(&[&run[..], &more].concat()).done();
     let survey = ["disk", "--file-bytes", "1MiB", "--depths", "1,16", "--seconds", "0.01"];
-    let more = ["--appends", "2", "--json", "--dir", text(&place.path("dir"))];
+    let dir = place.path("dir");
+    let more = ["--appends", "2", "--json", "--dir", text(&dir)];
     let disk = bench(&[&survey[..], &more].concat());
     let disk = place.write("disk.json", disk.stdout.as_bytes());
     let model = place.write("model.json", bench(&["model", "--json"]).stdout.as_bytes());
@@ -55,7 +56,7 @@ fn a_page_has_plots_commands_and_raw_data_and_no_network() {
     assert_eq!(std::fs::read_to_string(&html).unwrap(), text_of, "left as it was");
 }
 
-/// By how much a page is wider than a frame of this width, and its plots, as a browser shows it; and
+/// Excess of a page's width over a frame of this width, and its plots, as a browser shows it; and
 /// the console. A window has a least width, and a frame has none.
 fn shown(browser: &str, place: &Place, html: &str, width: u32) -> Option<(String, String)> {
     let framed = html.replace('&', "&amp;").replace('"', "&quot;");

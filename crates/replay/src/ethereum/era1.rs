@@ -146,7 +146,8 @@ impl Era1 {
     }
 
     fn skip(&mut self, length: u64) -> Result<(), Error> {
-        self.file.seek_relative(length as i64).map_err(|source| self.read_error(source))?;
+        // A length has 32 bits.
+        self.file.seek_relative(length.cast_signed()).map_err(|source| self.read_error(source))?;
         self.offset += length;
         Ok(())
     }

@@ -196,7 +196,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     })
 }
 
-/// What was inserted.
+/// Entries that were inserted.
 struct Loaded {
     stream_hash: String,
     /// Bytes of all keys and values.

@@ -5,9 +5,9 @@
 //! before the next point begins. `--resume` runs what has no record yet.
 //!
 //! * Invariant: a journal holds points of one sweep: the same command, options, values, program,
-//! and   prepared table. Anything else is refused by the name of what differs.
+//!   and prepared table. Anything else is refused by the name of what differs.
 //! * A point that ends with exit code 1 or 3 ends the sweep; its failure is no record, so
-//! `--resume`   runs it again. One that refuses its options (exit code 2) ends it likewise.
+//!   `--resume` runs it again. One that refuses its options (exit code 2) ends it likewise.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
