@@ -7,7 +7,7 @@
 //!   `<metric>_ci95` beside the metric. Without either there is no interval.
 //! * Invariant: a rule fails only if its threshold is crossed *and* the intervals of both sides do
 //!   not overlap. Sides without an interval are taken as exact.
-//! * Results of unlike work are refused: every field of [`IDENTITY`] that either side has must be
+//! * Results of unlike work are refused: every field of `IDENTITY` that either side has must be
 //!   equal.
 
 use serde::Serialize;
