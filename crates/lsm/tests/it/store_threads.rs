@@ -9,7 +9,7 @@
 //! here waits for time.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -198,12 +198,29 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
         panic!("no checkpoint has called the function");
     };
 
-    mine.in_checkpoints.store(true, Ordering::Release);
-    commit_until(&|| mine.panics.load(Ordering::Acquire) > 0);
-    mine.in_checkpoints.store(false, Ordering::Release);
+    // On an idle machine a checkpoint gets the table always between the same two commits, where it
+    // may have nothing to combine. Other threads that run make it come anywhere.
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let spin = || {
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        for _ in 0..2 * thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(spin);
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            mine.in_checkpoints.store(true, Ordering::Release);
+            commit_until(&|| mine.panics.load(Ordering::Acquire) > 0);
+            mine.in_checkpoints.store(false, Ordering::Release);
 
-    // The thread begins another one.
-    commit_until(&|| mine.checkpoint_calls.load(Ordering::Acquire) > 0);
+            // The thread begins another one.
+            commit_until(&|| mine.checkpoint_calls.load(Ordering::Acquire) > 0);
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| resume_unwind(panic));
+    });
     store.checkpoint().unwrap();
     assert_eq!(main.get(b"key").unwrap().value(), Some(&expected[..]));
     store.close().unwrap();

@@ -14,7 +14,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   What has changed between two runs:
     terrane bench compare before.json after.json
-  For a test: exit code 1 if reads grow by more than 3 %, or the rate falls by 5 %:
+  For a test: exit code 1 if reads grow by 3 %, or the rate falls by 5 %:
     terrane bench compare before.json after.json \\
       --fail-if 'io_per_get>+3%' --fail-if 'lookups_per_s<-5%'
   Three runs of each, from whose spread the intervals come:
