@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, Cache, CompactOptions, DB,
-    DBCompressionType, Direction, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch,
-    WriteBufferManager, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
+    Direction, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch, WriteBufferManager,
+    WriteOptions,
 };
 
 use crate::engine::{About, Batch, Durability, Engine, IoMode, Result, Terms, of};
@@ -73,7 +73,9 @@ pub fn open(dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
     options.set_max_open_files(-1);
     options.set_bytes_per_sync(1 << 20);
 
-    let db = DB::open(&options, dir.join("db")).map_err(of(NAME))?;
+    // Lookups of many keys take a handle, which only families that are named here have.
+    let family = ColumnFamilyDescriptor::new("default", options.clone());
+    let db = DB::open_cf_descriptors(&options, dir.join("db"), [family]).map_err(of(NAME))?;
     let sync = terms.durability == Durability::FsyncEach;
     let files = Mutex::default();
     Ok(Box::new(RocksDb { db, dir: dir.to_owned(), options, sync, cache, write_buffer, files }))
@@ -158,8 +160,6 @@ impl Engine for RocksDb {
             }
         }
         self.db.flush().map_err(of(NAME))?;
-        let mut compact = CompactOptions::default();
-        compact.set_bottommost_level_compaction(BottommostLevelCompaction::IfHaveCompactionFilter);
         self.db.wait_for_compact(&rocksdb::WaitForCompactOptions::default()).map_err(of(NAME))
     }
 
@@ -193,7 +193,7 @@ impl Engine for RocksDb {
                 None => changes.delete(key),
             }
         }
-        self.db.write_opt(&changes, &self.write_options()).map_err(of(NAME))
+        self.db.write_opt(changes, &self.write_options()).map_err(of(NAME))
     }
 
     fn scan(
