@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use terrane_bench::workloads::{kvget, utxo};
+use terrane_bench::workloads::{SPLITMIX_STEP, kvget, splitmix, utxo};
 use terrane_replay::latency::Latency;
 
 use crate::engine::{Batch, Durability, Engine, Error, Result};
@@ -124,11 +124,9 @@ struct Draws(u64);
 
 impl Draws {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        let drawn = splitmix(self.0);
+        self.0 = self.0.wrapping_add(SPLITMIX_STEP);
+        drawn
     }
 
     fn below(&mut self, bound: u64) -> u64 {

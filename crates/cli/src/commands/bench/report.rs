@@ -1,7 +1,5 @@
 //! `terrane bench report`: reports as one page with plots.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,6 +11,7 @@ use terrane_bench::report::journal;
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output;
+use crate::ui::stream::Output;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -70,21 +69,9 @@ fn read(path: &Path) -> Result<Vec<Input>, Failure> {
     }
 }
 
-/// Replaces a file: writes another one, durably, and renames it.
-pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    });
-    written.map_err(|error| Failure::of_file(path, &error))
-}
-
 impl ReportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
+        let out = Output::new(&self.html, true, self.output.json)?;
         let mut inputs = Vec::new();
         for path in &self.reports {
             inputs.extend(read(path)?);
@@ -94,7 +81,7 @@ impl ReportArgs {
         let page = Page::of(&self.title, inputs);
         let page = page.map_err(|error| Failure::environment(error.to_string()))?;
         let html = page.html().map_err(|error| Failure::environment(error.to_string()))?;
-        replace(&self.html, &html)?;
+        out.write(html.as_bytes())?;
 
         let report = Report { html: &self.html, reports, plots: page.plots(), bytes: html.len() };
         let lines = [
@@ -103,6 +90,6 @@ impl ReportArgs {
             ("plots", report.plots.to_string()),
             ("size", output::bytes(report.bytes as u64)),
         ];
-        output::report(command, self.output.json, &report, &lines)
+        out.report(command, &report, &output::aligned(&lines))
     }
 }
