@@ -44,8 +44,8 @@ usage: cargo xtask <command>
   golden [--write]         compare the golden files with the code, or write them anew
   counts [--write]         compare the instructions of the hot paths with bench/counts.txt, or write them anew;
                            needs valgrind
-  results [--check]        write the tables of bench/results/README.md anew from bench/results/*.json,
-                           or compare them, as `cargo test` does
+  results [--check]        write the tables of bench/results/README.md, the headlines of README.md and the
+                           pages of docs/report anew from bench/results, or compare them, as `cargo test` does
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;

@@ -5,8 +5,8 @@
 //!
 //! Begin with [`inspect`], which recognises a path and chooses the reader: [`lsm`]
 //! for stores, snapshots, runs, pages and segments of the log; [`btree`], [`context`] and [`radix`]
-//! for the others. Each reader has a struct that serializes to the JSON report, and a `text` for
-//! people.
+//! for the others; [`store_page`] draws a store. Each reader has a struct that serializes to the
+//! JSON report, and a `text` for people.
 //!
 //! # Invariants
 //!
@@ -23,6 +23,7 @@ pub(crate) mod btree;
 pub(crate) mod context;
 pub(crate) mod radix;
 pub(crate) mod lsm;
+mod store_page;
 mod inspect;
 
 pub(crate) use self::inspect::{EXAMPLES, Inspect};

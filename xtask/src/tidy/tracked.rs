@@ -5,7 +5,7 @@ use crate::problem::{Problem, Rule};
 use crate::workspace::File;
 
 /// Folders for data; their files may be of any size.
-const DATA_FOLDERS: [&str; 2] = ["data/", "bench/results/"];
+const DATA_FOLDERS: [&str; 3] = ["data/", "bench/results/", "docs/report/"];
 
 const FILE_BYTES_MAX: usize = 256 * 1024;
 

@@ -1,35 +1,17 @@
-//! A page of reports: one self-contained HTML file with SVG plots, raw data, and no network.
+//! A page of reports: plots, figures with their commands, raw data.
 //!
 //! A view shows the figures that the reports have for it, each with the command that measured it. A
-//! view without figures says which command makes them. Colours follow the reader's preference for
-//! light or dark; the plots take the colour of the text. [`Page::of`] takes any report of a
+//! view without figures says which command makes them. [`Page::of`] takes any report of a
 //! benchmark: fields are found by name, and reports inside of reports (sweeps, imports) are taken
 //! apart.
 
-use askama::Template;
-use plotters::prelude::{
-    ChartBuilder, Circle, Color, EmptyElement, IntoDrawingArea, LineSeries, PointSeries, RGBColor,
-    Rectangle, SVGBackend,
-};
 use serde_json::{Value, json};
 
-/// Pixels of a plot, which the page scales.
-const SIZE: (u32, u32) = (560, 340);
-
-/// Size of the text of a plot: readable still where a phone shows a plot at two thirds.
-const TEXT_PX: u32 = 15;
-
-/// Colours of series, which stand out on white and on black.
-const COLORS: [(u8, u8, u8); 8] = [
-    (59, 130, 196),
-    (217, 115, 26),
-    (42, 157, 92),
-    (196, 78, 138),
-    (139, 111, 201),
-    (150, 140, 50),
-    (60, 160, 170),
-    (140, 110, 90),
-];
+use crate::report::page::{
+    Axis, Bar, Error, Mark, Page, Row, View, add, at, bar_view, counted, key, missing, number,
+    plain, plot, short, text,
+};
+use crate::report::rivals::Comparison;
 
 /// Bytes of a key and its value in the published benchmark.
 const PUBLISHED_ENTRY_BYTES: f64 = 142.0;
@@ -84,17 +66,6 @@ const PUBLISHED: [(f64, [(f64, f64); 10]); 3] = [
     ),
 ];
 
-/// Reason why there is no page.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A plot cannot be drawn.
-    #[error("a plot: {0}")]
-    Plot(String),
-    /// The template failed.
-    #[error("the page: {0}")]
-    Page(#[from] askama::Error),
-}
-
 /// One report of a benchmark, and the windows that it sums up.
 #[derive(Debug, Clone)]
 pub struct Input {
@@ -108,64 +79,6 @@ pub struct Input {
     pub windows: Vec<Value>,
 }
 
-/// Figures of a page.
-#[derive(Debug, Clone, PartialEq)]
-struct Row {
-    label: String,
-    figure: String,
-    command: String,
-}
-
-/// Name of a series and its colour.
-#[derive(Debug, Clone, PartialEq)]
-struct Key {
-    name: String,
-    color: String,
-}
-
-/// Part of a page.
-#[derive(Debug, Clone, Default)]
-struct View {
-    id: &'static str,
-    title: &'static str,
-    note: String,
-    svg: Option<String>,
-    key: Vec<Key>,
-    rows: Vec<Row>,
-    is_wide: bool,
-}
-
-/// A page of reports.
-#[derive(Debug, Template)]
-#[template(path = "report.html")]
-pub struct Page {
-    title: String,
-    subtitle: String,
-    views: Vec<View>,
-    data: String,
-}
-
-/// A series of points: connected, or each by itself.
-struct Series {
-    name: String,
-    points: Vec<(f64, f64)>,
-    is_line: bool,
-}
-
-/// An axis: its name, whether it is logarithmic, and the text of a value.
-struct Axis {
-    name: &'static str,
-    is_log: bool,
-    text: fn(f64) -> String,
-}
-
-/// A bar with its name.
-struct Bar {
-    label: String,
-    value: f64,
-    command: String,
-}
-
 impl Page {
     /// Returns the page of some reports.
     ///
@@ -173,8 +86,15 @@ impl Page {
     /// [`Error`].
     pub fn of(title: &str, inputs: Vec<Input>) -> Result<Self, Error> {
         let inputs = named(inputs.into_iter().flat_map(flat).collect());
-        let views = vec![
-            card(&inputs),
+        let mut views = vec![card(&inputs)];
+        let rivals = Comparison::of(inputs.iter().map(|input| &input.report));
+        let measured_by = inputs.iter().find(|input| input.is_comparison()).map(Input::command);
+        let measured_by = measured_by.unwrap_or_default();
+        if !rivals.is_empty() {
+            views.push(rivals.rates(&measured_by)?);
+            views.extend(rivals.triangle(&measured_by)?);
+        }
+        views.extend([
             reads_by_memory(&inputs)?,
             latencies(&inputs)?,
             over_time(&inputs)?,
@@ -213,38 +133,18 @@ impl Page {
             )?,
             blocks(&inputs)?,
             device(&inputs)?,
-        ];
+        ]);
+        if !rivals.is_empty() {
+            views.push(rivals.tables());
+        }
         let raw = |input: &Input| {
             let Input { file, report, windows, .. } = input;
             json!({"file": file, "report": report, "windows": windows})
         };
         let data = Value::Array(inputs.iter().map(raw).collect());
-        Ok(Self {
-            title: title.to_owned(),
-            subtitle: format!(
-                "{} reports. The raw data are in this file, below the plots.",
-                inputs.len()
-            ),
-            views,
-            // No text of a report may end the element that holds the data.
-            data: data.to_string().replace('<', "\\u003c"),
-        })
-    }
-}
-
-impl Page {
-    /// Returns the HTML.
-    ///
-    /// # Errors
-    /// [`Error::Page`].
-    pub fn html(&self) -> Result<String, Error> {
-        Ok(self.render()?)
-    }
-
-    /// Returns how many plots the page has.
-    #[must_use]
-    pub fn plots(&self) -> usize {
-        self.views.iter().filter(|view| view.svg.is_some()).count()
+        let subtitle =
+            format!("{} reports. The raw data are in this file, below the plots.", inputs.len());
+        Ok(Self::new(title, subtitle, views, &data))
     }
 }
 
@@ -279,21 +179,6 @@ fn named(mut inputs: Vec<Input>) -> Vec<Input> {
     inputs
 }
 
-fn at<'a>(report: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(report, |value, name| value.get(name))
-}
-
-/// Returns a figure by its path; `path/1000` is a thousandth of it.
-fn number(report: &Value, path: &str) -> Option<f64> {
-    let (path, divisor) = path.split_once('/').unwrap_or((path, "1"));
-    let divisor: f64 = divisor.parse().ok()?;
-    at(report, path)?.as_f64().filter(|number| number.is_finite()).map(|number| number / divisor)
-}
-
-fn text<'a>(report: &'a Value, path: &str) -> &'a str {
-    at(report, path).and_then(Value::as_str).unwrap_or_default()
-}
-
 impl Input {
     /// Returns the input of a file.
     #[must_use]
@@ -301,10 +186,22 @@ impl Input {
         Self { file: file.to_owned(), name: String::new(), report, windows }
     }
 
+    /// Whether the report is a comparison with rivals, or a point of one.
+    fn is_comparison(&self) -> bool {
+        !Comparison::of([&self.report]).is_empty()
+    }
+
     /// The command that measured the report, or its source.
     fn command(&self) -> String {
+        let words = at(&self.report, "command_line").and_then(Value::as_array);
+        if let Some(words) = words {
+            let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+            return words.join(" ");
+        }
         let line = text(&self.report, "command_line");
-        if line.is_empty() {
+        if line.is_empty() && self.is_comparison() {
+            format!("terrane-peers all ({})", self.file)
+        } else if line.is_empty() {
             format!("{} ({})", text(&self.report, "command"), self.file)
         } else {
             line.to_owned()
@@ -317,6 +214,9 @@ impl Input {
 
     /// Short name: what was run, on how many entries, and with how much memory.
     fn short_name(&self) -> String {
+        if self.is_comparison() {
+            return "rivals".to_owned();
+        }
         let report = &self.report;
         let command = text(report, "command").trim_start_matches("bench ").trim_end_matches(" run");
         let entries = number(report, "workload.entries").or_else(|| number(report, "entries"));
@@ -333,201 +233,6 @@ impl Input {
             .map_or(String::new(), |ratio| format!(", {} % absent", short(ratio * 100.0)));
         format!("{}{}{memory}{absent}", words.join(" "), entries.unwrap_or_default())
     }
-}
-
-/// A count with its unit: 10M.
-fn counted(number: f64) -> String {
-    for (unit, name) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        if number >= unit {
-            return format!("{}{name}", short(number / unit));
-        }
-    }
-    short(number)
-}
-
-/// A number with three digits, or all digits before the point.
-fn short(number: f64) -> String {
-    let digits = match number.abs() {
-        size if size >= 100.0 || size == 0.0 => 0,
-        size if size >= 10.0 => 1,
-        size if size >= 1.0 => 2,
-        _ => 4,
-    };
-    let text = format!("{number:.digits$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
-}
-
-fn plain(number: f64) -> String {
-    short(number)
-}
-
-/// Text of a logarithm on an axis of so many powers of ten: of whole ones alone if there are many.
-fn of_log(number: f64, powers: f64, text: fn(f64) -> String) -> String {
-    let is_whole = (number - number.round()).abs() < 1e-6;
-    if is_whole || powers < 2.5 { text(10_f64.powf(number)) } else { String::new() }
-}
-
-fn color(number: usize) -> RGBColor {
-    let (red, green, blue) = COLORS[number % COLORS.len()];
-    RGBColor(red, green, blue)
-}
-
-fn key(names: &[String]) -> Vec<Key> {
-    let keys = names.iter().enumerate().map(|(number, name)| {
-        let RGBColor(red, green, blue) = color(number);
-        Key { name: name.clone(), color: format!("rgb({red},{green},{blue})") }
-    });
-    keys.collect()
-}
-
-fn failed(error: impl std::fmt::Display) -> Error {
-    Error::Plot(error.to_string())
-}
-
-/// Returns the bounds of an axis that holds all numbers: with a margin, or whole powers of ten.
-fn bounds(numbers: impl Iterator<Item = f64> + Clone, is_log: bool) -> (f64, f64) {
-    let least = numbers.clone().fold(f64::MAX, f64::min);
-    let most = numbers.fold(f64::MIN, f64::max);
-    if is_log {
-        (least.floor(), if most.ceil() > least.floor() { most.ceil() } else { least.floor() + 1.0 })
-    } else {
-        (least.min(0.0), if most > 0.0 { most * 1.08 } else { 1.0 })
-    }
-}
-
-/// Makes an SVG take the colours of the page.
-fn themed(svg: &str, title: &str) -> String {
-    let svg = svg.replace("#000000", "currentColor");
-    let role = format!("<svg role=\"img\" aria-label=\"{title}\" ");
-    svg.replacen("<svg ", &role, 1)
-}
-
-/// Draws series of points.
-fn plot(title: &str, axes: [&Axis; 2], series: &[Series]) -> Result<String, Error> {
-    let [x, y] = axes;
-    let moved =
-        |axis: &Axis, number: f64| if axis.is_log { number.max(1e-9).log10() } else { number };
-    let series: Vec<(bool, Vec<(f64, f64)>)> = series
-        .iter()
-        .map(|series| {
-            let points = series.points.iter().map(|&(a, b)| (moved(x, a), moved(y, b)));
-            (series.is_line, points.collect())
-        })
-        .collect();
-    let all = series.iter().flat_map(|(_, points)| points.iter());
-    let (x0, x1) = bounds(all.clone().map(|point| point.0), x.is_log);
-    let (y0, y1) = bounds(all.map(|point| point.1), y.is_log);
-
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        let mut chart = ChartBuilder::on(&root)
-            .margin(8)
-            .margin_right(18)
-            .x_label_area_size(44)
-            .y_label_area_size(64)
-            .build_cartesian_2d(x0..x1, y0..y1)
-            .map_err(failed)?;
-        let label = |axis: &Axis, (from, to): (f64, f64), number: f64| {
-            if axis.is_log { of_log(number, to - from, axis.text) } else { (axis.text)(number) }
-        };
-        let faint = RGBColor(128, 128, 128).mix(0.25);
-        chart
-            .configure_mesh()
-            .x_desc(x.name)
-            .y_desc(y.name)
-            .label_style(("sans-serif", TEXT_PX))
-            .axis_desc_style(("sans-serif", TEXT_PX))
-            .light_line_style(RGBColor(128, 128, 128).mix(0.0))
-            .bold_line_style(faint)
-            .x_labels(7)
-            .y_labels(7)
-            .x_label_formatter(&|number| label(x, (x0, x1), *number))
-            .y_label_formatter(&|number| label(y, (y0, y1), *number))
-            .draw()
-            .map_err(failed)?;
-        for (number, (is_line, points)) in series.into_iter().enumerate() {
-            let color = color(number);
-            if is_line {
-                chart
-                    .draw_series(LineSeries::new(points, color.stroke_width(2)))
-                    .map_err(failed)?;
-            } else {
-                let dot = |at: (f64, f64), size, style| {
-                    EmptyElement::at(at) + Circle::new((0, 0), size, style)
-                };
-                chart
-                    .draw_series(PointSeries::of_element(points, 4, color.filled(), &dot))
-                    .map_err(failed)?;
-            }
-        }
-        root.present().map_err(failed)?;
-    }
-    Ok(themed(&svg, title))
-}
-
-/// Draws bars, the first one at the top.
-fn bar_plot(title: &str, values: &[f64]) -> Result<String, Error> {
-    let count = values.len();
-    let most = bounds(values.iter().copied(), false).1;
-    let mut svg = String::new();
-    {
-        let height = 60 + 30 * count as u32;
-        let root = SVGBackend::with_string(&mut svg, (SIZE.0, height)).into_drawing_area();
-        let mut chart = ChartBuilder::on(&root)
-            .margin(8)
-            .margin_right(18)
-            .x_label_area_size(30)
-            .y_label_area_size(28)
-            .build_cartesian_2d(0.0..most, 0.0..count as f64)
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .disable_y_axis()
-            .label_style(("sans-serif", TEXT_PX))
-            .light_line_style(RGBColor(128, 128, 128).mix(0.0))
-            .bold_line_style(RGBColor(128, 128, 128).mix(0.25))
-            .x_labels(6)
-            .x_label_formatter(&|number| counted(*number))
-            .draw()
-            .map_err(failed)?;
-        let bars = values.iter().enumerate().map(|(number, &value)| {
-            let top = (count - number) as f64;
-            Rectangle::new([(0.0, top - 0.82), (value, top - 0.18)], color(number).filled())
-        });
-        chart.draw_series(bars).map_err(failed)?;
-        root.present().map_err(failed)?;
-    }
-    Ok(themed(&svg, title))
-}
-
-/// Returns the view of bars, or one that says what makes them.
-fn bar_view(
-    (id, title, note, made_by): (&'static str, &'static str, &str, &str),
-    bars: Vec<Bar>,
-) -> Result<View, Error> {
-    if bars.is_empty() {
-        return Ok(missing(id, title, note, made_by));
-    }
-    let values: Vec<f64> = bars.iter().map(|bar| bar.value).collect();
-    let names: Vec<String> =
-        bars.iter().map(|bar| format!("{}: {}", bar.label, short(bar.value))).collect();
-    let rows = bars
-        .into_iter()
-        .map(|bar| Row { label: bar.label, figure: short(bar.value), command: bar.command })
-        .collect();
-    let svg = Some(bar_plot(title, &values)?);
-    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, is_wide: false })
-}
-
-fn missing(id: &'static str, title: &'static str, note: &str, made_by: &str) -> View {
-    let note = format!("{note} No report here has it; {made_by} makes one.");
-    View { id, title, note, ..View::default() }
 }
 
 /// Bars of one figure, the first path that a report has.
@@ -589,14 +294,6 @@ fn card(inputs: &[Input]) -> View {
     }
 }
 
-/// Adds a point to the series of a name.
-fn add(series: &mut Vec<Series>, name: &str, is_line: bool, point: (f64, f64)) {
-    match series.iter_mut().find(|series| series.name == name) {
-        Some(series) => series.points.push(point),
-        None => series.push(Series { name: name.to_owned(), points: vec![point], is_line }),
-    }
-}
-
 fn reads_by_memory(inputs: &[Input]) -> Result<View, Error> {
     let mut series = Vec::new();
     let mut rows = Vec::new();
@@ -618,18 +315,29 @@ fn reads_by_memory(inputs: &[Input]) -> Result<View, Error> {
             } else {
                 name.to_owned()
             };
-            add(&mut series, &name, false, (ratio * 100.0, io));
+            add(&mut series, &name, Mark::Dot, (ratio * 100.0, io));
             rows.push(Row {
                 label: format!("{name} at {} %", short(ratio * 100.0)),
                 figure: format!("{io:.4}"),
                 command: input.command(),
             });
+            let predicted = number(report, "model.predicted_io_per_hit")
+                .zip(number(report, "model.predicted_io_per_miss"));
+            if let Some((hit, miss)) = predicted {
+                let io = hit * (1.0 - absent) + miss * absent;
+                add(&mut series, "model of each run", Mark::Ring, (ratio * 100.0, io));
+                rows.push(Row {
+                    label: format!("{name} at {} %, by the model", short(ratio * 100.0)),
+                    figure: format!("{io:.4}"),
+                    command: input.command(),
+                });
+            }
         }
         let predictions = at(report, "predictions").and_then(Value::as_array);
         for found in predictions.into_iter().flatten() {
             let point = number(found, "memory_ratio").zip(number(found, "predicted_io_per_hit"));
             if let Some((ratio, io)) = point {
-                add(&mut series, "model, hits", true, (ratio * 100.0, io));
+                add(&mut series, "model, hits", Mark::Line, (ratio * 100.0, io));
                 rows.push(Row {
                     label: format!("model, hits at {} %", short(ratio * 100.0)),
                     figure: format!("{io:.4}"),
@@ -647,7 +355,7 @@ fn reads_by_memory(inputs: &[Input]) -> Result<View, Error> {
         for (megabytes, io) in points {
             let name = format!("Pebble 1.1.5, {} keys, published", counted(keys));
             let percent = megabytes * 1e6 / (keys * PUBLISHED_ENTRY_BYTES) * 100.0;
-            add(&mut series, &name, true, (percent, io));
+            add(&mut series, &name, Mark::Line, (percent, io));
         }
     }
     let x = Axis { name: "memory, % of the data", is_log: true, text: plain };
@@ -657,7 +365,7 @@ fn reads_by_memory(inputs: &[Input]) -> Result<View, Error> {
     let note = format!(
         "{note} Published points are of bench_kvdb: its cache alone, with a page cache besides."
     );
-    Ok(View { id, title, note, svg, key: key(&names), rows, is_wide: false })
+    Ok(View { id, title, note, svg, key: key(&names), rows, ..View::default() })
 }
 
 /// Percentiles of a report of latencies, and their places: each further nine is one more.
@@ -686,7 +394,7 @@ fn percentiles(
     for (name, latency, command) in found {
         for (field, place, label) in PERCENTILES {
             if let Some(value) = number(latency, field).filter(|value| *value > 0.0) {
-                add(&mut series, name, true, (place, value));
+                add(&mut series, name, Mark::Line, (place, value));
                 rows.push(Row {
                     label: format!("{name}, {label}"),
                     figure: short(value),
@@ -702,7 +410,7 @@ fn percentiles(
     let y = Axis { name: unit, is_log: true, text: plain };
     let svg = Some(plot(title, [&x, &y], &series)?);
     let names: Vec<String> = series.into_iter().map(|series| series.name).collect();
-    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, is_wide: false })
+    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, ..View::default() })
 }
 
 fn latencies(inputs: &[Input]) -> Result<View, Error> {
@@ -769,7 +477,7 @@ fn over_time(inputs: &[Input]) -> Result<View, Error> {
                 continue;
             };
             second += wall_s;
-            add(&mut series, &input.name(), true, (second, rate));
+            add(&mut series, &input.name(), Mark::Line, (second, rate));
         }
         if !input.windows.is_empty() {
             rows.push(Row {
@@ -788,7 +496,7 @@ fn over_time(inputs: &[Input]) -> Result<View, Error> {
     let y = Axis { name: "lookups in a second", is_log: false, text: counted };
     let svg = Some(plot(title, [&x, &y], &series)?);
     let names: Vec<String> = series.into_iter().map(|series| series.name).collect();
-    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, is_wide: false })
+    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, ..View::default() })
 }
 
 fn amplification(inputs: &[Input]) -> Result<View, Error> {
@@ -819,7 +527,7 @@ fn device(inputs: &[Input]) -> Result<View, Error> {
                 continue;
             }
             if let Some((at, rate)) = number(depth, "depth").zip(number(depth, "reads_per_s")) {
-                add(&mut series, &input.name(), true, (at, rate));
+                add(&mut series, &input.name(), Mark::Line, (at, rate));
                 rows.push(Row {
                     label: format!("{at} in flight"),
                     figure: format!("{}/s", counted(rate)),
@@ -837,7 +545,7 @@ fn device(inputs: &[Input]) -> Result<View, Error> {
     let y = Axis { name: "reads in a second", is_log: false, text: counted };
     let svg = Some(plot(title, [&x, &y], &series)?);
     let names: Vec<String> = series.into_iter().map(|series| series.name).collect();
-    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, is_wide: false })
+    Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, ..View::default() })
 }
 
 #[cfg(test)]

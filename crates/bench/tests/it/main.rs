@@ -9,6 +9,7 @@ mod imported;
 mod index;
 mod kvget;
 mod mixed;
+mod published;
 mod radix;
 mod radix_hostile;
 mod results;

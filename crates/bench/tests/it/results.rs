@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-const BEGIN: &str = "<!-- made by `cargo xtask results`: begin -->\n";
-const END: &str = "<!-- made by `cargo xtask results`: end -->";
+pub(crate) const BEGIN: &str = "<!-- made by `cargo xtask results`: begin -->\n";
+pub(crate) const END: &str = "<!-- made by `cargo xtask results`: end -->";
 
 /// Form of a number of a report.
 #[derive(Clone, Copy)]
@@ -172,7 +172,7 @@ const REQUIRED: [(&str, &str); 5] = [
     ("/host/cpu_model", "measure on a machine that tells its processor"),
 ];
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -202,16 +202,17 @@ fn short(number: f64) -> String {
 }
 
 /// The command as it is to be repeated: the program by its name, any directory as `DIR`.
-fn command_line(line: &str) -> String {
-    let mut words = vec!["terrane"];
+pub(crate) fn command_line(line: &str) -> String {
+    let (program, line) = line.split_once(' ').unwrap_or((line, ""));
+    let mut words = vec![program.rsplit('/').next().unwrap_or(program)];
     let mut is_dir = false;
-    for word in line.split(' ').skip(1).filter(|word| !["--json", "--quiet"].contains(word)) {
+    for word in line.split(' ').filter(|word| !["--json", "--quiet"].contains(word)) {
         words.push(match word {
             _ if is_dir => "DIR",
             word if word.starts_with("--store=") => "--store=DIR",
             word => word,
         });
-        is_dir = word == "--store" || word == "--dir";
+        is_dir = ["--store", "--dir", "--out", "--work"].contains(&word);
     }
     words.join(" ")
 }
@@ -319,7 +320,7 @@ fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
     Ok(text + "\n")
 }
 
-fn recorded() -> BTreeMap<String, Value> {
+pub(crate) fn recorded() -> BTreeMap<String, Value> {
     let mut reports = BTreeMap::new();
     for entry in std::fs::read_dir(root().join("bench/results")).unwrap() {
         let path = entry.unwrap().path();
@@ -332,6 +333,11 @@ fn recorded() -> BTreeMap<String, Value> {
     reports
 }
 
+/// Whether files are to be written instead of compared.
+pub(crate) fn is_to_be_written() -> bool {
+    std::env::var_os("TERRANE_RESULTS").is_some_and(|wish| wish == "write")
+}
+
 #[test]
 fn the_page_has_the_tables_of_the_recorded_runs() {
     let path = root().join("bench/results/README.md");
@@ -339,7 +345,7 @@ fn the_page_has_the_tables_of_the_recorded_runs() {
     let (before, rest) = page.split_once(BEGIN).expect("the page has a mark where tables begin");
     let (found, after) = rest.split_once(END).expect("the page has a mark where tables end");
     let expected = tables(&recorded()).unwrap();
-    if std::env::var_os("TERRANE_RESULTS").is_some_and(|wish| wish == "write") {
+    if is_to_be_written() {
         std::fs::write(&path, [before, BEGIN, &expected, END, after].concat()).unwrap();
         return;
     }

@@ -7,6 +7,8 @@
 //! stored, all versions of a key; a tombstone is an entry that marks its key as deleted.
 //! `stored_entries` counts those of all runs together.
 //!
+//! With `--html`, `html` has the file of the page, `html_bytes` and `plots` (how many it has).
+//!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
 //! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `reserve`: null or `bytes` and `is_held`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `stored_entries`, `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if it is damaged |
@@ -53,7 +55,7 @@ use crate::inspect::lsm::{
     Canonical, Inspector, Manifest, Metadata, PageContent, Reserve, ReserveState, Run, Segment,
     Snapshot, Store,
 };
-use crate::inspect::{btree, context, lsm, radix};
+use crate::inspect::{btree, context, lsm, radix, store_page};
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
 use crate::ui::args::OutputArgs;
@@ -83,6 +85,8 @@ Examples:
     terrane inspect /data/context --commit main
   Which back-end a radix store has, and its trees:
     terrane inspect /data/radix
+  Levels, runs, filters, debt and memory of all tables as one page with plots:
+    terrane inspect /data/ledger --html ledger.html
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
@@ -108,6 +112,9 @@ pub(crate) struct Inspect {
     /// Commit or branch of a context store whose whole tree is read and summed up
     #[arg(long, alias = "at", value_name = "COMMIT")]
     commit: Option<String>,
+    /// File for a page with plots of a store of tables; one that exists is replaced
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     redis: RedisArgs,
     #[command(flatten)]
@@ -139,6 +146,8 @@ struct Report {
     #[serde(flatten)]
     shown: Shown,
     damage: Vec<String>,
+    #[serde(flatten)]
+    page: Option<store_page::Written>,
 }
 
 impl Inspect {
@@ -147,7 +156,7 @@ impl Inspect {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let mut inspector = Inspector { disk: RealDisk::auto(), damage: Vec::new() };
+        let mut inspector = Inspector { disk: RealDisk::auto(), damage: Vec::new(), session: None };
         let given = self.path.as_ref().or(self.store.as_ref());
         let given = given.ok_or_else(|| Failure::no_store("DIR, FILE or --store DIR"))?;
         let (shown, text) = if given == Path::new(CONSTANTS) {
@@ -179,6 +188,13 @@ impl Inspect {
             self.inspect_path(&mut inspector, &path)?
         };
 
+        let page = self.html.as_deref().map(|html| {
+            let session = inspector.session.take();
+            let none = || Failure::usage("--html makes a page of the directory of a store");
+            store_page::write(html, given, &session.ok_or_else(none)?, &shown)
+        });
+        let page = page.transpose()?;
+
         let damage = inspector.damage;
         let failure = damage.first().map(|first| {
             let more = damage.len() - 1;
@@ -186,7 +202,11 @@ impl Inspect {
             Failure::check(format!("damage: {first}{more}"))
         });
 
-        let report = Report { shown, damage };
+        let text = match &page {
+            Some(page) => format!("{text}\n\n{}", page.text()),
+            None => text,
+        };
+        let report = Report { shown, damage, page };
 
         output::checked("inspect", self.output.json, &report, &text, failure.as_ref())
     }
@@ -238,6 +258,7 @@ impl Inspect {
         match inspection.map_err(|error| Failure::with_file(error, path))? {
             Inspection::Session(info) => {
                 self.refuse_page("a store")?;
+                inspector.session = self.html.is_some().then(|| info.clone());
                 let (store, text) = inspector.store(path, info);
                 Ok((Shown::Store(store), text))
             }

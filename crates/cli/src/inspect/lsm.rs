@@ -216,6 +216,8 @@ pub(super) struct Entry {
 pub(super) struct Inspector {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) damage: Vec<String>,
+    /// Session whose page is to be made.
+    pub(super) session: Option<SessionInfo>,
 }
 
 impl Inspector {

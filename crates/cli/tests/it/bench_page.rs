@@ -1,11 +1,12 @@
-//! `terrane bench report --html`: one file without network, which a browser shows without complaint
-//! on a phone and on a desk. The browser's part is skipped where there is none.
+//! `terrane bench report --html` and `terrane inspect --html`: one file without network, which a
+//! browser shows without complaint on a phone and on a desk. The browser's part is skipped where
+//! there is none.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::program::{Answer, Place, command, text};
+use crate::program::{Answer, Place, call, command, text};
 
 fn bench(words: &[&str]) -> Answer {
     command().arg("bench").args(words).output().unwrap().into()
@@ -79,19 +80,67 @@ fn shown(browser: &str, place: &Place, html: &str, width: u32) -> Option<(String
     Some((title, String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-#[test]
-fn a_browser_shows_the_page_without_complaint() {
-    let place = Place::new();
-    let (html, report) = page(&place);
-    let html = std::fs::read_to_string(&html).unwrap();
+/// Opens a page in a browser, on a phone and on a desk.
+fn is_shown(place: &Place, html: &std::path::Path, plots: &Value) {
+    let html = std::fs::read_to_string(html).unwrap();
     for width in [400, 1_400] {
         let browsers = ["chromium", "chromium-browser", "google-chrome"];
-        let found = browsers.iter().find_map(|browser| shown(browser, &place, &html, width));
+        let found = browsers.iter().find_map(|browser| shown(browser, place, &html, width));
         let Some((title, console)) = found else {
             println!("skipped: no chromium");
             return;
         };
         assert!(!console.contains("CONSOLE"), "{console}");
-        assert_eq!(title, format!("0 {}", report["plots"]), "{width}");
+        assert_eq!(title, format!("0 {plots}"), "{width}");
     }
+}
+
+#[test]
+fn a_browser_shows_the_page_without_complaint() {
+    let place = Place::new();
+    let (html, report) = page(&place);
+    is_shown(&place, &html, &report["plots"]);
+}
+
+/// A store with two tables, a snapshot, a version and runs on several levels.
+#[test]
+fn the_page_of_a_store_has_its_levels_versions_and_snapshots() {
+    let place = Place::new();
+    let store = place.store();
+    let lines: Vec<String> = (0..3_000).map(|key| format!("key {key:04}\tvalue\n")).collect();
+    let file = place.write("lines", lines.concat().as_bytes());
+    for table in ["accounts", "main"] {
+        let words = ["put", "--create", "--table", table, "--input", text(&file)];
+        call(&store, &words).done();
+    }
+    call(&store, &["snapshot", "save", "monday"]).done();
+    call(&store, &["version", "retain", "--name", "first"]).done();
+    call(&store, &["compact"]).done();
+    // A second flush, which a compaction merges with the first one.
+    let more = place.write("more", lines.concat().replace("key", "more").as_bytes());
+    call(&store, &["put", "--table", "accounts", "--input", text(&more)]).done();
+    call(&store, &["compact"]).done();
+
+    let html = place.path("store.html");
+    let inspect = |words: &[&str]| -> Answer {
+        command().arg("inspect").args(words).arg("--json").output().unwrap().into()
+    };
+    let report = inspect(&[text(&store), "--html", text(&html)]).done();
+    let made = std::fs::read_to_string(&html).unwrap();
+    assert_eq!(report["html_bytes"].as_u64().unwrap(), made.len() as u64);
+    assert_eq!(made.matches("<svg ").count() as u64, report["plots"].as_u64().unwrap());
+    assert_eq!(report["kind"], "store");
+    for id in ["facts", "levels", "runs-by-level", "filters", "debt", "memory", "lists", "runs"] {
+        assert!(made.contains(&format!("<section id=\"{id}\"")), "{id}");
+    }
+    for shown in ["monday", "first", "accounts level 1", "main flush"] {
+        assert!(made.contains(shown), "{shown}");
+    }
+    is_shown(&place, &html, &report["plots"]);
+
+    // Of a file there is no page, and what was there stays.
+    inspect(&[text(&file), "--html", text(&html)]).failed(2);
+    inspect(&["constants", "--html", text(&html)]).failed(2);
+    inspect(&[text(&store), "--html", "-"]).failed(2);
+    assert_eq!(std::fs::read_to_string(&html).unwrap(), made);
 }

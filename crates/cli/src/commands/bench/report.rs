@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use terrane_bench::report::html::{Input, Page};
+use terrane_bench::report::html::Input;
 use terrane_bench::report::journal;
+use terrane_bench::report::page::Page;
+use terrane_bench::report::rivals::Comparison;
 
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
@@ -22,11 +24,11 @@ Examples:
     terrane bench report kvget.sweep pebble.json --html report.html
 
 The page is one file without network: plots, figures with their commands, raw data. Files are JSON \
-of any benchmark, `--jsonl` files, and journals of sweeps.";
+of any benchmark, `--jsonl` files, journals of sweeps, and results of `terrane-peers`.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// JSON of benchmarks, `--jsonl` files, or journals of sweeps
+    /// JSON of benchmarks, `--jsonl` files, journals of sweeps, or results of `terrane-peers`
     #[arg(value_name = "R.json", required = true)]
     reports: Vec<PathBuf>,
     /// File for the page; one that exists is replaced
@@ -62,7 +64,10 @@ fn read(path: &Path) -> Result<Vec<Input>, Failure> {
         serde_json::Deserializer::from_str(&text).into_iter().collect();
     let mut values = values.map_err(|error| refuse(&error.to_string()))?;
     match values.pop() {
-        Some(report) if report.get("command").is_some_and(Value::is_string) => {
+        Some(report)
+            if report.get("command").is_some_and(Value::is_string)
+                || !Comparison::of([&report]).is_empty() =>
+        {
             Ok(vec![Input::new(&name, report, values)])
         }
         _ => Err(refuse("not a report of a benchmark")),
