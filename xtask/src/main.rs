@@ -26,6 +26,8 @@ mod sweeps;
 
 mod package;
 
+mod fuzz;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -55,6 +57,13 @@ usage: cargo xtask <command>
   sim --crash-images N     workloads on stores, with a crash at every call, until N images that all differ have
                            been opened. --seed: other scripts. --jobs: as many at a time (one for each core)
   sim --store-faults N     the same workloads with every kind of fault at every call, N scripts of each
+  fuzz [TARGET...] [--seconds N]
+                           libFuzzer on the targets of crates/fuzz, or on some, each for N seconds (60);
+                           needs a C++ compiler. See fuzz/README.md
+  fuzz TARGET --replay FILE
+                           one input
+  fuzz [TARGET...] --minimise
+                           what was found joins the corpus, which keeps what covers as much
   kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
                            be lost; then the same with processes that write an index, and a context store
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
@@ -107,6 +116,10 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("sim", options) => {
             let options = sim::Options::parse(options).ok_or(Failure::Usage)?;
             Ok(sim::run(&workspace, &options)?)
+        }
+        ("fuzz", options) => {
+            let options = fuzz::Options::parse(options).ok_or(Failure::Usage)?;
+            Ok(fuzz::run(&workspace, &options)?)
         }
         ("kill", []) => Ok(sim::kill(&workspace, 200)?),
         ("kill", ["--cycles", cycles]) => {

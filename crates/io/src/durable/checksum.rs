@@ -4,6 +4,9 @@
 //! which take a third of the time of the CRC instruction; shorter ones, for which setting that up
 //! does not pay, through the `crc32c` crate; and few bytes, as the address of a page, through
 //! tables, four bytes at a time.
+//!
+//! Programs of fuzzing are built with `cfg(fuzzing)`. There every checksum is zero, so that changed
+//! bytes reach the code behind it.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -67,6 +70,9 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 /// The CRC-32C of some earlier bytes followed by `bytes`, where `crc` is that of the earlier ones.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    if cfg!(fuzzing) {
+        return 0;
+    }
     if bytes.len() <= FEW {
         return append_few(crc, bytes);
     }
