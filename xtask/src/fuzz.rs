@@ -19,7 +19,7 @@ const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanit
 /// Longest input; more changes of one proof or file find no more.
 const INPUT_BYTES_MAX: &str = "-max_len=512";
 
-/// What to do with the targets.
+/// Work on the targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Action {
     Fuzz(Duration),
@@ -60,7 +60,7 @@ impl Options {
     }
 }
 
-/// What libFuzzer says at the end of a run.
+/// Figures that libFuzzer prints.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Totals {
     executions: u64,

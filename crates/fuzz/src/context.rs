@@ -66,7 +66,7 @@ pub(crate) fn context_proof(data: &[u8]) {
     drop(proof.verify(&RULES, HONEST.root));
 }
 
-/// What a changed proof shows of the trusted root is so.
+/// Facts that a changed proof shows of the trusted root are so.
 pub(crate) fn context_proof_forged(data: &[u8]) {
     let mut input = Input(data);
     let honest = &*HONEST;

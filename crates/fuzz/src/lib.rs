@@ -17,6 +17,8 @@
 //!
 //! Invariant: a target depends on its bytes alone. No clock, no thread, no file outside memory.
 
+#![forbid(unsafe_code)]
+
 mod input;
 mod context;
 mod radix;
@@ -30,13 +32,13 @@ mod foreign;
 pub struct Target {
     /// Name of the target, of its program and of the folder of its corpus.
     pub name: &'static str,
-    /// What the bytes are.
+    /// Meaning of the bytes.
     pub kind: Kind,
     /// Runs the target; panics if a promise is broken.
     pub run: fn(&[u8]),
 }
 
-/// What the bytes of a target are.
+/// Meaning of the bytes of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An encoding.

@@ -16,7 +16,7 @@ struct Honest {
 
 /// One of 200 keys of one length, whose paths share much.
 fn key_of(number: u8) -> Vec<u8> {
-    vec![0x11 * (number % 5), number / 5 % 8, 0x10 | number / 40 % 5]
+    vec![0x11 * (number % 5), number / 5 % 8, 0x10 | (number / 40 % 5)]
 }
 
 static HONEST: LazyLock<Honest> = LazyLock::new(|| {
@@ -53,7 +53,7 @@ pub(crate) fn mpt_proof(data: &[u8]) {
     }
 }
 
-/// What a changed proof shows of the trusted root is so.
+/// Facts that a changed proof shows of the trusted root are so.
 pub(crate) fn mpt_proof_forged(data: &[u8]) {
     let mut input = Input(data);
     let honest = &*HONEST;

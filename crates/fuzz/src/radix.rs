@@ -54,7 +54,7 @@ pub(crate) fn radix_proof(data: &[u8]) {
     let _ = proof.verify(&HONEST.root).map(Iterator::count);
 }
 
-/// What a changed proof shows of the trusted root is so.
+/// Facts that a changed proof shows of the trusted root are so.
 pub(crate) fn radix_proof_forged(data: &[u8]) {
     let mut input = Input(data);
     let honest = &*HONEST;

@@ -72,6 +72,8 @@ pub struct Terms {
     pub entry_bytes: u64,
     /// The event that commits survive.
     pub durability: Durability,
+    /// Threads that read or write at a time.
+    pub threads: u64,
 }
 
 impl Terms {

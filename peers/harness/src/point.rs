@@ -44,7 +44,8 @@ fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Result<F
     let &Plan { engine: kind, workload, entries, memory_bytes, seed, .. } = plan;
     let durability = workload.durability();
     let entry_bytes = workload.entry_bytes();
-    let terms = Terms { memory: memory_bytes, entries, entry_bytes, durability };
+    let threads = workload.threads();
+    let terms = Terms { memory: memory_bytes, entries, entry_bytes, durability, threads };
 
     // A load is not measured in its durability, so it has the weakest.
     let load_s = if workload.loads() {

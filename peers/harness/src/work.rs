@@ -92,6 +92,15 @@ impl Workload {
         }
     }
 
+    /// Threads that read or write at a time while it is measured.
+    pub fn threads(self) -> u64 {
+        match self {
+            Self::Utxo | Self::Scan | Self::Commits1 => 1,
+            Self::Kvget => READERS,
+            Self::Commits8 => 8,
+        }
+    }
+
     /// Whether entries are loaded before.
     pub fn loads(self) -> bool {
         self.durability() == Durability::None
@@ -215,8 +224,9 @@ impl Work {
             Workload::Utxo => self.utxo(engine, time),
             Workload::Kvget => self.kvget(engine, time),
             Workload::Scan => self.scan(engine, time),
-            Workload::Commits1 => self.commits(engine, time, 1),
-            Workload::Commits8 => self.commits(engine, time, 8),
+            Workload::Commits1 | Workload::Commits8 => {
+                self.commits(engine, time, self.workload.threads())
+            }
         }
     }
 

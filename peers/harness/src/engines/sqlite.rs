@@ -1,5 +1,6 @@
 //! SQLite: a table without row numbers, pages of 4 KiB, write-ahead log, no memory map, prepared
-//! statements, a connection for each thread that reads. It reads through the page cache.
+//! statements, a connection for each thread that reads. Each connection has a cache of its own, so
+//! they share the memory of one. It reads through the page cache.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -22,7 +23,9 @@ struct Sqlite {
 /// Opens the database.
 pub fn open(dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
     let path = dir.join("peers.sqlite");
-    let (cache, each) = (terms.cache_buffered(), terms.durability == Durability::FsyncEach);
+    // The connection that writes reads nothing beside the others.
+    let cache = terms.cache_buffered() / terms.threads;
+    let each = terms.durability == Durability::FsyncEach;
     let writer = connect(&path, cache, each)?;
     writer
         .execute_batch(
@@ -65,7 +68,7 @@ impl Engine for Sqlite {
             rusqlite::version(),
             IoMode::Buffered,
             [
-                ("cache_size", self.cache.to_string()),
+                ("cache_size", format!("{} for each connection", self.cache)),
                 ("journal_mode", "WAL".to_owned()),
                 ("synchronous", if self.each { "FULL" } else { "OFF" }.to_owned()),
                 ("mmap_size", "0".to_owned()),
