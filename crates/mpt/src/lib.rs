@@ -12,8 +12,14 @@
 //! atomic commit, reads cost one lookup, and [`State::reorg_to`] goes back.
 //! With a history, [`State::at`] reads and proves older heights.
 //!
+//! A batch makes the [`Witness`] of its block, from which a [`StatelessState`] computes the same
+//! root without a store. [`AccountRange`] and [`StorageRange`] are proved parts of a state, an
+//! [`Import`] makes a state of them. A [`CommittedTable`] has a root without Ethereum's layout.
+//!
 //! Folders, bottom-up: `base` (paths, errors, accounts), `scheme` (encodings of nodes), `trie`
-//! (records, builder, update), `state` (tables, commits, checks), `proof` (EIP-1186).
+//! (records, builder, update), `state` (tables, commits, checks), `proof` (EIP-1186, ranges),
+//! `witness` (witnesses, stateless states), `transfer` (import, export), `table` (committed
+//! tables).
 
 #![forbid(unsafe_code)]
 
@@ -23,23 +29,40 @@ mod scheme;
 mod trie;
 mod state;
 mod proof;
+mod witness;
+mod transfer;
+mod table;
+mod constants;
 
 pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use base::account::{Account, EMPTY_CODE_HASH};
 pub use base::error::{Error, Result};
 pub use base::path::{KEY_BYTES_MAX, Path};
+pub use constants::constants;
 pub use proof::account_proof::{AccountProof, SlotProof};
+pub use proof::range::{NodeSet, TrieRange};
+pub use proof::range_proof::{AccountRange, StorageRange};
 pub use proof::walk::{ProofError, verify_proof};
 pub use scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
+pub use state::accesses::Accesses;
 pub use state::at::StateAt;
 pub use state::block::BlockBatch;
+pub use state::changes::ChangeSet;
 pub use state::check::{CheckReport, NodeTable, PROBLEMS_MAX, Problem};
+pub use state::diff::{AccountDiff, SlotDiff, StateDiff};
 pub use state::prune::Pruned;
+pub use state::reader::{StateReader, is_state};
 pub use state::state::{Committed, Options, State};
 pub use state::tables::Block;
+pub use table::committed::{CommittedTable, Staged};
 pub use terrane_io::ErrorKind;
+pub use transfer::import::{Import, ImportPosition};
+pub use transfer::stream::{TransferError, Transferred};
 pub use trie::builder::TrieBuilder;
 pub use trie::memory::MemoryTrie;
 pub use trie::record::{BranchRecord, LinkRecord, Record};
 pub use trie::update::{Answer, Change, LEAVES_MAX, NodeChange, Outcome, Update, Want};
+pub use witness::partial::{PartialTrie, PartialTrieError};
+pub use witness::stateless::StatelessState;
+pub use witness::witness::{Witness, WitnessError};

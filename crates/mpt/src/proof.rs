@@ -2,7 +2,8 @@
 //!
 //! Begin with [`walk`], which follows the nodes of a proof from a trusted root, then
 //! [`account_proof`], the public form. [`json`] reads and writes the shape of `eth_getProof`,
-//! [`prove`] makes proofs of a state.
+//! [`prove`] makes proofs of a state. [`range`] verifies that entries are all of a range,
+//! [`range_proof`] has the public forms.
 //!
 //! Invariants:
 //!
@@ -14,3 +15,5 @@ pub(crate) mod walk;
 pub(crate) mod account_proof;
 pub(crate) mod json;
 pub(crate) mod prove;
+pub(crate) mod range;
+pub(crate) mod range_proof;

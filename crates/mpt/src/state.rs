@@ -2,8 +2,9 @@
 //!
 //! Begin with [`tables`] (names and keys), then [`changes`] (what a block does), then
 //! [`commit`](mod@commit) (how a block becomes one atomic batch). [`state`] is the public handle,
-//! [`block`] the batch that a caller fills, [`at`] reads of older heights, [`check`] derives nodes
-//! from entries again.
+//! [`block`] the batch that a caller fills, [`at`] reads of older heights, [`reader`] the state for
+//! other processes, [`diff`](mod@diff) what differs between heights, [`check`] derives nodes from
+//! entries again.
 //!
 //! Invariants:
 //!
@@ -18,10 +19,13 @@
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod tables;
 pub(crate) mod changes;
+pub(crate) mod accesses;
 pub(crate) mod source;
 pub(crate) mod commit;
 pub(crate) mod state;
 pub(crate) mod block;
-pub(crate) mod check;
 pub(crate) mod at;
+pub(crate) mod diff;
+pub(crate) mod reader;
+pub(crate) mod check;
 pub(crate) mod prune;

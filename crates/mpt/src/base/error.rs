@@ -70,6 +70,31 @@ pub enum Error {
         /// Hash of the address.
         account: B256,
     },
+    /// An import into the state has not been finished: go on with it, or delete the directory.
+    #[error("an import into this state has not been finished")]
+    ImportUnfinished,
+    /// An import goes on with another account than the given one, or has none to go on with.
+    #[error("the import goes on with account {account}")]
+    ImportPosition {
+        /// Hash of the address of the account whose slots were being imported.
+        account: B256,
+    },
+    /// An import into a state that has blocks.
+    #[error("the state has blocks already; an import needs an empty directory")]
+    NotEmpty,
+    /// The slots of an imported account have another root than the account.
+    #[error("the slots of account {account} have the root {computed}, the account {expected}")]
+    StorageRootMismatch {
+        /// Hash of the address.
+        account: B256,
+        /// The storage root of the account.
+        expected: B256,
+        /// The root of the slots.
+        computed: B256,
+    },
+    /// A range that was to be imported proves nothing.
+    #[error("a range proves nothing")]
+    Range(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The store holds something other than a state.
     #[error("not an Ethereum state: {why}")]
     NotAState {
@@ -110,7 +135,12 @@ impl Error {
             | Self::NotOnTip { .. }
             | Self::RootMismatch { .. }
             | Self::SlotWithoutAccount { .. }
+            | Self::ImportPosition { .. }
+            | Self::StorageRootMismatch { .. }
+            | Self::Range(_)
             | Self::NotAState { .. } => ErrorKind::InvalidInput,
+            Self::NotEmpty => ErrorKind::AlreadyExists,
+            Self::ImportUnfinished => ErrorKind::Conflict,
             Self::UnknownHeight { .. } => ErrorKind::NotFound,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
             Self::Store(source) => source.kind(),

@@ -55,7 +55,7 @@ impl AccountProof {
         let storage_root = account.map_or(EMPTY_STORAGE_ROOT, |account| account.storage_root);
         for slot in &self.slots {
             let value = verify_proof(storage_root, keccak256(slot.slot).as_slice(), &slot.nodes)?;
-            if slot_value(value.as_deref()) != Some(slot.value) {
+            if slot_of_leaf(value.as_deref()) != Some(slot.value) {
                 return Err(ProofError::Disagrees { field: "value of a slot" });
             }
         }
@@ -64,7 +64,7 @@ impl AccountProof {
 }
 
 /// The value of a leaf of a storage trie. A zero has no leaf.
-fn slot_value(leaf: Option<&[u8]>) -> Option<U256> {
+pub(crate) fn slot_of_leaf(leaf: Option<&[u8]>) -> Option<U256> {
     let Some(mut leaf) = leaf else { return Some(U256::ZERO) };
     let value = U256::decode(&mut leaf).ok()?;
     (leaf.is_empty() && !value.is_zero()).then_some(value)

@@ -103,7 +103,8 @@ fn prove_slots(
 }
 
 /// Encodings of nodes by the paths where they begin.
-struct Encodings(Vec<(Path, Vec<u8>)>);
+#[derive(Debug, Default)]
+pub(crate) struct Encodings(pub(crate) Vec<(Path, Vec<u8>)>);
 
 impl Encodings {
     /// Those on the path of a key, from the root down.
@@ -115,19 +116,41 @@ impl Encodings {
 }
 
 /// The nodes on the paths of touched keys, of a trie that must have this root.
-fn encodings(
+pub(crate) fn encodings(
     source: Source<'_>,
     owner: Option<B256>,
     changes: Vec<Change>,
     root: B256,
 ) -> Result<Encodings> {
-    let update = Update::<KeccakMpt>::new(changes)?.with_encodings();
-    let mut jobs = [Job { owner, update }];
-    source.supply_all(&mut jobs)?;
-    let [Job { update, .. }] = jobs;
-    let outcome = update.finish()?;
-    if outcome.root != root || !outcome.nodes.is_empty() {
-        return Err(Error::corruption(&Path::default(), "nodes that are not those of the entries"));
+    let mut all = all_encodings(source, vec![(owner, changes, root)])?;
+    Ok(all.pop().unwrap_or_default())
+}
+
+/// The nodes on the paths of touched keys, of several tries: owner, keys and root. They are the
+/// account trie alone, or storage tries.
+///
+/// Cost: that of [`Source::supply_all`].
+pub(crate) fn all_encodings(
+    source: Source<'_>,
+    tries: Vec<(Option<B256>, Vec<Change>, B256)>,
+) -> Result<Vec<Encodings>> {
+    let mut jobs = Vec::with_capacity(tries.len());
+    let mut roots = Vec::with_capacity(tries.len());
+    for (owner, changes, root) in tries {
+        let update = Update::<KeccakMpt>::new(changes)?.with_encodings();
+        jobs.push(Job { owner, update });
+        roots.push(root);
     }
-    Ok(Encodings(outcome.encodings))
+
+    source.supply_all(&mut jobs)?;
+    let mut all = Vec::with_capacity(jobs.len());
+    for (Job { update, .. }, root) in jobs.into_iter().zip(roots) {
+        let outcome = update.finish()?;
+        if outcome.root != root || !outcome.nodes.is_empty() {
+            let what = "nodes that are not those of the entries";
+            return Err(Error::corruption(&Path::default(), what));
+        }
+        all.push(Encodings(outcome.encodings));
+    }
+    Ok(all)
 }

@@ -41,6 +41,26 @@ pub enum ProofError {
         /// The field of the account, or of a slot.
         field: &'static str,
     },
+    /// A node that is needed is not among the nodes.
+    #[error("node {hash} is missing")]
+    MissingNode {
+        /// Its hash.
+        hash: B256,
+    },
+    /// The bytes of a node, which is named by its hash, are not those of one.
+    #[error("node {hash} is no node of the trie")]
+    MalformedNode {
+        /// Its hash.
+        hash: B256,
+    },
+    /// The entries of a range are not in order, not within its bounds, or not entries.
+    #[error("entry {index} of the range {what}")]
+    InvalidRange {
+        /// Index of the entry.
+        index: usize,
+        /// The rule that is broken.
+        what: &'static str,
+    },
     /// A text that is no proof.
     #[error("no proof: {what}")]
     InvalidJson {
@@ -50,14 +70,14 @@ pub enum ProofError {
 }
 
 /// A node, by its parts.
-enum Node<'n> {
+pub(crate) enum Node<'n> {
     Leaf { suffix: Path, value: &'n [u8] },
     Extension { digits: Path, child: Child<'n> },
     Branch { items: Vec<&'n [u8]> },
 }
 
 /// A child as its parent names it.
-enum Child<'n> {
+pub(crate) enum Child<'n> {
     None,
     Hash(B256),
     Embedded(&'n [u8]),
@@ -75,53 +95,36 @@ pub fn verify_proof(
     key: &[u8],
     nodes: &[Bytes],
 ) -> std::result::Result<Option<Vec<u8>>, ProofError> {
+    verify(root, key, nodes, EmptyValues::Refused)
+}
+
+/// Verifies like [`verify_proof`], also for tries whose values may be empty.
+pub(crate) fn verify(
+    root: B256,
+    key: &[u8],
+    nodes: &[Bytes],
+    empty_values: EmptyValues,
+) -> std::result::Result<Option<Vec<u8>>, ProofError> {
     // An empty trie has no nodes, or its encoding as the only one.
     let is_empty = nodes.is_empty() || (nodes.len() == 1 && nodes[0][..] == [EMPTY_STRING_CODE]);
     if root == EMPTY_ROOT && is_empty {
         return Ok(None);
     }
 
-    let path = Path::of_key(key, KeccakMpt::DIGIT_BITS);
-    let mut depth = 0;
-    let mut child = Child::Hash(root);
     let mut used = 0;
-    let value = loop {
-        let bytes = match child {
-            Child::None => break None,
-            Child::Embedded(bytes) => bytes,
-            Child::Hash(hash) => {
-                let node = nodes.get(used).ok_or(ProofError::TooShort { nodes: nodes.len() })?;
-                if keccak256(node) != hash {
-                    return Err(ProofError::WrongHash { index: used });
-                }
-                used += 1;
-                node
-            }
-        };
-
-        let node = Node::read(bytes).ok_or(ProofError::NotANode { index: used - 1 })?;
-        let rest = &path[depth..];
-        child = match node {
-            Node::Leaf { suffix, value } => break (*suffix == *rest).then(|| value.to_vec()),
-            Node::Extension { digits, .. } if !rest.starts_with(&digits) => break None,
-            Node::Extension { digits, child } => {
-                depth += digits.len();
-                child
-            }
-            Node::Branch { items } => {
-                let item = match rest.first() {
-                    Some(digit) => items[usize::from(*digit)],
-                    None => items[CHILDREN_MAX],
-                };
-                let not_a_node = ProofError::NotANode { index: used - 1 };
-                if rest.is_empty() {
-                    let value = string(item).ok_or(not_a_node)?;
-                    break (!value.is_empty()).then(|| value.to_vec());
-                }
-                depth += 1;
-                Child::read(item).ok_or(not_a_node)?
-            }
-        };
+    let value = walk(root, key, empty_values, &mut |hash| {
+        let node = nodes.get(used).ok_or(ProofError::TooShort { nodes: nodes.len() })?;
+        if keccak256(node) != hash {
+            return Err(ProofError::WrongHash { index: used });
+        }
+        used += 1;
+        Ok(node)
+    });
+    let value = match value {
+        Err(ProofError::MalformedNode { .. }) => {
+            return Err(ProofError::NotANode { index: used - 1 });
+        }
+        value => value?,
     };
 
     if used < nodes.len() {
@@ -130,8 +133,70 @@ pub fn verify_proof(
     Ok(value)
 }
 
+/// Whether the leaves of a trie may have empty values. Those of Ethereum's tries have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EmptyValues {
+    Refused,
+    Taken,
+}
+
+/// Follows a key through nodes that `node` finds by their hashes and has checked against them. The
+/// trie of `root` has at least one node.
+///
+/// Returns the value of the key, or `None` if the trie does not have it.
+///
+/// # Errors
+/// [`ProofError::MalformedNode`], and the errors of `node`.
+pub(crate) fn walk<'n>(
+    root: B256,
+    key: &[u8],
+    empty_values: EmptyValues,
+    node: &mut dyn FnMut(B256) -> std::result::Result<&'n [u8], ProofError>,
+) -> std::result::Result<Option<Vec<u8>>, ProofError> {
+    let path = Path::of_key(key, KeccakMpt::DIGIT_BITS);
+    let mut depth = 0;
+    let mut child = Child::Hash(root);
+    let mut last = root;
+    loop {
+        let bytes = match child {
+            Child::None => return Ok(None),
+            Child::Embedded(bytes) => bytes,
+            Child::Hash(hash) => {
+                last = hash;
+                node(hash)?
+            }
+        };
+
+        let malformed = ProofError::MalformedNode { hash: last };
+        let Some(node) = Node::read(bytes) else { return Err(malformed) };
+        let rest = &path[depth..];
+        child = match node {
+            Node::Leaf { value: [], .. } if empty_values == EmptyValues::Refused => {
+                return Err(malformed);
+            }
+            Node::Leaf { suffix, value } => {
+                return Ok((*suffix == *rest).then(|| value.to_vec()));
+            }
+            Node::Extension { digits, .. } if !rest.starts_with(&digits) => return Ok(None),
+            Node::Extension { digits, child } => {
+                depth += digits.len();
+                child
+            }
+            Node::Branch { items } => {
+                let Some(digit) = rest.first() else {
+                    let value = string(items[CHILDREN_MAX]).ok_or(malformed)?;
+                    return Ok((!value.is_empty()).then(|| value.to_vec()));
+                };
+                depth += 1;
+                Child::read(items[usize::from(*digit)]).ok_or(malformed)?
+            }
+        };
+    }
+}
+
 impl<'n> Node<'n> {
-    fn read(mut bytes: &'n [u8]) -> Option<Self> {
+    /// Reads a node. The items of a branch are still to be read.
+    pub(crate) fn read(mut bytes: &'n [u8]) -> Option<Self> {
         let PayloadView::List(items) = Header::decode_raw(&mut bytes).ok()? else { return None };
         if !bytes.is_empty() {
             return None;
@@ -142,8 +207,7 @@ impl<'n> Node<'n> {
 
         let (is_leaf, digits) = read_hex_prefix(string(prefix)?)?;
         if is_leaf {
-            let value = string(last)?;
-            return (!value.is_empty()).then_some(Self::Leaf { suffix: digits, value });
+            return Some(Self::Leaf { suffix: digits, value: string(last)? });
         }
         let child = Child::read(last)?;
         let is_whole = !digits.is_empty() && !matches!(child, Child::None);
@@ -152,7 +216,8 @@ impl<'n> Node<'n> {
 }
 
 impl<'n> Child<'n> {
-    fn read(item: &'n [u8]) -> Option<Self> {
+    /// Reads an item of a branch, or the second one of an extension.
+    pub(crate) fn read(item: &'n [u8]) -> Option<Self> {
         if alloy_rlp::EMPTY_LIST_CODE <= *item.first()? {
             return (item.len() < KeccakMpt::EMBED_BELOW).then_some(Self::Embedded(item));
         }
@@ -164,7 +229,7 @@ impl<'n> Child<'n> {
 }
 
 /// The bytes of an item that is a string.
-fn string(mut item: &[u8]) -> Option<&[u8]> {
+pub(crate) fn string(mut item: &[u8]) -> Option<&[u8]> {
     let bytes = Header::decode_bytes(&mut item, false).ok()?;
     item.is_empty().then_some(bytes)
 }

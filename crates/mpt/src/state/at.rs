@@ -28,22 +28,36 @@ impl State {
     /// [`Error::UnknownHeight`] unless the height is that of the tip, or the state keeps a
     /// [history](crate::Options::history) down to it; [`Error::Store`].
     pub fn at(&self, height: u64) -> Result<StateAt> {
-        let views = self.tables.views()?;
-        let unknown = || Error::UnknownHeight { height };
+        StateAt::of(self.tables.views()?, Some(height))
+    }
+
+    /// The state after the last block, unchanged by later ones.
+    ///
+    /// Cost: a lookup.
+    ///
+    /// # Errors
+    /// [`Error::UnknownHeight`] before the first block; [`Error::Store`].
+    pub fn latest(&self) -> Result<StateAt> {
+        StateAt::of(self.tables.views()?, None)
+    }
+}
+
+impl StateAt {
+    /// The state of views after the block at `height`, or after the last one.
+    pub(crate) fn of(views: Views, height: Option<u64>) -> Result<Self> {
+        let unknown = || Error::UnknownHeight { height: height.unwrap_or_default() };
         let tip = views.tip()?.ok_or_else(unknown)?;
-        if height == tip.height {
-            return Ok(StateAt { views, block: tip, height: None });
-        }
+        let Some(height) = height.filter(|height| *height != tip.height) else {
+            return Ok(Self { views, block: tip, height: None });
+        };
         let floor = views.history_floor()?.ok_or_else(unknown)?;
         if tip.height < height || height < floor {
             return Err(unknown());
         }
         let block = views.block(height)?.ok_or_else(unknown)?;
-        Ok(StateAt { views, block, height: Some(height) })
+        Ok(Self { views, block, height: Some(height) })
     }
-}
 
-impl StateAt {
     /// The block after which the state is so.
     #[must_use]
     pub fn block(&self) -> Block {

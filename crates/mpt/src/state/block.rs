@@ -1,24 +1,26 @@
 //! The batch of a block.
 
-use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
-use crate::state::changes::{ChangeSet, Fate};
+use crate::state::accesses::Accesses;
+use crate::state::changes::ChangeSet;
 use crate::state::commit::{Keep, Prepared, prepare};
 use crate::state::state::{Committed, State};
 use crate::state::tables::{Block, FLOOR_KEY, Views, height_key};
 
 /// The changes of a block, until it is committed. Dropped, it changes nothing.
 ///
-/// The last change of an account or slot counts. Values are those after the block; the batch is not
-/// read through.
+/// The last change of an account or slot counts. Values that are set are those after the block;
+/// values that are read are those before it, whatever was set.
 #[derive(Debug)]
 #[must_use = "a block changes nothing until it is committed"]
 pub struct BlockBatch<'s> {
-    state: &'s mut State,
+    pub(crate) state: &'s mut State,
     height: u64,
-    changes: ChangeSet,
+    pub(crate) changes: ChangeSet,
+    pub(crate) reads: Accesses,
 }
 
 impl State {
@@ -39,38 +41,68 @@ impl State {
 
 impl<'s> BlockBatch<'s> {
     pub(crate) fn new(state: &'s mut State, height: u64) -> Self {
-        Self { state, height, changes: ChangeSet::default() }
+        Self { state, height, changes: ChangeSet::default(), reads: Accesses::default() }
     }
 
     /// Sets nonce, balance and code hash of an account. Its storage root is not taken: it follows
     /// from its slots.
     pub fn set_account(&mut self, address: Address, account: &Account) {
-        let change = self.changes.accounts.entry(keccak256(address)).or_default();
-        change.account = Fate::Set(*account);
+        self.changes.set_account(address, account);
     }
 
     /// Sets a slot; zero deletes it. The account must exist after the block.
     pub fn set_slot(&mut self, address: Address, slot: B256, value: U256) {
-        let change = self.changes.accounts.entry(keccak256(address)).or_default();
-        change.slots.insert(keccak256(slot), value);
+        self.changes.set_slot(address, slot, value);
     }
 
     /// Stores code and returns its hash, which an account may name.
     pub fn set_code(&mut self, code: &[u8]) -> B256 {
-        let hash = keccak256(code);
-        if !code.is_empty() {
-            self.changes.codes.insert(hash, Some(code.to_vec()));
-        }
-        hash
+        self.changes.set_code(code)
     }
 
     /// Deletes an account with all its storage. Account and slots that the batch sets afterwards
     /// are those of a new account.
     pub fn delete_account(&mut self, address: Address) {
-        let change = self.changes.accounts.entry(keccak256(address)).or_default();
-        change.is_wiped = true;
-        change.account = Fate::Gone;
-        change.slots.clear();
+        self.changes.delete_account(address);
+    }
+
+    /// Takes changes in the place of those that the batch has.
+    pub fn set_changes(&mut self, changes: ChangeSet) {
+        self.changes = changes;
+    }
+
+    /// An account before the block. The read will be in the [witness](Self::witness).
+    ///
+    /// Cost: one lookup.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptAccount`].
+    pub fn account(&mut self, address: &Address) -> Result<Option<Account>> {
+        self.reads.add_account(address);
+        self.state.account(address)
+    }
+
+    /// A slot before the block; zero if it has no entry. The read will be in the
+    /// [witness](Self::witness).
+    ///
+    /// Cost: one lookup.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::CorruptEntry`].
+    pub fn slot(&mut self, address: &Address, slot: &B256) -> Result<U256> {
+        self.reads.add_slot(address, slot);
+        self.state.slot(address, slot)
+    }
+
+    /// Code by its hash, before the block. The read will be in the [witness](Self::witness).
+    ///
+    /// Cost: one lookup.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn code(&mut self, hash: &B256) -> Result<Option<Bytes>> {
+        self.reads.add_code(hash);
+        self.state.code(hash)
     }
 
     /// Computes the root that the block would have, and writes nothing.

@@ -2,16 +2,50 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::{Address, B256, U256, keccak256};
 
 use crate::base::account::Account;
 
-/// Changes of a block, or the way back over blocks.
+/// Changes of accounts, slots and codes, such as those of a block. The last change of an account or
+/// slot counts.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ChangeSet {
+pub struct ChangeSet {
     pub(crate) accounts: BTreeMap<B256, AccountChange>,
     /// Codes to store, or to forget.
     pub(crate) codes: BTreeMap<B256, Option<Vec<u8>>>,
+}
+
+impl ChangeSet {
+    /// Sets nonce, balance and code hash of an account. Its storage root is not taken: it follows
+    /// from its slots.
+    pub fn set_account(&mut self, address: Address, account: &Account) {
+        let change = self.accounts.entry(keccak256(address)).or_default();
+        change.account = Fate::Set(*account);
+    }
+
+    /// Sets a slot; zero deletes it. The account must exist after the changes.
+    pub fn set_slot(&mut self, address: Address, slot: B256, value: U256) {
+        let change = self.accounts.entry(keccak256(address)).or_default();
+        change.slots.insert(keccak256(slot), value);
+    }
+
+    /// Adds code and returns its hash, which an account may name.
+    pub fn set_code(&mut self, code: &[u8]) -> B256 {
+        let hash = keccak256(code);
+        if !code.is_empty() {
+            self.codes.insert(hash, Some(code.to_vec()));
+        }
+        hash
+    }
+
+    /// Deletes an account with all its storage. Account and slots that are set afterwards are those
+    /// of a new account.
+    pub fn delete_account(&mut self, address: Address) {
+        let change = self.accounts.entry(keccak256(address)).or_default();
+        change.is_wiped = true;
+        change.account = Fate::Gone;
+        change.slots.clear();
+    }
 }
 
 /// Changes of one account.

@@ -12,8 +12,9 @@ use terrane_lsm::{Cursor, Table, TableConfig, Update as TableUpdate};
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
-use crate::scheme::keccak_mpt::KeccakMpt;
+use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::state::changes::{slot_leaf, slot_value};
+use crate::state::reader::StateReader;
 use crate::state::state::State;
 use crate::state::tables::{Views, storage_node_key};
 use crate::trie::builder::TrieBuilder;
@@ -143,21 +144,7 @@ impl State {
     /// # Errors
     /// [`Error::Store`]. Damage is in the report.
     pub fn verify(&self) -> Result<CheckReport> {
-        let views = self.tables.views()?;
-        let mut derived = [0, 0];
-        let mut report = derive(&views, self.root(), &mut |report, kind, records| {
-            derived[kind as usize] += records.len() as u64;
-            compare(table_of(&views, kind), kind, &records, report)
-        })?;
-
-        for kind in [NodeTable::Accounts, NodeTable::Storage] {
-            let stored = table_of(&views, kind).count_exact()?;
-            let derived = derived[kind as usize];
-            if derived < stored {
-                report.add(Problem::SurplusNodes { table: kind, stored, derived });
-            }
-        }
-        Ok(report)
+        verify(&self.tables.views()?)
     }
 
     /// Derives every node from the entries and puts the derived nodes in the place of the stored
@@ -191,6 +178,34 @@ impl State {
         self.tables.storage_nodes = store.replace("storage_nodes", &storage)?;
         Ok(report)
     }
+}
+
+impl StateReader {
+    /// Derives every node from the entries and compares, as [`State::verify`].
+    ///
+    /// # Errors
+    /// [`Error::Store`]. Damage is in the report.
+    pub fn verify(&self) -> Result<CheckReport> {
+        verify(&self.views)
+    }
+}
+
+fn verify(views: &Views) -> Result<CheckReport> {
+    let root = views.tip()?.map_or(EMPTY_ROOT, |tip| tip.root);
+    let mut derived = [0, 0];
+    let mut report = derive(views, root, &mut |report, kind, records| {
+        derived[kind as usize] += records.len() as u64;
+        compare(table_of(views, kind), kind, &records, report)
+    })?;
+
+    for kind in [NodeTable::Accounts, NodeTable::Storage] {
+        let stored = table_of(views, kind).count_exact()?;
+        let derived = derived[kind as usize];
+        if derived < stored {
+            report.add(Problem::SurplusNodes { table: kind, stored, derived });
+        }
+    }
+    Ok(report)
 }
 
 fn table_of(views: &Views, kind: NodeTable) -> &Table {

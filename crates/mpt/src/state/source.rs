@@ -127,18 +127,21 @@ impl<'v> Source<'v> {
         Ok(values)
     }
 
-    /// The leaves below a path.
-    fn leaves(&self, owner: Option<&B256>, path: &Path) -> Result<Answer> {
+    /// The leaves below a path, one more than an update takes at most.
+    pub(crate) fn leaves(&self, owner: Option<&B256>, path: &Path) -> Result<Answer> {
         let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
         let mut leaves = Vec::new();
         match owner {
-            None => self.scan(EntryKind::Account, &[], &start, end.as_deref(), |key, value| {
-                leaves.push((key.to_vec(), Account::from_slim(value)?.leaf_value()));
-                Ok(())
-            })?,
+            None => {
+                let kind = EntryKind::Account;
+                self.scan(kind, &[], &start, end.as_deref(), LEAVES_MAX + 1, |key, value| {
+                    leaves.push((key.to_vec(), Account::from_slim(value)?.leaf_value()));
+                    Ok(())
+                })?;
+            }
             Some(owner) => {
-                let prefix = owner.as_slice();
-                self.scan(EntryKind::Slot, prefix, &start, end.as_deref(), |key, value| {
+                let (kind, prefix) = (EntryKind::Slot, owner.as_slice());
+                self.scan(kind, prefix, &start, end.as_deref(), LEAVES_MAX + 1, |key, value| {
                     leaves.push((key.to_vec(), slot_leaf(value)));
                     Ok(())
                 })?;
@@ -147,14 +150,15 @@ impl<'v> Source<'v> {
         Ok(Answer::Leaves(leaves))
     }
 
-    /// Reads the first entries whose keys are `prefix` and a key in a range, without the prefix.
-    /// At an older height, keys that have come since are passed over.
-    fn scan(
+    /// Reads the first `limit` entries whose keys are `prefix` and a key in a range, without the
+    /// prefix. At an older height, keys that have come since are passed over.
+    pub(crate) fn scan(
         &self,
         kind: EntryKind,
         prefix: &[u8],
         start: &[u8],
         end: Option<&[u8]>,
+        limit: usize,
         mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
         let from = [prefix, start].concat();
@@ -173,7 +177,7 @@ impl<'v> Source<'v> {
         };
 
         let mut count = 0;
-        while count <= LEAVES_MAX {
+        while count < limit {
             let record = current.peek()?.filter(|record| is_inside(record.key));
             let found = record.map(|record| (record.key.to_vec(), record.value.to_vec()));
             let (key, value) = match (found, &changed) {

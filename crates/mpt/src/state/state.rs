@@ -89,11 +89,15 @@ impl State {
     ///
     /// # Errors
     /// [`Error::Store`]; [`Error::NotAState`] for a store of other tables;
-    /// [`Error::UnknownVersion`]; [`Error::Corruption`] if nodes and tip disagree, which
+    /// [`Error::UnknownVersion`]; [`Error::ImportUnfinished`]; [`Error::Corruption`] if nodes and
+    /// tip disagree, which
     /// [`rebuild`](Self::rebuild) of a state opened with [`open_unchecked`](Self::open_unchecked)
     /// may mend.
     pub fn open(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
         let state = Self::open_unchecked(disk, dir, options)?;
+        if state.tables.views()?.is_importing()? {
+            return Err(Error::ImportUnfinished);
+        }
         let root = stored_root(&state.tables.views()?)?;
         if root != state.root() {
             let path = crate::base::path::Path::default();
@@ -105,7 +109,8 @@ impl State {
     /// Opens a state without comparing its root with its nodes, to verify or rebuild it.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open) but [`Error::Corruption`].
+    /// The errors of [`open`](Self::open) but [`Error::Corruption`] and
+    /// [`Error::ImportUnfinished`].
     pub fn open_unchecked(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
         let tables = Tables::open(disk, dir, &options.store)?;
         let tip = tables.views()?.tip()?;
@@ -187,6 +192,14 @@ impl State {
             return Ok(Some(Bytes::new()));
         }
         Ok(value(&self.tables.code.get(hash.as_slice())?).map(Bytes::from))
+    }
+
+    /// Number of accounts at the tip. Cost: reads their keys.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn count_accounts(&self) -> Result<u64> {
+        Ok(self.tables.accounts.view()?.count_exact()?)
     }
 
     /// Goes back to the block at `height`, in one commit.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 use terrane_io::Disk;
-use terrane_lsm::{NamedTable, Store, StoreOptions, Table, TableConfig, WriteBatch};
+use terrane_lsm::{NamedTable, Store, StoreOptions, StoreReader, Table, TableConfig, WriteBatch};
 
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
@@ -43,6 +43,9 @@ pub(crate) const FLOOR_KEY: &[u8] = b"floor";
 /// Key of the lowest height that a reorg can reach, in `meta`.
 pub(crate) const REORG_FLOOR_KEY: &[u8] = b"reorg_floor";
 
+/// Key of the mark of an unfinished import, in `meta`.
+pub(crate) const IMPORT_KEY: &[u8] = b"import";
+
 /// Byte between a path and a height; above every digit.
 pub(crate) const PATH_END: u8 = 255;
 
@@ -62,7 +65,7 @@ pub(crate) const ABSENT_TAG: u8 = 1;
 pub(crate) const PRESENT_TAG: u8 = 2;
 
 /// Names of the tables.
-const NAMES: [&str; 11] = [
+pub(crate) const NAMES: [&str; 11] = [
     "meta",
     "accounts",
     "slots",
@@ -166,11 +169,7 @@ impl Tables {
     /// Checks the version, or writes it into a store without entries.
     fn check_format(&self) -> Result<()> {
         if let Some(bytes) = self.meta.get(FORMAT_KEY)?.value() {
-            return match <[u8; 4]>::try_from(bytes).map(u32::from_le_bytes) {
-                Ok(STATE_VERSION) => Ok(()),
-                Ok(found) => Err(Error::UnknownVersion { found, newest: STATE_VERSION }),
-                Err(_) => Err(Error::corrupt_entry("the version of the state")),
-            };
+            return check_version(bytes);
         }
         let is_empty =
             |table: &NamedTable| -> Result<bool> { Ok(table.cursor()?.peek()?.is_none()) };
@@ -220,7 +219,53 @@ impl Tables {
     }
 }
 
+/// Refuses a version that this program does not read.
+fn check_version(bytes: &[u8]) -> Result<()> {
+    match <[u8; 4]>::try_from(bytes).map(u32::from_le_bytes) {
+        Ok(STATE_VERSION) => Ok(()),
+        Ok(found) => Err(Error::UnknownVersion { found, newest: STATE_VERSION }),
+        Err(_) => Err(Error::corrupt_entry("the version of the state")),
+    }
+}
+
 impl Views {
+    /// The tables that a reader sees.
+    pub(crate) fn of_reader(reader: &StoreReader) -> Result<Self> {
+        if reader.tables().iter().any(|table| !NAMES.contains(&table.name.as_str())) {
+            return Err(Error::NotAState { why: "the store has other tables" });
+        }
+        let table = |name: &str| match reader.table(name) {
+            Err(terrane_lsm::Error::TableDoesNotExist { .. }) => {
+                Err(Error::NotAState { why: "the store lacks a table" })
+            }
+            table => Ok(table?),
+        };
+        let views = Self {
+            commit: reader.last_commit(),
+            meta: table("meta")?,
+            accounts: table("accounts")?,
+            slots: table("slots")?,
+            code: table("code")?,
+            account_nodes: table("account_nodes")?,
+            storage_nodes: table("storage_nodes")?,
+            blocks: table("blocks")?,
+            changes: table("changes")?,
+            value_history: table("value_history")?,
+            account_node_history: table("account_node_history")?,
+            storage_node_history: table("storage_node_history")?,
+        };
+        match views.meta.get(FORMAT_KEY)?.value() {
+            Some(bytes) => check_version(bytes)?,
+            None => return Err(Error::NotAState { why: "it has no version" }),
+        }
+        Ok(views)
+    }
+
+    /// Whether an import has not been finished.
+    pub(crate) fn is_importing(&self) -> Result<bool> {
+        Ok(self.meta.get(IMPORT_KEY)?.value().is_some())
+    }
+
     /// The last block, if there is one.
     pub(crate) fn tip(&self) -> Result<Option<Block>> {
         let found = self.meta.get(TIP_KEY)?;

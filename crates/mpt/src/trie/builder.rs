@@ -227,6 +227,8 @@ pub struct TrieBuilder<S> {
     nodes: Nodes,
     last_key: Option<Vec<u8>>,
     count: usize,
+    /// Whether entries may have empty values.
+    is_of_any_values: bool,
     scheme: std::marker::PhantomData<S>,
 }
 
@@ -237,19 +239,25 @@ impl<S: Scheme> Default for TrieBuilder<S> {
             nodes: Nodes::default(),
             last_key: None,
             count: 0,
+            is_of_any_values: false,
             scheme: std::marker::PhantomData,
         }
     }
 }
 
 impl<S: Scheme> TrieBuilder<S> {
+    /// A builder for keys of one length, whose values may be empty.
+    pub(crate) fn of_any_values() -> Self {
+        Self { is_of_any_values: true, ..Self::default() }
+    }
+
     /// Adds the next entry.
     ///
     /// # Errors
     /// [`Error::KeyOrder`], [`Error::KeyTooLong`], [`Error::EmptyValue`]. The builder is as before.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let index = self.count;
-        check_entry(index, key, Some(value))?;
+        check_entry(index, key, Some(value).filter(|_| !self.is_of_any_values))?;
         if self.last_key.as_deref().is_some_and(|last| key <= last) {
             return Err(Error::KeyOrder { index });
         }

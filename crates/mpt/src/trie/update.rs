@@ -96,6 +96,8 @@ pub struct Update<S> {
     wanted: Vec<Want>,
     waiting: Vec<usize>,
     has_encodings: bool,
+    /// Whether entries may have empty values.
+    is_of_any_values: bool,
     scheme: std::marker::PhantomData<S>,
 }
 
@@ -146,10 +148,19 @@ impl<S: Scheme> Update<S> {
     /// [`Error::KeyOrder`] for a key that is named twice; [`Error::KeyTooLong`];
     /// [`Error::EmptyValue`].
     pub fn new(changes: Vec<Change>) -> Result<Self> {
-        let mut update = Self::of_changes(changes)?;
-        let all = 0..update.changes.len();
-        update.visit(Want::Node(Path::default()), all, None);
-        Ok(update)
+        Ok(Self::of_changes(changes, false)?.of_root())
+    }
+
+    /// Begins an update of a trie whose keys have one length and whose values may be empty.
+    pub(crate) fn new_of_any_values(changes: Vec<Change>) -> Result<Self> {
+        Ok(Self::of_changes(changes, true)?.of_root())
+    }
+
+    /// Wants the root.
+    fn of_root(mut self) -> Self {
+        let all = 0..self.changes.len();
+        self.visit(Want::Node(Path::default()), all, None);
+        self
     }
 
     /// Begins an update of a trie that is known to have no entries: it wants nothing.
@@ -157,7 +168,7 @@ impl<S: Scheme> Update<S> {
     /// # Errors
     /// The errors of [`new`](Self::new).
     pub fn on_empty(changes: Vec<Change>) -> Result<Self> {
-        let mut update = Self::of_changes(changes)?;
+        let mut update = Self::of_changes(changes, false)?;
         let all = 0..update.changes.len();
         update.visit_entries(Path::default(), all, Vec::new());
         Ok(update)
@@ -169,9 +180,10 @@ impl<S: Scheme> Update<S> {
         Self { has_encodings: true, ..self }
     }
 
-    fn of_changes(changes: Vec<Change>) -> Result<Self> {
+    fn of_changes(changes: Vec<Change>, is_of_any_values: bool) -> Result<Self> {
         for (index, change) in changes.iter().enumerate() {
-            check_entry(index, &change.key, change.after.as_deref())?;
+            let checked = change.after.as_deref().filter(|_| !is_of_any_values);
+            check_entry(index, &change.key, checked)?;
         }
         let key = |Change { key, existed, after }: Change| {
             let path = Path::of_key(&key, S::DIGIT_BITS);
@@ -189,6 +201,7 @@ impl<S: Scheme> Update<S> {
             wanted: Vec::new(),
             waiting: Vec::new(),
             has_encodings: false,
+            is_of_any_values,
             scheme: std::marker::PhantomData,
         })
     }
@@ -391,7 +404,8 @@ impl<S: Scheme> Update<S> {
         let mut entries: Vec<(Path, Vec<u8>)> = Vec::with_capacity(leaves.len());
         for (key, value) in leaves {
             let leaf = Path::of_key(&key, S::DIGIT_BITS);
-            if !leaf.starts_with(path) || value.is_empty() {
+            let is_value = self.is_of_any_values || !value.is_empty();
+            if !leaf.starts_with(path) || !is_value {
                 return corrupt("an entry that does not belong there");
             }
             if entries.last().is_some_and(|(last, _)| leaf <= *last) {

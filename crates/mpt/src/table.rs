@@ -1,0 +1,7 @@
+//! Tables of any keys and values that are committed to a root.
+//!
+//! Begin with [`committed`], a table of a caller's store beside which the nodes of its trie stand.
+//! It imports the trie core and the walk of proofs, and nothing of the Ethereum state.
+
+// Bottom-up: a module imports only from modules above it.
+pub(crate) mod committed;

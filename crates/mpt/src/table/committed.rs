@@ -1,0 +1,326 @@
+//! A table of a caller's store, committed to a root.
+//!
+//! ```text
+//! NAME          key               value
+//! NAME_hashes   keccak(key)       key
+//! NAME_nodes    path              record
+//! ```
+//!
+//! The trie is secure: its keys are the hashes of the table's keys, and its values are the table's
+//! values as they are, empty ones included. `NAME_hashes` gives the entries in the order of the
+//! trie, where a leaf moves up or is split.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::{B256, Bytes, keccak256};
+use terrane_lsm::{Cursor, NamedTable, Store, Table, TableConfig, WriteBatch};
+
+use crate::base::error::{Error, Result};
+use crate::base::path::Path;
+use crate::proof::walk::{EmptyValues, ProofError, verify};
+use crate::scheme::keccak_mpt::KeccakMpt;
+use crate::scheme::scheme::Scheme;
+use crate::state::source::value;
+use crate::trie::builder::TrieBuilder;
+use crate::trie::record::Record;
+use crate::trie::update::{Answer, Change, LEAVES_MAX, Outcome, Update, Want};
+
+/// Records that are compared together.
+const COMPARED_TOGETHER: usize = 1024;
+
+/// A table of any keys and values whose content has a root, in a store that the caller has open.
+///
+/// The table is read like any other one. Changes go through [`stage`](Self::stage), which adds them
+/// and the nodes to a batch of the caller: other tables of the store can change in the same commit.
+///
+/// ```
+/// use terrane_lsm::{Store, StoreOptions, WriteBatch};
+/// use terrane_mpt::CommittedTable;
+///
+/// # let folder = tempfile::tempdir()?;
+/// let store = Store::open_dir(folder.path(), &StoreOptions::default())?;
+/// let table = CommittedTable::open(&store, "ledger")?;
+///
+/// let mut batch = WriteBatch::new();
+/// let staged = table.stage(&[(b"alice".to_vec(), Some(b"100".to_vec()))], &mut batch)?;
+/// store.write_if(&batch, staged.commit)?.wait()?;
+///
+/// assert_eq!(table.root()?, staged.root);
+/// let proof = table.prove(b"alice")?;
+/// let proved = CommittedTable::verify_proof(staged.root, b"alice", &proof)?;
+/// assert_eq!(proved.as_deref(), Some(&b"100"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct CommittedTable {
+    store: Store,
+    entries: NamedTable,
+    hashes: NamedTable,
+    nodes: NamedTable,
+}
+
+/// Changes that were added to a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "the root is that of the table once the batch is written"]
+pub struct Staged {
+    /// The root after the batch.
+    pub root: B256,
+    /// The last commit that the root relies on, for
+    /// [`Store::write_if`](terrane_lsm::Store::write_if).
+    pub commit: u64,
+}
+
+/// The three tables as one commit left them.
+struct TableViews {
+    commit: u64,
+    entries: std::sync::Arc<Table>,
+    hashes: std::sync::Arc<Table>,
+    nodes: std::sync::Arc<Table>,
+}
+
+impl CommittedTable {
+    /// Opens the table of a name, or makes it: the tables `NAME`, `NAME_hashes` and `NAME_nodes` of
+    /// the store. Nobody else may write to them.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn open(store: &Store, name: &str) -> Result<Self> {
+        let table = |name: &str| store.table_or_create(name, &TableConfig::default());
+        Ok(Self {
+            store: store.clone(),
+            entries: table(name)?,
+            hashes: table(&format!("{name}_hashes"))?,
+            nodes: table(&format!("{name}_nodes"))?,
+        })
+    }
+
+    /// The table of keys and values, for reading.
+    #[must_use]
+    pub fn entries(&self) -> &NamedTable {
+        &self.entries
+    }
+
+    /// The root of all entries.
+    ///
+    /// Cost: a lookup, and a cursor if the table has few entries.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Corruption`], [`Error::CorruptEntry`].
+    pub fn root(&self) -> Result<B256> {
+        Ok(self.views()?.finish(Update::new(Vec::new())?)?.root)
+    }
+
+    /// Adds changes of entries (`None` deletes) to a batch, with the changes of nodes, and returns
+    /// the root after them. Deleting an absent key changes nothing. The caller writes the batch
+    /// unless another commit came between, and stages nothing else for this table meanwhile.
+    ///
+    /// Cost: a batch of lookups for the entries, and one for each level of the trie.
+    ///
+    /// # Errors
+    /// [`Error::KeyOrder`] for a key that is named twice; [`Error::Store`];
+    /// [`Error::Corruption`], [`Error::CorruptEntry`]. The batch is as before then.
+    pub fn stage(
+        &self,
+        changes: &[(Vec<u8>, Option<Vec<u8>>)],
+        batch: &mut WriteBatch,
+    ) -> Result<Staged> {
+        let views = self.views()?;
+        let keys: Vec<&[u8]> = changes.iter().map(|(key, _)| key.as_slice()).collect();
+        let found = views.entries.get_many(&keys)?;
+
+        let mut updates = Vec::new();
+        let mut staged = Vec::new();
+        for ((key, after), before) in changes.iter().zip(&found) {
+            let hash = keccak256(key);
+            let existed = before.value().is_some();
+            let change = Change { key: hash.to_vec(), existed, after: after.clone() };
+            updates.push(change);
+            if before.value() != after.as_deref() {
+                staged.push((hash, key, after, existed));
+            }
+        }
+
+        let outcome = views.finish(Update::new_of_any_values(updates)?)?;
+        for change in outcome.nodes {
+            match change.after {
+                Some(record) => batch.insert(&self.nodes, &change.path, record.to_bytes()),
+                None => batch.delete(&self.nodes, &change.path),
+            }
+        }
+        for (hash, key, after, existed) in staged {
+            match after {
+                Some(value) => {
+                    batch.insert(&self.entries, key, value);
+                    if !existed {
+                        batch.insert(&self.hashes, hash, key);
+                    }
+                }
+                None => {
+                    batch.delete(&self.entries, key);
+                    batch.delete(&self.hashes, hash);
+                }
+            }
+        }
+        Ok(Staged { root: outcome.root, commit: views.commit })
+    }
+
+    /// Adds the deletion of all entries and nodes to a batch.
+    pub fn stage_clear(&self, batch: &mut WriteBatch) -> Staged {
+        let commit = self.store.last_commit();
+        for table in [&self.entries, &self.hashes, &self.nodes] {
+            batch.delete_range::<[u8], _>(table, ..);
+        }
+        Staged { root: KeccakMpt::EMPTY_ROOT, commit }
+    }
+
+    /// Proves the value of a key, or its absence: the nodes on its path, from the root down.
+    ///
+    /// Cost: a lookup for the entry, and one for each level of the trie.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Corruption`] if entries and nodes disagree on the path.
+    pub fn prove(&self, key: &[u8]) -> Result<Vec<Bytes>> {
+        let views = self.views()?;
+        let after = value(&views.entries.get(key)?);
+        let touch = Change { key: keccak256(key).to_vec(), existed: after.is_some(), after };
+        let update = Update::new_of_any_values(vec![touch])?.with_encodings();
+        let outcome = views.finish(update)?;
+        if !outcome.nodes.is_empty() {
+            let what = "nodes that are not those of the entries";
+            return Err(Error::corruption(&Path::default(), what));
+        }
+        Ok(outcome.encodings.into_iter().map(|(_, encoding)| encoding.into()).collect())
+    }
+
+    /// Returns the value of a key in a table of this root, or `None` if the nodes prove that the
+    /// table does not have it.
+    ///
+    /// Cost: no I/O; hashes each node once.
+    ///
+    /// # Errors
+    /// [`ProofError`] if the nodes prove neither.
+    pub fn verify_proof(
+        root: B256,
+        key: &[u8],
+        nodes: &[Bytes],
+    ) -> std::result::Result<Option<Vec<u8>>, ProofError> {
+        verify(root, keccak256(key).as_slice(), nodes, EmptyValues::Taken)
+    }
+
+    /// Derives all nodes from the entries again and compares them with the stored ones. Returns the
+    /// number of entries.
+    ///
+    /// Cost: reads the table once, and its nodes in batches of lookups; hashes every node.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] or [`Error::CorruptEntry`] for the first disagreement;
+    /// [`Error::Store`].
+    pub fn verify(&self) -> Result<u64> {
+        let views = self.views()?;
+        let mut builder = TrieBuilder::<KeccakMpt>::of_any_values();
+        let mut cursor = views.hashes.cursor()?;
+        let mut count = 0;
+        let mut node_count = 0;
+        loop {
+            let page = views.next_page(&mut cursor, None, COMPARED_TOGETHER)?;
+            for (hash, value) in &page {
+                builder.push(hash, value)?;
+            }
+            count += page.len() as u64;
+            node_count += views.compare(builder.take_nodes())?;
+            if page.len() < COMPARED_TOGETHER {
+                break;
+            }
+        }
+
+        let (_, nodes) = builder.finish();
+        node_count += views.compare(nodes)?;
+        if views.entries.count_exact()? != count {
+            return Err(Error::corrupt_entry("the number of hashes, or of entries"));
+        }
+        if views.nodes.count_exact()? != node_count {
+            return Err(Error::corruption(&Path::default(), "a node without entries"));
+        }
+        Ok(count)
+    }
+
+    fn views(&self) -> Result<TableViews> {
+        // Taken first, so that a commit between makes the number too small.
+        let commit = self.store.last_commit();
+        let all = self.store.views(&[&self.entries, &self.hashes, &self.nodes])?;
+        let mut views = all.into_iter();
+        let mut next = || views.next().expect("a view of each table");
+        Ok(TableViews { commit, entries: next(), hashes: next(), nodes: next() })
+    }
+}
+
+impl TableViews {
+    /// Supplies all that an update wants, and finishes it.
+    fn finish(&self, mut update: Update<KeccakMpt>) -> Result<Outcome> {
+        while !update.wanted().is_empty() {
+            let path = |want: &Want| match want {
+                Want::Node(path) => Some(path.to_vec()),
+                _ => None,
+            };
+            let keys: Vec<Vec<u8>> = update.wanted().iter().filter_map(path).collect();
+            let mut nodes = self.nodes.get_many(&keys)?.into_iter();
+            let answers = update.wanted().iter().map(|want| match want {
+                Want::Node(_) => Ok(Answer::Node(nodes.next().as_ref().and_then(value))),
+                Want::Leaves(path) => self.leaves(path).map(Answer::Leaves),
+                // All keys of the trie have 32 bytes, so none ends at a branch.
+                Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),
+            });
+            let answers = answers.collect::<Result<Vec<_>>>()?;
+            update.supply(answers)?;
+        }
+        update.finish()
+    }
+
+    /// The leaves below a path, one more than an update takes at most.
+    fn leaves(&self, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
+        let mut cursor = self.hashes.cursor_at(&start)?;
+        self.next_page(&mut cursor, end.as_deref(), LEAVES_MAX + 1)
+    }
+
+    /// The next leaves: hashes of keys, and values.
+    fn next_page(
+        &self,
+        cursor: &mut Cursor,
+        end: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut hashes = Vec::new();
+        let mut keys = Vec::new();
+        while hashes.len() < limit {
+            let Some(record) = cursor.peek()? else { break };
+            if end.is_some_and(|end| end <= record.key) {
+                break;
+            }
+            if keccak256(record.value) != *record.key {
+                return Err(Error::corrupt_entry("the hash of a key"));
+            }
+            hashes.push(record.key.to_vec());
+            keys.push(record.value.to_vec());
+            cursor.next_ref()?;
+        }
+
+        let missing = || Error::corrupt_entry("a hash whose key has no value");
+        let values = self.entries.get_many(&keys)?;
+        let values = values.iter().map(|found| value(found).ok_or_else(missing));
+        hashes.into_iter().zip(values).map(|(hash, value)| Ok((hash, value?))).collect()
+    }
+
+    /// Compares derived records with the stored ones; returns their number.
+    fn compare(&self, nodes: Vec<(Path, Record)>) -> Result<u64> {
+        let derived: BTreeMap<Path, Record> = nodes.into_iter().collect();
+        let keys: Vec<&[u8]> = derived.keys().map(|path| &path[..]).collect();
+        for ((path, record), found) in derived.iter().zip(self.nodes.get_many(&keys)?) {
+            if found.value() != Some(&record.to_bytes()) {
+                return Err(Error::corruption(path, "a node that is not that of the entries"));
+            }
+        }
+        Ok(derived.len() as u64)
+    }
+}
