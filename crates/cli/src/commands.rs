@@ -32,6 +32,7 @@ pub(crate) mod import;
 pub(crate) mod snapshot;
 pub(crate) mod version;
 pub(crate) mod radix;
+pub(crate) mod mpt;
 pub(crate) mod backup;
 pub(crate) mod compact;
 pub(crate) mod stats;

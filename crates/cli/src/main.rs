@@ -28,6 +28,7 @@ use crate::commands::context::ContextCommand;
 use crate::commands::diff::Diff;
 use crate::commands::import::Import;
 use crate::commands::kv::{Count, Delete, Get, Put, Scan};
+use crate::commands::mpt::MptCommand;
 use crate::commands::radix::RadixCommand;
 use crate::commands::replay::Replay;
 use crate::commands::snapshot::Snapshot;
@@ -35,8 +36,8 @@ use crate::commands::stats::Stats;
 use crate::commands::table::Tables;
 use crate::commands::version::Versions;
 use crate::commands::{
-    backup, bench, btree, compact, completions, context, diff, import, kv, radix, snapshot, stats,
-    table, version,
+    backup, bench, btree, compact, completions, context, diff, import, kv, mpt, radix, snapshot,
+    stats, table, version,
 };
 use crate::inspect::Inspect;
 use crate::ui::exit::{Failure, STORE_VARIABLE};
@@ -128,6 +129,9 @@ enum Command {
     /// Reads, prunes, exports, imports and proves the versions of a radix store
     #[command(subcommand, after_help = radix::EXAMPLES)]
     Radix(RadixCommand),
+    /// Reads, compares, proves, prunes, exports and imports the state of an Ethereum chain
+    #[command(subcommand, after_help = mpt::EXAMPLES)]
+    Mpt(MptCommand),
     /// Copies a store while it is in use: all of it, or everything new since the last backup
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
@@ -168,6 +172,7 @@ impl Command {
             Self::Version(versions) => versions.command(),
             Self::Context(context) => context.command(),
             Self::Radix(radix) => radix.command(),
+            Self::Mpt(mpt) => mpt.command(),
             Self::Backup(_) => "backup",
             Self::Compact(_) => "compact",
             Self::Stats(_) => "stats",
@@ -206,6 +211,7 @@ impl Command {
             Self::Version(versions) => versions.run(),
             Self::Context(context) => context.run().map(|()| 0),
             Self::Radix(radix) => radix.run().map(|()| 0),
+            Self::Mpt(mpt) => mpt.run().map(|()| 0),
             Self::Backup(backup) => backup.run(),
             Self::Compact(compact) => compact.run(),
             Self::Stats(stats) => stats.run(),

@@ -4,7 +4,8 @@
 //! The folder imports `ui`, `stores` and `commands`. Nothing imports it but `main.rs`.
 //!
 //! Begin with [`verify`], which recognises the directory and checks LSM stores
-//! itself; [`check_btree`], [`check_context`] and [`check_radix`] check the others. The libraries
+//! itself; [`check_btree`], [`check_context`] and [`check_radix`] check the others,
+//! [`check_mpt`] what the tables of an Ethereum state say. The libraries
 //! check and repair; this folder chooses how much loss is accepted, runs the check again after a
 //! repair, and reports the difference.
 //!
@@ -22,6 +23,7 @@ pub(crate) mod outcome;
 pub(crate) mod check_btree;
 pub(crate) mod check_context;
 pub(crate) mod check_radix;
+pub(crate) mod check_mpt;
 mod verify;
 mod salvage;
 

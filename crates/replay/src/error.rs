@@ -85,6 +85,17 @@ impl From<&mpt::Error> for Class {
     }
 }
 
+impl From<&mpt::TransferError> for Class {
+    fn from(error: &mpt::TransferError) -> Self {
+        use mpt::TransferError;
+        match error {
+            TransferError::State(error) => Self::from(error),
+            TransferError::Io(_) => Self::Environment,
+            error => Self::of(error.kind(), false),
+        }
+    }
+}
+
 impl From<&btree::Error> for Class {
     fn from(error: &btree::Error) -> Self {
         Self::of(error.kind(), matches!(error, btree::Error::Disk(_)))

@@ -55,7 +55,9 @@ pub struct Report {
     /// Hash of the last block.
     pub tip: Option<String>,
     /// Root of the state.
-    pub root: String,
+    pub state_root: String,
+    /// Number of accounts.
+    pub accounts: u64,
     /// Blocks of this call, each with its root checked.
     pub blocks: u64,
     /// Uncles of these blocks.
@@ -109,7 +111,8 @@ pub fn replay(
     Ok(Report {
         height: state.tip().map(|tip| tip.height),
         tip: state.tip().map(|tip| tip.hash.to_string()),
-        root: state.root().to_string(),
+        state_root: state.root().to_string(),
+        accounts: state.count_accounts()?,
         blocks: report.blocks,
         uncles: report.uncles,
         resumed_from,

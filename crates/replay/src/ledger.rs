@@ -1,8 +1,8 @@
 //! States that go forward and back by blocks, with durable points to resume from.
 //!
 //! [`history`] keeps two tables on any [`Engine`](crate::engines::engine::Engine): the state and an
-//! undo log. [`radix_ledger`] keeps versions of a radix state. Both implement
-//! [`Ledger`], which replays see.
+//! undo log. [`radix_ledger`] keeps versions of a radix state, [`mpt_ledger`] undo records beside a
+//! table that is committed to a root. All implement [`Ledger`], which replays see.
 //!
 //! Imports: [`engines`](crate::engines). Begin with [`history`].
 //!
@@ -23,5 +23,6 @@ pub(crate) mod checkpoints;
 pub mod history;
 mod blocks;
 pub mod radix_ledger;
+pub mod mpt_ledger;
 
 pub use blocks::Ledger;

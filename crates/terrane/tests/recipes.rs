@@ -13,6 +13,8 @@ mod explorer;
 #[expect(dead_code, reason = "the program starts itself, which a test cannot")]
 #[path = "../examples/follower.rs"]
 mod follower;
+#[path = "../examples/light_client.rs"]
+mod light_client;
 #[path = "../examples/migration.rs"]
 mod migration;
 #[path = "../examples/pruning_node.rs"]
@@ -25,6 +27,11 @@ type Tested = Result<(), Box<dyn Error>>;
 #[test]
 fn an_account_is_proved_to_a_light_client() -> Tested {
     account_proof::main()
+}
+
+#[test]
+fn an_account_and_a_slot_are_proved_to_a_light_client() -> Tested {
+    light_client::main()
 }
 
 #[test]

@@ -16,6 +16,8 @@ use terrane_replay::engines::context_tables::ContextTables;
 use terrane_replay::engines::engine::Engine;
 use terrane_replay::engines::lsm::Lsm;
 use terrane_replay::engines::memory::Memory;
+use terrane_replay::ledger::Ledger as _;
+use terrane_replay::ledger::mpt_ledger::MptLedger;
 use terrane_replay::ledger::radix_ledger::RadixLedger;
 use terrane_replay::monitor::Monitor;
 use terrane_replay::{bitcoin, changes, ethereum};
@@ -90,6 +92,8 @@ Examples:
   Check a history and its roots on a Merkle-radix state kept in SQLite:
     terrane replay changes history.txt --store /tmp/radix --engine radix \\
       --backend sqlite
+  Check a history and its roots on a table with a Merkle-Patricia root:
+    terrane replay changes history.txt --store /tmp/mpt --engine mpt
   Check a history without a store:
     generate-history | terrane replay changes - --engine memory
 
@@ -123,6 +127,8 @@ enum EngineName {
     Context,
     /// Terrane's Merkle-radix state: versions with the roots of Transact; keys of 1 to 35 bytes
     Radix,
+    /// Terrane's tables with the root of a Merkle-Patricia trie, whose keys are hashed
+    Mpt,
     /// Sorted map in memory; keeps nothing, so that a second call starts anew
     Memory,
     /// LMDB; blocks are in memory until they are durable. Keys of up to 252 bytes
@@ -340,7 +346,8 @@ impl EthereumArgs {
         let mut lines = vec![
             ("height", optional(report.height.map(|height| height.to_string()))),
             ("tip", optional(report.tip.clone())),
-            ("root", report.root.clone()),
+            ("root", report.state_root.clone()),
+            ("accounts", report.accounts.to_string()),
             ("blocks", format!("{} ({:.0}/s)", report.blocks, report.blocks_per_s)),
             ("uncles", report.uncles.to_string()),
             ("resumed from", optional(report.resumed_from.map(|height| height.to_string()))),
@@ -368,15 +375,19 @@ impl ChangesArgs {
         let mut progress = Progress::new(self.output.quiet);
         self.store.check()?;
         check_inputs(&self.files)?;
-        let (name, report) = if self.store.engine == EngineName::Radix {
-            let report = self.replay_radix(&options, &mut progress)?;
-            ("radix", report)
-        } else {
-            self.radix.refuse()?;
-            self.store.replay(&mut progress, |engine, progress| {
-                let name = engine.name();
-                Ok((name, changes::replay(engine, &self.files, &options, progress)?))
-            })?
+        let (name, report) = match self.store.engine {
+            EngineName::Radix => ("radix", self.replay_radix(&options, &mut progress)?),
+            EngineName::Mpt => {
+                self.radix.refuse()?;
+                ("mpt", self.replay_mpt(&options, &mut progress)?)
+            }
+            _ => {
+                self.radix.refuse()?;
+                self.store.replay(&mut progress, |engine, progress| {
+                    let name = engine.name();
+                    Ok((name, changes::replay(engine, &self.files, &options, progress)?))
+                })?
+            }
         };
 
         drop(progress);
@@ -422,6 +433,31 @@ impl ChangesArgs {
         closed?;
 
         Ok(report)
+    }
+
+    fn replay_mpt(
+        &self,
+        options: &changes::Options,
+        monitor: &mut dyn Monitor,
+    ) -> Result<changes::Report, Failure> {
+        let dir = self.store.store.as_deref().ok_or_else(|| Failure::no_store("--store DIR"))?;
+        let before = Before::of(dir);
+        let ledger = MptLedger::open(dir, self.keep_versions).map_err(changes::Error::from)?;
+        let is_empty = ledger.tip().is_none();
+        let outcome = changes::replay_on(Box::new(ledger), &self.files, options, monitor);
+
+        // A store that was created for an input that is refused before its first block goes again.
+        let outcome = outcome.map_err(Failure::from);
+        if let Err(failure) = &outcome
+            && failure.code() == Failure::usage("").code()
+            && is_empty
+            && before.was_created()
+            && MptLedger::open(dir, None).is_ok_and(|ledger| ledger.tip().is_none())
+        {
+            // The first failure is reported; if the removal fails too, an empty store is left.
+            let _ = before.restore(dir);
+        }
+        outcome
     }
 }
 
@@ -504,8 +540,8 @@ impl StoreArgs {
             }
             (EngineName::Lmdb, dir) => open_lmdb(dir.as_deref()),
             (EngineName::Sqlite, dir) => open_sqlite(dir.as_deref()),
-            (EngineName::Radix, _) => {
-                Err(Failure::usage("engine radix holds no tables; replay changes on it"))
+            (EngineName::Radix | EngineName::Mpt, _) => {
+                Err(Failure::usage("this engine holds no tables of coins; replay changes on it"))
             }
             (EngineName::Lsm | EngineName::Btree | EngineName::Context, None) => {
                 Err(Failure::no_store("--store DIR"))

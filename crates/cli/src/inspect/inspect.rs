@@ -11,7 +11,7 @@
 //!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
-//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `reserve`: null or `bytes` and `is_held`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `stored_entries`, `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `reserve`: null or `bytes` and `is_held`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `stored_entries`, `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if it is damaged; `ethereum_state` (absent if there is none): `height`, `block_hash`, `root` (null before the first block), `history_from` (null without a history), `reorg_from` (null if nothing was pruned), `is_import_unfinished` |
 //! | `manifest`  | `path`, and what **named tables** have of it                                  |
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
@@ -48,14 +48,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use terrane::io::RealDisk;
-use terrane::lsm::inspect::{self, Inspection};
+use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::state_dir;
 
 use crate::inspect::lsm::{
     Canonical, Inspector, Manifest, Metadata, PageContent, Reserve, ReserveState, Run, Segment,
     Snapshot, Store,
 };
-use crate::inspect::{btree, context, lsm, radix, store_page};
+use crate::inspect::{btree, context, lsm, mpt, radix, store_page};
 use crate::stores::back_ends::RedisArgs;
 use crate::stores::index_path::IndexPath;
 use crate::ui::args::OutputArgs;
@@ -125,7 +125,7 @@ pub(crate) struct Inspect {
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Shown {
-    Store(Store),
+    Store(StoreReport),
     Metadata(Metadata),
     Reserve(Reserve),
     Snapshot(Box<Snapshot>),
@@ -141,6 +141,15 @@ enum Shown {
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
+/// Report of a store, and of the Ethereum state in it.
+#[derive(Serialize)]
+struct StoreReport {
+    #[serde(flatten)]
+    store: Store,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ethereum_state: Option<mpt::StateInfo>,
+}
+
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -148,6 +157,25 @@ struct Report {
     damage: Vec<String>,
     #[serde(flatten)]
     page: Option<store_page::Written>,
+}
+
+impl StoreReport {
+    fn new(inspector: &mut Inspector, path: &Path, info: SessionInfo) -> (Self, String) {
+        let (store, mut text) = inspector.store(path, info);
+        let is_state = terrane::mpt::is_state(inspector.disk.as_ref(), path);
+        let mut ethereum_state = None;
+        if is_state.is_ok_and(|is_state| is_state) {
+            // A damaged state is reported like damage of the store.
+            match mpt::StateInfo::read(path) {
+                Ok(state) => {
+                    text = format!("{text}\n{}", state.text());
+                    ethereum_state = Some(state);
+                }
+                Err(failure) => inspector.damage.push(failure.message().to_owned()),
+            }
+        }
+        (Self { store, ethereum_state }, text)
+    }
 }
 
 impl Inspect {
@@ -165,6 +193,7 @@ impl Inspect {
             constants.extend(terrane::btree::inspect::constants());
             constants.extend(terrane::context::constants());
             constants.extend(terrane::radix::constants());
+            constants.extend(terrane::mpt::constants());
             let rows: Vec<Vec<String>> = constants
                 .iter()
                 .map(|(name, value)| vec![(*name).to_owned(), value.clone()])
@@ -259,8 +288,8 @@ impl Inspect {
             Inspection::Session(info) => {
                 self.refuse_page("a store")?;
                 inspector.session = self.html.is_some().then(|| info.clone());
-                let (store, text) = inspector.store(path, info);
-                Ok((Shown::Store(store), text))
+                let (report, text) = StoreReport::new(inspector, path, info);
+                Ok((Shown::Store(report), text))
             }
             Inspection::Metadata(info) => {
                 self.refuse_page("the metadata of a store")?;

@@ -209,6 +209,7 @@ failures! {
     error: changes::Error => error.class(), error.kind();
     error: ethereum::Error => error.class(), error.kind();
     error: terrane::mpt::Error => Class::from(&error), Some(error.kind());
+    error: terrane::mpt::TransferError => Class::from(&error), Some(error.kind());
     error: irmin::Error => error.class(), None;
     error: octez::Error => error.class(), None;
     error: workloads::Error => error.class(), error.kind();

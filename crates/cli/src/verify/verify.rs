@@ -16,6 +16,7 @@
 //! | `runs`      | run files checked                                                            |
 //! | `pages`     | pages of 4 KiB checked                                                       |
 //! | `entries`   | entries checked, all versions of a key counted                               |
+//! | `state`     | of an Ethereum state whose files are whole, else absent: `problems` (list of `rule`, `repaired`), `repaired`, `left` (counts as above), `accounts`, `slots`, `nodes` |
 //! | `wall_s`    | seconds                                                                      |
 //!
 //! `lost` is a list of `file`, `what`, `snapshots`, `tables` (that had it), `keys` (list of
@@ -78,6 +79,7 @@ use crate::ui::progress::ByteBar;
 use crate::ui::text::{self, count_of};
 use crate::verify::check_btree;
 use crate::verify::check_context;
+use crate::verify::check_mpt::{self, StateCheck};
 use crate::verify::check_radix;
 use crate::verify::outcome::Reporting;
 
@@ -125,6 +127,9 @@ roots. If a node or a version is damaged, --repair does nothing, unless --accept
 then it drops and names the incomplete versions, and the exit code is 1. Copy the directory \
 first. Damage of the files below concerns the back-end: repair the directory `database` of an LSM \
 or a B+tree in the same way, and restore a copy of others.
+
+For an Ethereum state, `verify` also computes every node from accounts and slots and compares it. \
+--repair writes nodes anew if accounts and slots have the root of the last block.
 
 For a context store, `verify` reads all records and hashes all objects that commits reach. \
 --repair rebuilds the index, and the control record and the markers of volumes if they are lost. \
@@ -216,6 +221,9 @@ struct Checked {
     runs: u64,
     pages: u64,
     entries: u64,
+    /// Check of an Ethereum state whose files are whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateCheck>,
     wall_s: f64,
 }
 
@@ -273,6 +281,9 @@ impl Verify {
             repair.was_refused = was_refused;
         }
 
+        if checked.left == 0 {
+            checked.state = check_mpt::check(dir, self.repair)?;
+        }
         let failure = checked.failure(dir);
 
         output::checked("verify", self.output.json, &checked, &checked.text(), failure.as_ref())
@@ -462,6 +473,7 @@ impl Checked {
             runs: report.runs,
             pages: report.pages,
             entries: report.entries,
+            state: None,
             wall_s,
         }
     }
@@ -498,6 +510,7 @@ impl Checked {
             count_of(self.entries, "entry", "entries"),
         ]);
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
+        lines.extend(self.state.iter().map(StateCheck::text));
         let mendable = self.problems.iter().filter(|p| p.repairable && !p.repaired).count();
 
         if mendable > 0 {
@@ -526,7 +539,13 @@ impl Checked {
         let dir = dir.display();
         let lost = self.repair.as_ref().map_or(0, |repair| repair.lost.len() as u64);
 
+        let of_state = self.state.as_ref().map_or(0, |state| state.left);
         match (self.left, lost) {
+            (0, _) if 0 < of_state => {
+                let left =
+                    count_of(of_state, "problem of the state is", "problems of the state are");
+                Some(Failure::check(format!("{dir}: {left} left")))
+            }
             (0, _) => None,
             (left, lost) if left == lost => {
                 let lost = count_of(lost, "thing was", "things were");

@@ -24,6 +24,7 @@ mod irmin_trace;
 mod kinds;
 mod kvget;
 mod manual;
+mod mpt;
 mod points;
 mod process;
 mod program;

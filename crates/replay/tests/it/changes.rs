@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use terrane::kv::Durability;
-use terrane::lsm::StateDigest;
+use terrane::lsm::{StateDigest, StoreOptions, WriteBatch};
+use terrane::mpt::CommittedTable;
 use terrane::radix::{self, Address, Change, Root, Store};
 use terrane::state_dir::{BackEnd, OpenOptions, OpenStore, open_database};
 use terrane_replay::changes::{Error, Options, Report, replay, replay_on};
@@ -16,6 +17,7 @@ use terrane_replay::engines::lsm::Lsm;
 use terrane_replay::engines::memory::Memory;
 use terrane_replay::error::Class;
 use terrane_replay::hex;
+use terrane_replay::ledger::mpt_ledger::MptLedger;
 use terrane_replay::ledger::radix_ledger::RadixLedger;
 use terrane_replay::monitor::Silent;
 use terrane_testkit::ChaCha8Rng;
@@ -124,6 +126,85 @@ fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
         store.close().unwrap();
         outcome
     })
+}
+
+fn on_mpt(dir: &Path) -> Runner {
+    let dir = dir.to_owned();
+    Box::new(move |paths, options| {
+        let ledger = MptLedger::open(&dir, options.keep_versions)?;
+        replay_on(Box::new(ledger), paths, options, &mut Silent)
+    })
+}
+
+/// The root of a model, committed at once.
+fn mpt_root(dir: &Path, model: &Model) -> String {
+    let store = terrane::lsm::Store::open_dir(dir, &StoreOptions::default().create_dir()).unwrap();
+    let table = CommittedTable::open(&store, "state").unwrap();
+    let changes = model.iter().map(|(key, value)| (key.clone(), Some(value.clone())));
+    let staged = table.stage(&changes.collect::<Vec<_>>(), &mut WriteBatch::new()).unwrap();
+    hex::encode(staged.root.as_slice())
+}
+
+#[test]
+fn a_committed_table_agrees_with_the_model_through_all_rollbacks() {
+    let name = "a_committed_table_agrees_with_the_model_through_all_rollbacks";
+    for_each_seed(name, by_effort(8, 24), |rng, _| {
+        let dir = tempfile::tempdir().unwrap();
+        let (lines, state) = draw(rng, 60, 0);
+        let engine = on_mpt(&dir.path().join("store"));
+        let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
+        assert_eq!((report.digest, report.count), (digest(&state), state.len() as u64));
+        assert_eq!(report.roots["mpt"], mpt_root(&dir.path().join("at once"), &state));
+    });
+}
+
+#[test]
+fn a_history_replayed_in_pieces_on_a_committed_table_ends_in_the_same_state() {
+    in_pieces(
+        "a_history_replayed_in_pieces_on_a_committed_table_ends_in_the_same_state",
+        0,
+        on_mpt,
+    );
+}
+
+#[test]
+fn a_committed_table_goes_back_as_far_as_blocks_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = [
+        "terrane-changes 1",
+        "begin 1",
+        "put 01 aa",
+        "end",
+        "begin 2",
+        "put 01 bb",
+        "put 02 -",
+        "end",
+        "begin 3",
+        "del 01",
+        "end",
+        "rollback 2",
+        "expect count=2",
+        "begin 9",
+        "del 02",
+        "end",
+        "rollback 2",
+        "expect count=2",
+    ];
+    let mut lines: Vec<String> = lines.map(str::to_owned).to_vec();
+    let options = Options { keep_versions: Some(2), ..Options::default() };
+    let report = run(on_mpt(&dir.path().join("a")), dir.path(), &lines, &options).unwrap();
+    assert_eq!((report.height, report.count), (Some(2), 2));
+    let root = &report.roots["mpt"];
+    lines.push(format!("expect root.mpt={root}"));
+    lines.push("rollback 1".to_owned());
+    let error = run(on_mpt(&dir.path().join("b")), dir.path(), &lines, &options).unwrap_err();
+    assert!(error.to_string().contains("the oldest block kept is 2"), "{error}");
+    lines.pop();
+    lines.push("rollback -".to_owned());
+    lines.push("expect count=0".to_owned());
+    let report = run(on_mpt(&dir.path().join("c")), dir.path(), &lines, &options).unwrap();
+    let empty = "56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421";
+    assert_eq!((report.height, report.roots["mpt"].as_str()), (None, empty));
 }
 
 fn run(engine: Runner, dir: &Path, lines: &[String], options: &Options) -> Result<Report, Error> {

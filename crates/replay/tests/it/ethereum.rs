@@ -35,7 +35,7 @@ fn blocks_lead_to_the_roots_of_their_headers_and_back() {
     let back = Options { rollback_to: Some(100), ..options.clone() };
     let again = run(&mut state, &shipped(), &back).unwrap();
     assert_eq!((again.resumed_from, again.blocks), (Some(100), 100));
-    assert_eq!((again.root, again.tip), (first.root, first.tip));
+    assert_eq!((again.state_root, again.tip), (first.state_root, first.tip));
     assert!(state.verify().unwrap().is_clean());
 
     state.close().unwrap();
