@@ -442,22 +442,27 @@ impl ChangesArgs {
     ) -> Result<changes::Report, Failure> {
         let dir = self.store.store.as_deref().ok_or_else(|| Failure::no_store("--store DIR"))?;
         let before = Before::of(dir);
-        let ledger = MptLedger::open(dir, self.keep_versions).map_err(changes::Error::from)?;
-        let is_empty = ledger.tip().is_none();
-        let outcome = changes::replay_on(Box::new(ledger), &self.files, options, monitor);
+        let store = MptLedger::open_store(dir).map_err(changes::Error::from)?;
+        let replayed = MptLedger::open(store.clone(), self.keep_versions)
+            .map_err(changes::Error::from)
+            .and_then(|ledger| changes::replay_on(Box::new(ledger), &self.files, options, monitor));
+        let has_blocks = MptLedger::open(store.clone(), None);
+        let has_blocks = has_blocks.is_ok_and(|ledger| ledger.tip().is_some());
+        let closed = store.close();
 
         // A store that was created for an input that is refused before its first block goes again.
-        let outcome = outcome.map_err(Failure::from);
+        let outcome = replayed.map_err(Failure::from);
         if let Err(failure) = &outcome
             && failure.code() == Failure::usage("").code()
-            && is_empty
             && before.was_created()
-            && MptLedger::open(dir, None).is_ok_and(|ledger| ledger.tip().is_none())
+            && !has_blocks
         {
             // The first failure is reported; if the removal fails too, an empty store is left.
             let _ = before.restore(dir);
         }
-        outcome
+        let report = outcome?;
+        closed?;
+        Ok(report)
     }
 }
 

@@ -329,6 +329,15 @@ impl Import {
         Ok(self.tables.store.sync()?)
     }
 
+    /// Writes what was pushed and closes the store, to go on with the import another time.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn close(mut self) -> Result<()> {
+        self.sync()?;
+        Ok(self.tables.store.close()?)
+    }
+
     /// Ends the import: the state is that after the block of this height and hash. With an
     /// expected root, it must be the root of all accounts.
     ///

@@ -101,22 +101,27 @@ fn block_number(key: &[u8]) -> Result<u64> {
 }
 
 impl MptLedger {
-    /// Continues from the newest block of the store in `dir`, or makes a store. The ledger keeps
-    /// the newest `keep_max` blocks, or all with `None`.
+    /// Opens the store of a ledger in `dir`, or makes one. The caller closes the store behind the
+    /// ledger.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] if the store was not made by a replay; [`Error::Version`],
-    /// [`Error::Corrupt`], and those of the store.
-    pub fn open(dir: &Path, keep_max: Option<u64>) -> Result<Self> {
+    /// Those of the store.
+    pub fn open_store(dir: &Path) -> Result<Store> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if let Some(parent) = dir.parent() {
             create_dirs(disk.as_ref(), parent).map_err(terrane::lsm::Error::from)?;
         }
         let options = StoreOptions::default().session(SessionOptions::default().create_dir());
-        Self::of_store(Store::open(disk, dir, &options)?, keep_max)
+        Ok(Store::open(disk, dir, &options)?)
     }
 
-    fn of_store(store: Store, keep_max: Option<u64>) -> Result<Self> {
+    /// Continues from the newest block of a store, or begins with the empty state. The ledger keeps
+    /// the newest `keep_max` blocks, or all with `None`.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] if the store was not made by a replay; [`Error::Version`],
+    /// [`Error::Corrupt`], and those of the store.
+    pub fn open(store: Store, keep_max: Option<u64>) -> Result<Self> {
         if store.tables()?.iter().any(|table| !TABLES.contains(&table.name.as_str())) {
             let message = "the store was not made by `terrane replay changes --engine mpt`";
             return Err(EngineError::Refused(message.into()).into());

@@ -131,8 +131,11 @@ fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
 fn on_mpt(dir: &Path) -> Runner {
     let dir = dir.to_owned();
     Box::new(move |paths, options| {
-        let ledger = MptLedger::open(&dir, options.keep_versions)?;
-        replay_on(Box::new(ledger), paths, options, &mut Silent)
+        let store = MptLedger::open_store(&dir)?;
+        let ledger = MptLedger::open(store.clone(), options.keep_versions)?;
+        let outcome = replay_on(Box::new(ledger), paths, options, &mut Silent);
+        store.close().unwrap();
+        outcome
     })
 }
 
