@@ -6,6 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::capi;
 use crate::counts;
 use crate::package;
 use crate::sweeps::Sweeps;
@@ -76,6 +77,7 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
 
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
+    times.take_with("capi", || capi::run(workspace, capi::Mode::Compare))?;
     times.take_with("package", || package::run(workspace, package::Mode::List))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
 

@@ -28,6 +28,8 @@ mod package;
 
 mod fuzz;
 
+mod capi;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -48,6 +50,8 @@ usage: cargo xtask <command>
                            needs valgrind
   results [--check]        write the tables of bench/results/README.md, the headlines of README.md and the
                            pages of docs/report anew from bench/results, or compare them, as `cargo test` does
+  capi [--write]           compare the header of bindings/c with its sources, or write it anew; build the library
+                           and run its C tests under AddressSanitizer, where there is a C compiler
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
@@ -111,6 +115,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("counts", ["--write"]) => Ok(counts::run(&workspace, counts::Mode::Write)?),
         ("results", []) => Ok(results::run(&workspace, results::Mode::Write)?),
         ("results", ["--check"]) => Ok(results::run(&workspace, results::Mode::Check)?),
+        ("capi", []) => Ok(capi::run(&workspace, capi::Mode::Compare)?),
+        ("capi", ["--write"]) => Ok(capi::run(&workspace, capi::Mode::Write)?),
         ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),
         ("package", ["--verify"]) => Ok(package::run(&workspace, package::Mode::Verify)?),
         ("sim", options) => {

@@ -1,0 +1,222 @@
+//! Write batches and their commits.
+
+use terrane::lsm::WriteBatch;
+
+use crate::bytes::{Rows, slice};
+use crate::error::{Failure, free, give, give_handle, guard, handle, handle_mut, terrane_code};
+use crate::store::{terrane_store, terrane_table};
+
+/// Updates of any tables of one store, which own their bytes. Freed by `terrane_batch_free`. One
+/// thread at a time. A batch that holds updates keeps their store open.
+#[derive(Debug)]
+pub struct terrane_batch(WriteBatch);
+
+/// Makes an empty batch. The caller owns `*out`.
+///
+/// # Safety
+/// `out` is valid for a write, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_new(out: *mut *mut terrane_batch) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        unsafe { give_handle(out, terrane_batch(WriteBatch::new())) }
+    })
+}
+
+/// Frees a batch; its updates are gone. Null is nothing.
+///
+/// # Safety
+/// `batch` is null, or a handle that nobody uses during or after the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_free(batch: *mut terrane_batch) {
+    // SAFETY: the caller keeps the contract.
+    unsafe { free(batch) };
+}
+
+/// Removes all updates and keeps the memory for others.
+///
+/// # Safety
+/// `batch` is a handle that no other thread uses, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_clear(batch: *mut terrane_batch) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        unsafe { handle_mut(batch) }?.0.clear();
+        Ok(())
+    })
+}
+
+/// Sets the values of `count` keys. Keys and values are rows: bytes, and `count` + 1 offsets.
+///
+/// # Safety
+/// Pointers are valid as their types and counts say, or null; no other thread uses `batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_put_many(
+    batch: *mut terrane_batch,
+    table: *const terrane_table,
+    count: usize,
+    keys: *const u8,
+    key_offsets: *const usize,
+    values: *const u8,
+    value_offsets: *const usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let batch = unsafe { handle_mut(batch) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        // SAFETY: the caller keeps the contract.
+        let values = unsafe { Rows::new(count, values, value_offsets) }?;
+        for (key, value) in keys.iter().zip(values.iter()) {
+            batch.0.insert(&table.0, key, value);
+        }
+        Ok(())
+    })
+}
+
+/// Removes `count` keys, rows as of `terrane_batch_put_many`. An absent key is no error.
+///
+/// # Safety
+/// The contract of `terrane_batch_put_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_delete_many(
+    batch: *mut terrane_batch,
+    table: *const terrane_table,
+    count: usize,
+    keys: *const u8,
+    key_offsets: *const usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let batch = unsafe { handle_mut(batch) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        for key in keys.iter() {
+            batch.0.delete(&table.0, key);
+        }
+        Ok(())
+    })
+}
+
+/// Sets the value of one key.
+///
+/// # Safety
+/// The contract of `terrane_batch_put_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_put(
+    batch: *mut terrane_batch,
+    table: *const terrane_table,
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let batch = unsafe { handle_mut(batch) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let key = unsafe { slice(key, key_len) }?;
+        // SAFETY: the caller keeps the contract.
+        let value = unsafe { slice(value, value_len) }?;
+        batch.0.insert(&table.0, key, value);
+        Ok(())
+    })
+}
+
+/// Removes one key. An absent key is no error.
+///
+/// # Safety
+/// The contract of `terrane_batch_put_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_delete(
+    batch: *mut terrane_batch,
+    table: *const terrane_table,
+    key: *const u8,
+    key_len: usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let batch = unsafe { handle_mut(batch) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        batch.0.delete(&table.0, unsafe { slice(key, key_len) }?);
+        Ok(())
+    })
+}
+
+/// Commits a batch, all of it or nothing, with the store's durability, and gives the number of the
+/// commit. The batch stays as it is. With `TERRANE_GROUP`, `terrane_store_sync_to` waits for the
+/// commit. `commit` may be null.
+///
+/// # Safety
+/// Pointers are valid as their types say, or null; no other thread uses `batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_store_write(
+    store: *const terrane_store,
+    batch: *const terrane_batch,
+    commit: *mut u64,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let store = unsafe { handle(store) }?;
+        // SAFETY: the caller keeps the contract.
+        let ticket = store.0.write(&unsafe { handle(batch) }?.0)?;
+        if commit.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { give(commit, ticket.commit()) }
+    })
+}
+
+/// Commits like `terrane_store_write` if no commit came after `last_commit`; `TERRANE_CONFLICT`
+/// otherwise.
+///
+/// # Safety
+/// The contract of `terrane_store_write`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_store_write_if(
+    store: *const terrane_store,
+    batch: *const terrane_batch,
+    last_commit: u64,
+    commit: *mut u64,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let store = unsafe { handle(store) }?;
+        // SAFETY: the caller keeps the contract.
+        let ticket = store.0.write_if(&unsafe { handle(batch) }?.0, last_commit)?;
+        if commit.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { give(commit, ticket.commit()) }
+    })
+}
+
+/// Gives the number of updates in a batch.
+///
+/// # Safety
+/// Pointers are valid as their types say, or null; no other thread changes `batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_len(
+    batch: *const terrane_batch,
+    out: *mut usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let len = unsafe { handle(batch) }?.0.len();
+        if out.is_null() {
+            return Err(Failure::bad_input("an out-parameter is null"));
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { give(out, len) }
+    })
+}

@@ -1,0 +1,262 @@
+//! Views of tables: batched lookups into the caller's memory, cursors that give chunks.
+
+use std::mem::MaybeUninit;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrane::lsm::{Cursor, Lookup, Table};
+
+use crate::bytes::{Arena, Rows, slice, slice_mut};
+use crate::error::{
+    Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
+};
+use crate::store::terrane_table;
+
+/// A table as of one commit, unchanged by later ones. Freed by `terrane_view_free`. Threads may
+/// share it.
+#[derive(Debug)]
+pub struct terrane_view(pub(crate) Arc<Table>);
+
+/// A cursor over a range of a view. Freed by `terrane_cursor_free`. One thread at a time.
+#[derive(Debug)]
+pub struct terrane_cursor(Cursor);
+
+/// Makes a view of a table as of the last commit. The caller owns `*out`.
+///
+/// # Safety
+/// Pointers are valid as their types say, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_table_view(
+    table: *const terrane_table,
+    out: *mut *mut terrane_view,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let view = unsafe { handle(table) }?.0.view()?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { give_handle(out, terrane_view(view)) }
+    })
+}
+
+/// Frees a view. Null is nothing.
+///
+/// # Safety
+/// `view` is null, or a handle that nobody uses during or after the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_view_free(view: *mut terrane_view) {
+    // SAFETY: the caller keeps the contract.
+    unsafe { free(view) };
+}
+
+/// Memory of the caller for the answers of a batch of lookups.
+struct Answers<'a> {
+    values: Arena<'a>,
+    found: &'a mut [MaybeUninit<u8>],
+}
+
+impl Answers<'_> {
+    /// Borrows the memory for `count` answers.
+    ///
+    /// # Safety
+    /// `values` is valid for writes of `capacity` bytes, `offsets` for `count` + 1 items, `found`
+    /// for `count` bytes, and nobody else uses them while the result lives.
+    unsafe fn new(
+        count: usize,
+        (values, capacity): (*mut u8, usize),
+        offsets: *mut usize,
+        found: *mut u8,
+    ) -> Outcome<Self> {
+        // SAFETY: the caller keeps the contract.
+        let values = unsafe { Arena::new(count, values, capacity, offsets) }?;
+        // SAFETY: the caller keeps the contract.
+        let found = unsafe { slice_mut(found, count) }?;
+        Ok(Self { values, found })
+    }
+
+    fn fill<T: AsRef<[u8]>>(mut self, answers: impl Iterator<Item = Option<T>>) -> Outcome<()> {
+        for (place, answer) in self.found.iter_mut().zip(answers) {
+            place.write(u8::from(answer.is_some()));
+            self.values.push(answer.as_ref().map_or(&[], AsRef::as_ref));
+        }
+        if self.values.is_whole() { Ok(()) } else { Err(Failure::too_small("values")) }
+    }
+}
+
+/// Rows of answers for other modules, as [`Answers`].
+///
+/// # Safety
+/// The contract of [`Answers::new`].
+pub(crate) unsafe fn answer_rows<T: AsRef<[u8]>>(
+    answers: &[Option<T>],
+    values: (*mut u8, usize),
+    offsets: *mut usize,
+    found: *mut u8,
+) -> Outcome<()> {
+    // SAFETY: the caller keeps the contract.
+    let memory = unsafe { Answers::new(answers.len(), values, offsets, found) }?;
+    memory.fill(answers.iter().map(Option::as_ref))
+}
+
+fn values(lookups: &[Lookup]) -> Vec<Option<&[u8]>> {
+    lookups.iter().map(Lookup::value).collect()
+}
+
+/// Looks up `count` keys of a view. Keys are rows: bytes, and `count` + 1 offsets.
+///
+/// Writes the values one behind the other to `values`, `count` + 1 offsets to `value_offsets`, and
+/// for each key 1 or 0 to `found`; an absent key has no bytes. If `capacity` is too small, the call
+/// fails with `TERRANE_TOO_SMALL`, `value_offsets[count]` is how much is needed, `value_offsets`
+/// and
+/// `found` are right, and the bytes of `values` are unspecified.
+///
+/// Cost: one read of a page for each present key that no cache has, all in flight at once.
+///
+/// # Safety
+/// Pointers are valid as their types and counts say, or null; nobody else uses the memory for
+/// answers during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_view_get_many(
+    view: *const terrane_view,
+    count: usize,
+    keys: *const u8,
+    key_offsets: *const usize,
+    values_out: *mut u8,
+    capacity: usize,
+    value_offsets: *mut usize,
+    found: *mut u8,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let view = unsafe { handle(view) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        let keys: Vec<&[u8]> = keys.iter().collect();
+        let lookups = view.0.get_many(&keys)?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { answer_rows(&values(&lookups), (values_out, capacity), value_offsets, found) }
+    })
+}
+
+/// Looks up `count` keys of a table as of its last commit: as `terrane_view_get_many`.
+///
+/// # Safety
+/// The contract of `terrane_view_get_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_table_get_many(
+    table: *const terrane_table,
+    count: usize,
+    keys: *const u8,
+    key_offsets: *const usize,
+    values_out: *mut u8,
+    capacity: usize,
+    value_offsets: *mut usize,
+    found: *mut u8,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        let keys: Vec<&[u8]> = keys.iter().collect();
+        let lookups = table.0.get_many(&keys)?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { answer_rows(&values(&lookups), (values_out, capacity), value_offsets, found) }
+    })
+}
+
+/// Makes a cursor over the keys of a view from `from` on and below `to`, ascending. Null for `to`
+/// means to the last key. The cursor may outlive the view. The caller owns `*out`.
+///
+/// # Safety
+/// Pointers are valid as their types and lengths say, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_cursor_new(
+    view: *const terrane_view,
+    from: *const u8,
+    from_len: usize,
+    to: *const u8,
+    to_len: usize,
+    out: *mut *mut terrane_cursor,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let view = unsafe { handle(view) }?;
+        // SAFETY: the caller keeps the contract.
+        let from = unsafe { slice(from, from_len) }?;
+        let end = if to.is_null() {
+            Bound::Unbounded
+        } else {
+            // SAFETY: the caller keeps the contract.
+            Bound::Excluded(unsafe { slice(to, to_len) }?)
+        };
+        let cursor = view.0.range::<[u8], _>((Bound::Included(from), end))?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { give_handle(out, terrane_cursor(cursor)) }
+    })
+}
+
+/// Frees a cursor. Null is nothing.
+///
+/// # Safety
+/// `cursor` is null, or a handle that nobody uses during or after the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_cursor_free(cursor: *mut terrane_cursor) {
+    // SAFETY: the caller keeps the contract.
+    unsafe { free(cursor) };
+}
+
+/// Writes the next entries of a cursor, as many as fit and at most `rows_max`, and passes them.
+/// Gives their number, which is 0 at the end of the range only.
+///
+/// Keys and values are written one behind the other, with one offset more than there are entries;
+/// `key_offsets` and `value_offsets` have room for `rows_max` + 1. If the first entry alone does
+/// not fit, the call fails with `TERRANE_TOO_SMALL`, passes nothing, and `key_offsets[1]` and
+/// `value_offsets[1]` are how much it needs.
+///
+/// # Safety
+/// Pointers are valid as their types and counts say, or null; nobody else uses the cursor or the
+/// memory during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_cursor_next_chunk(
+    cursor: *mut terrane_cursor,
+    rows_max: usize,
+    keys: *mut u8,
+    key_capacity: usize,
+    key_offsets: *mut usize,
+    values: *mut u8,
+    value_capacity: usize,
+    value_offsets: *mut usize,
+    rows: *mut usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let cursor = unsafe { handle_mut(cursor) }?;
+        if rows.is_null() || rows_max == 0 {
+            return Err(Failure::bad_input("rows is null, or rows_max is 0"));
+        }
+        // SAFETY: the caller keeps the contract.
+        let mut keys = unsafe { Arena::new(rows_max, keys, key_capacity, key_offsets) }?;
+        // SAFETY: the caller keeps the contract.
+        let mut values = unsafe { Arena::new(rows_max, values, value_capacity, value_offsets) }?;
+
+        let mut passed = 0;
+        while passed < rows_max {
+            let Some(entry) = cursor.0.peek()? else { break };
+            if !keys.has_room(entry.key.len()) || !values.has_room(entry.value.len()) {
+                if passed > 0 {
+                    break;
+                }
+                keys.push(entry.key);
+                values.push(entry.value);
+                return Err(Failure::too_small("an entry"));
+            }
+            keys.push(entry.key);
+            values.push(entry.value);
+            passed += 1;
+            // The entry has been read already, so that passing it cannot fail.
+            cursor.0.next_ref()?;
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { give(rows, passed) }
+    })
+}

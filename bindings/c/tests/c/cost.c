@@ -1,0 +1,64 @@
+/* Work of the C interface, whose instructions README.md counts beside those of examples/cost.rs.
+ *
+ * usage: cost EMPTY_FOLDER get|put BATCHES
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "terrane.h"
+
+enum { ROWS = 256, KEY = 32, VALUE = 60 };
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if ((call) != TERRANE_OK) {                                                                \
+            fprintf(stderr, "%s\n", terrane_error_message());                                      \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    struct terrane_options options = terrane_options_default();
+    options.create_dir = true;
+    options.durability = TERRANE_NONE;
+    struct terrane_store *store;
+    struct terrane_table *table;
+    struct terrane_batch *batch;
+    MUST(terrane_store_open((const uint8_t *)argv[1], strlen(argv[1]), &options, &store));
+    MUST(terrane_table_open(store, (const uint8_t *)"main", 4, true, &table));
+    MUST(terrane_batch_new(&batch));
+
+    static uint8_t keys[ROWS * KEY], values[ROWS * VALUE], found[ROWS];
+    static size_t key_offsets[ROWS + 1], value_offsets[ROWS + 1];
+    for (size_t i = 0; i < ROWS; i++) {
+        memset(keys + i * KEY, (int)(i * 37), KEY);
+        keys[i * KEY + 1] = (uint8_t)i;
+        memset(values + i * VALUE, (int)i, VALUE);
+    }
+    for (size_t i = 0; i <= ROWS; i++) {
+        key_offsets[i] = i * KEY;
+        value_offsets[i] = i * VALUE;
+    }
+    MUST(terrane_batch_put_many(batch, table, ROWS, keys, key_offsets, values, value_offsets));
+    MUST(terrane_store_write(store, batch, NULL));
+
+    size_t sum = 0;
+    for (int n = atoi(argv[3]); n > 0; n--) {
+        if (strcmp(argv[2], "get") == 0) {
+            MUST(terrane_table_get_many(table, ROWS, keys, key_offsets, values, sizeof values,
+                                        value_offsets, found));
+            for (size_t i = 0; i < ROWS; i++) sum += found[i] ? values[value_offsets[i]] : 0;
+        } else {
+            MUST(terrane_batch_clear(batch));
+            MUST(terrane_batch_put_many(batch, table, ROWS, keys, key_offsets, values,
+                                        value_offsets));
+            MUST(terrane_store_write(store, batch, NULL));
+        }
+    }
+    printf("%zu\n", sum);
+    terrane_batch_free(batch);
+    terrane_table_free(table);
+    return terrane_store_close(store) == TERRANE_OK ? 0 : 1;
+}
