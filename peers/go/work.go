@@ -26,6 +26,7 @@ const (
 	committed   = 10
 	checkedKeys = 4_096
 	commitsFrom = 1 << 40
+	absentFrom  = 1 << 41
 	step        = 0x9E3779B97F4A7C15
 )
 
@@ -99,6 +100,9 @@ func (w *work) entry(number uint64) ([]byte, []byte) {
 	key, value := make([]byte, 34), make([]byte, 60)
 	fill(key, splitmix(w.seed^number))
 	fill(value, splitmix(^w.seed^number))
+	if w.name == "index" {
+		return key[:32], value[:13]
+	}
 	return key, value
 }
 
@@ -150,6 +154,8 @@ func (w *work) run(e engine, seconds float64) (measured, error) {
 		return w.utxo(e, limit)
 	case "kvget":
 		return w.kvget(e, limit)
+	case "index":
+		return w.index(e, limit)
 	case "scan":
 		return w.scan(e, limit)
 	case "commits-1":
@@ -260,6 +266,50 @@ func (w *work) kvget(e engine, limit time.Duration) (measured, error) {
 	return measured{reads.TotalCount(), time.Since(begun).Seconds(), reads, histogram()}, err
 }
 
+// index inserts in 10 of 99 operations, finds in 69, and looks for an absent key in 20.
+func (w *work) index(e engine, limit time.Duration) (measured, error) {
+	m := measured{reads: histogram(), writes: histogram()}
+	var spent time.Duration
+	for spent < limit {
+		kind := w.draws.below(99)
+		if kind < 10 {
+			key, value := w.entry(w.following)
+			begun := time.Now()
+			if err := e.writeBatch([]op{{key, value}}); err != nil {
+				return m, err
+			}
+			took := time.Since(begun)
+			m.writes.RecordValue(int64(took))
+			spent += took
+			w.following++
+			m.ops++
+			continue
+		}
+		number := w.draws.below(w.following)
+		present := kind < 79
+		if !present {
+			number += absentFrom
+		}
+		key, expected := w.entry(number)
+		begun := time.Now()
+		err := e.get(key, func(value []byte) error {
+			if present != (value != nil) || present && !bytes.Equal(value, expected) {
+				return fmt.Errorf("wrong answer: entry %d, which is present: %t", number, present)
+			}
+			return nil
+		})
+		if err != nil {
+			return m, err
+		}
+		took := time.Since(begun)
+		m.reads.RecordValue(int64(took))
+		spent += took
+		m.ops++
+	}
+	m.seconds = spent.Seconds()
+	return m, nil
+}
+
 func (w *work) scan(e engine, limit time.Duration) (measured, error) {
 	m := measured{reads: histogram(), writes: histogram()}
 	var spent time.Duration
@@ -310,7 +360,10 @@ func (w *work) durable(e engine, limit time.Duration, threads int) (measured, er
 
 // check looks up keys that must be there, or must be gone; after durable commits, all of them.
 func (w *work) check(e engine) (int, error) {
-	var present []uint64
+	var present, absent []uint64
+	for _, number := range w.dead {
+		absent = append(absent, uint64(number))
+	}
 	switch {
 	case w.name == "utxo":
 		every := (len(w.live) + checkedKeys - 1) / checkedKeys
@@ -321,6 +374,14 @@ func (w *work) check(e engine) (int, error) {
 		for number := uint64(commitsFrom); number < w.commits.Load(); number++ {
 			present = append(present, number)
 		}
+	case w.name == "index":
+		for number := w.following - min(checkedKeys, w.following); number < w.following; number++ {
+			present = append(present, number)
+		}
+		for number := uint64(absentFrom); number < absentFrom+checkedKeys; number++ {
+			absent = append(absent, number)
+		}
+		fallthrough
 	default:
 		for range min(checkedKeys, w.entries) {
 			present = append(present, w.draws.below(w.entries))
@@ -338,8 +399,8 @@ func (w *work) check(e engine) (int, error) {
 			return 0, err
 		}
 	}
-	for _, number := range w.dead {
-		key, _ := w.entry(uint64(number))
+	for _, number := range absent {
+		key, _ := w.entry(number)
 		err := e.get(key, func(value []byte) error {
 			if value != nil {
 				return fmt.Errorf("wrong answer: entry %d must be gone", number)
@@ -350,7 +411,7 @@ func (w *work) check(e engine) (int, error) {
 			return 0, err
 		}
 	}
-	return len(present) + len(w.dead), nil
+	return len(present) + len(absent), nil
 }
 
 // percentiles are in microseconds, nil of an empty histogram.

@@ -4,6 +4,7 @@
 //! |-------------|--------------------|-------------------------------------------------------------|
 //! | `utxo`      | 34 + 60 bytes      | of a batch of 256: look up a live key, delete it, insert a new one |
 //! | `kvget`     | 32 + 110 bytes     | look up one key; eight threads                              |
+//! | `index`     | 32 + 13 bytes      | of 99: insert an object's place 10 times, find one 69 times, look for an absent one 20 times |
 //! | `scan`      | 34 + 60 bytes      | read 1,000 entries in order from a random key on            |
 //! | `commits-1` | 34 + 60 bytes      | commit ten new entries durably; one thread                  |
 //! | `commits-8` | 34 + 60 bytes      | the same on eight threads                                   |
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use terrane_bench::workloads::{SPLITMIX_STEP, kvget, splitmix, utxo};
+use terrane_bench::workloads::{SPLITMIX_STEP, index, kvget, splitmix, utxo};
 use terrane_replay::latency::Latency;
 
 use crate::engine::{Batch, Durability, Engine, Error, Result};
@@ -40,6 +41,15 @@ const CHECKED: usize = 4_096;
 /// Numbers from here on are keys of durable commits.
 const COMMITS_FROM: u64 = 1 << 40;
 
+/// Numbers from here on are never inserted.
+const ABSENT_FROM: u64 = 1 << 41;
+
+/// Insertions, and lookups of present keys, of 99 operations of `index`; the rest asks for absent
+/// keys.
+const INDEX_INSERTS: u64 = 10;
+const INDEX_FINDS: u64 = 69;
+const INDEX_ROUND: u64 = 99;
+
 /// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -48,6 +58,8 @@ pub enum Workload {
     Utxo,
     /// Single lookups.
     Kvget,
+    /// Places of objects by their hashes.
+    Index,
     /// Short ranges.
     Scan,
     /// Durable commits of one thread.
@@ -62,14 +74,15 @@ pub enum Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Utxo, Self::Kvget, Self::Scan, Self::Commits1, Self::Commits8];
+    pub const ALL: [Self; 6] =
+        [Self::Utxo, Self::Kvget, Self::Index, Self::Scan, Self::Commits1, Self::Commits8];
 
     /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Utxo => "utxo",
             Self::Kvget => "kvget",
+            Self::Index => "index",
             Self::Scan => "scan",
             Self::Commits1 => "commits-1",
             Self::Commits8 => "commits-8",
@@ -80,6 +93,7 @@ impl Workload {
     pub fn entry_bytes(self) -> u64 {
         match self {
             Self::Kvget => kvget::data::ENTRY_BYTES,
+            Self::Index => index::ENTRY_BYTES,
             _ => utxo::ENTRY_SIZE,
         }
     }
@@ -87,7 +101,7 @@ impl Workload {
     /// The class in which engines are compared.
     pub fn durability(self) -> Durability {
         match self {
-            Self::Utxo | Self::Kvget | Self::Scan => Durability::None,
+            Self::Utxo | Self::Kvget | Self::Index | Self::Scan => Durability::None,
             Self::Commits1 | Self::Commits8 => Durability::FsyncEach,
         }
     }
@@ -106,23 +120,21 @@ impl Workload {
         self.durability() == Durability::None
     }
 
-    /// Entries that one operation touches in a report of operations per second.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Self::Utxo => "lookup + delete + insert",
-            Self::Kvget => "lookup",
-            Self::Scan => "scan of 1,000 entries",
-            Self::Commits1 | Self::Commits8 => "commit of 10 entries",
-        }
-    }
-
     fn entry(self, seed: u64, number: u64) -> (Vec<u8>, Vec<u8>) {
-        if self == Self::Kvget {
-            let value = kvget::data::value(seed, number, 0);
-            (kvget::data::key(number).to_vec(), value.to_vec())
-        } else {
-            let (key, value) = utxo::entry(seed, number);
-            (key.to_vec(), value.to_vec())
+        match self {
+            Self::Kvget => {
+                let value = kvget::data::value(seed, number, 0);
+                (kvget::data::key(number).to_vec(), value.to_vec())
+            }
+            // The first bytes of key and value of `utxo`.
+            Self::Index => {
+                let (key, value) = utxo::entry(seed, number);
+                (key[..index::KEY_BYTES].to_vec(), value[..index::VALUE_BYTES].to_vec())
+            }
+            _ => {
+                let (key, value) = utxo::entry(seed, number);
+                (key.to_vec(), value.to_vec())
+            }
         }
     }
 }
@@ -223,6 +235,7 @@ impl Work {
         match self.workload {
             Workload::Utxo => self.utxo(engine, time),
             Workload::Kvget => self.kvget(engine, time),
+            Workload::Index => self.index(engine, time),
             Workload::Scan => self.scan(engine, time),
             Workload::Commits1 | Workload::Commits8 => {
                 self.commits(engine, time, self.workload.threads())
@@ -323,6 +336,47 @@ impl Work {
         Ok(Measured { ops: reads.report().ops, seconds, reads, writes: Latency::new() })
     }
 
+    fn index(&mut self, engine: &dyn Engine, time: Duration) -> Result<Measured> {
+        let (mut reads, mut writes) = (Latency::new(), Latency::new());
+        let (mut spent, mut inserted) = (Duration::ZERO, Batch::default());
+        while spent < time {
+            let kind = self.draws.below(INDEX_ROUND);
+            if kind < INDEX_INSERTS {
+                let (key, value) = self.workload.entry(self.seed, self.next);
+                inserted.clear();
+                inserted.put(&key, &value);
+                let begun = Instant::now();
+                engine.write(&inserted)?;
+                let took = begun.elapsed();
+                writes.record(took);
+                spent += took;
+                self.next += 1;
+                continue;
+            }
+
+            let is_present = kind < INDEX_INSERTS + INDEX_FINDS;
+            let from = if is_present { 0 } else { ABSENT_FROM };
+            let number = from + self.draws.below(self.next);
+            let (key, value) = self.workload.entry(self.seed, number);
+            let expected = is_present.then_some(value.as_slice());
+            let mut is_right = false;
+            let begun = Instant::now();
+            engine.get_many(&[&key], &mut |_, found| {
+                is_right = found == expected;
+                Ok(())
+            })?;
+            let took = begun.elapsed();
+            reads.record(took);
+            spent += took;
+            if !is_right {
+                let state = if is_present { "there" } else { "absent" };
+                return Err(Error::Wrong(format!("entry {number} must be {state}")));
+            }
+        }
+        let ops = reads.report().ops + writes.report().ops;
+        Ok(Measured { ops, seconds: spent.as_secs_f64(), reads, writes })
+    }
+
     fn scan(&mut self, engine: &dyn Engine, time: Duration) -> Result<Measured> {
         let (mut reads, mut spent) = (Latency::new(), Duration::ZERO);
         while spent < time {
@@ -403,11 +457,21 @@ impl Work {
                     (0..CHECKED.min(self.entries as usize)).map(|_| self.draws.below(self.entries)),
                 );
             }
+            Workload::Index => {
+                // The last insertions, and any others.
+                present.extend(self.next.saturating_sub(CHECKED as u64)..self.next);
+                present.extend(
+                    (0..CHECKED.min(self.entries as usize)).map(|_| self.draws.below(self.entries)),
+                );
+            }
             Workload::Commits1 | Workload::Commits8 => {
                 present.extend(COMMITS_FROM..self.commits.load(Ordering::Relaxed));
             }
         }
-        let absent: Vec<u64> = self.dead.iter().map(|&number| u64::from(number)).collect();
+        let mut absent: Vec<u64> = self.dead.iter().map(|&number| u64::from(number)).collect();
+        if self.workload == Workload::Index {
+            absent.extend(ABSENT_FROM..ABSENT_FROM + CHECKED as u64);
+        }
         for (numbers, exists) in [(&present, true), (&absent, false)] {
             for part in numbers.chunks(BATCH) {
                 let entries: Vec<_> =
