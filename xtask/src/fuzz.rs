@@ -116,7 +116,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
                 command.args([&found, &corpus]);
             }
             Action::Replay(file) => drop(command.arg(file)),
-            Action::Minimise => drop(command.args(["-merge=1"]).args([&corpus, &found])),
+            Action::Minimise => drop(command.args(["-set_cover_merge=1"]).args([&corpus, &found])),
         }
 
         let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
