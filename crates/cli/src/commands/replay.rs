@@ -545,8 +545,11 @@ impl StoreArgs {
             }
             (EngineName::Lmdb, dir) => open_lmdb(dir.as_deref()),
             (EngineName::Sqlite, dir) => open_sqlite(dir.as_deref()),
-            (EngineName::Radix | EngineName::Mpt, _) => {
-                Err(Failure::usage("this engine holds no tables of coins; replay changes on it"))
+            (EngineName::Radix, _) => {
+                Err(Failure::usage("engine radix holds no tables; replay changes on it"))
+            }
+            (EngineName::Mpt, _) => {
+                Err(Failure::usage("engine mpt holds no tables; replay changes on it"))
             }
             (EngineName::Lsm | EngineName::Btree | EngineName::Context, None) => {
                 Err(Failure::no_store("--store DIR"))
