@@ -109,7 +109,7 @@ impl Workload {
     /// Threads that read or write at a time while it is measured.
     pub fn threads(self) -> u64 {
         match self {
-            Self::Utxo | Self::Scan | Self::Commits1 => 1,
+            Self::Utxo | Self::Index | Self::Scan | Self::Commits1 => 1,
             Self::Kvget => READERS,
             Self::Commits8 => 8,
         }

@@ -74,7 +74,7 @@ fn rivals(folder: &Path) -> Option<Recorded> {
     let mut names: Vec<_> = std::fs::read_dir(folder).ok()?.map(|entry| entry.unwrap()).collect();
     names.sort_by_key(std::fs::DirEntry::file_name);
     let mut head = json!({});
-    let mut points = Vec::new();
+    let (mut points, mut commands) = (Vec::new(), Vec::new());
     for path in names.into_iter().map(|entry| entry.path()) {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         if !is_json || path.ends_with(REASONS) {
@@ -85,7 +85,8 @@ fn rivals(folder: &Path) -> Option<Recorded> {
             Value::Array(all) => {
                 points.extend(all);
                 report.as_object_mut().unwrap().remove("points");
-                head = report;
+                head = portable(report);
+                commands.extend(head["command_line"].as_str().map(str::to_owned));
             }
             _ => points.push(report),
         }
@@ -94,7 +95,11 @@ fn rivals(folder: &Path) -> Option<Recorded> {
     let reasons = std::fs::read(folder.join(REASONS)).ok();
     let reasons = reasons.map(|bytes| serde_json::from_slice(&bytes).expect(REASONS));
     head["points"] = Value::Array(points);
-    Some(Recorded { report: portable(head), reasons: reasons.unwrap_or_default() })
+    if !commands.is_empty() {
+        // A comparison may be recorded in several runs.
+        head["command_line"] = json!(commands.join("`, `"));
+    }
+    Some(Recorded { report: head, reasons: reasons.unwrap_or_default() })
 }
 
 fn page(title: &str, reports: Vec<(String, Value)>, links: &[(&str, &str)]) -> String {
