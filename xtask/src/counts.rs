@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::workspace::Workspace;
+use crate::workspace::{Compiler, Workspace};
 
 const BASELINE: &str = "bench/counts.txt";
 
@@ -129,12 +129,7 @@ pub(crate) fn is_installed() -> bool {
 
 /// The compiler and what it compiles for, as `rustc 1.95.0 (..) for x86_64-unknown-linux-gnu`.
 fn compiler(workspace: &Workspace) -> Result<String, String> {
-    let mut command = Command::new("rustc");
-    let output = command.arg("-vV").current_dir(&workspace.root).output();
-    let output = output.map_err(|error| format!("rustc: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let version = text.lines().next().unwrap_or_default();
-    let host = text.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
+    let Compiler { version, host } = workspace.compiler()?;
     Ok(format!("{version} for {host}"))
 }
 

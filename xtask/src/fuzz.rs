@@ -138,7 +138,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
 
 /// Builds the fuzzer; returns its path.
 fn build(workspace: &Workspace) -> Result<PathBuf, String> {
-    let host = host()?;
+    let host = workspace.compiler()?.host;
     let mut cargo = workspace.cargo(&["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
     // With a target named, the flags are not those of build scripts.
     cargo.args(["--target", &host]).env("RUSTFLAGS", RUSTFLAGS);
@@ -148,17 +148,6 @@ fn build(workspace: &Workspace) -> Result<PathBuf, String> {
         return Err("the fuzzer cannot be built; it needs a C++ compiler (g++)".to_owned());
     }
     Ok(workspace.root.join("fuzz/target").join(host).join("release/fuzzer"))
-}
-
-/// The target that rustc compiles for here.
-fn host() -> Result<String, String> {
-    let output = Command::new("rustc")
-        .arg("-vV")
-        .output()
-        .map_err(|error| format!("cannot run rustc: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc names no host".to_owned())
 }
 
 #[cfg(test)]

@@ -45,6 +45,14 @@ pub(crate) fn package_name(manifest: &str) -> Option<&str> {
     manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
 }
 
+/// A compiler, as `rustc -vV` describes it.
+pub(crate) struct Compiler {
+    /// Its name and version, as `rustc 1.95.0 (..)`.
+    pub(crate) version: String,
+    /// The target of its own machine.
+    pub(crate) host: String,
+}
+
 /// The root of the workspace, from where every command is run.
 #[derive(Debug)]
 pub(crate) struct Workspace {
@@ -67,6 +75,19 @@ impl Workspace {
         // Set for this program by the cargo that started it; wrong for the one it starts.
         command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_PKG_NAME");
         command
+    }
+
+    /// The compiler that cargo runs in the root.
+    ///
+    /// # Errors
+    /// A sentence, if there is none.
+    pub(crate) fn compiler(&self) -> Result<Compiler, String> {
+        let output = Command::new("rustc").arg("-vV").current_dir(&self.root).output();
+        let output = output.map_err(|error| format!("rustc: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.lines().next().unwrap_or_default();
+        let host = text.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
+        Ok(Compiler { version: version.to_owned(), host: host.to_owned() })
     }
 
     /// Every file of the workspace: what git tracks or would track, and in a copy without git

@@ -400,8 +400,7 @@ void terrane_view_free(struct terrane_view *view);
  Writes the values one behind the other to `values`, `count` + 1 offsets to `value_offsets`, and
  for each key 1 or 0 to `found`; an absent key has no bytes. If `capacity` is too small, the call
  fails with `TERRANE_TOO_SMALL`, `value_offsets[count]` is how much is needed, `value_offsets`
- and
- `found` are right, and the bytes of `values` are unspecified.
+ and `found` are right, and the bytes of `values` are unspecified.
 
  Cost: one read of a page for each present key that no cache has, all in flight at once.
 

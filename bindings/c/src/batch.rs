@@ -1,9 +1,9 @@
 //! Write batches and their commits.
 
-use terrane::lsm::WriteBatch;
+use terrane::lsm::{Ticket, WriteBatch};
 
 use crate::bytes::{Rows, slice};
-use crate::error::{Failure, free, give, give_handle, guard, handle, handle_mut, terrane_code};
+use crate::error::{Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code};
 use crate::store::{terrane_store, terrane_table};
 
 /// Updates of any tables of one store, which own their bytes. Freed by `terrane_batch_free`. One
@@ -151,6 +151,18 @@ pub unsafe extern "C" fn terrane_batch_delete(
     })
 }
 
+/// Gives the number of a commit to a caller who wants it.
+///
+/// # Safety
+/// The contract of [`give`].
+unsafe fn give_commit(out: *mut u64, ticket: &Ticket) -> Outcome<()> {
+    if out.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { give(out, ticket.commit()) }
+}
+
 /// Commits a batch, all of it or nothing, with the store's durability, and gives the number of the
 /// commit. The batch stays as it is. With `TERRANE_GROUP`, `terrane_store_sync_to` waits for the
 /// commit. `commit` may be null.
@@ -168,11 +180,8 @@ pub unsafe extern "C" fn terrane_store_write(
         let store = unsafe { handle(store) }?;
         // SAFETY: the caller keeps the contract.
         let ticket = store.0.write(&unsafe { handle(batch) }?.0)?;
-        if commit.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller keeps the contract.
-        unsafe { give(commit, ticket.commit()) }
+        unsafe { give_commit(commit, &ticket) }
     })
 }
 
@@ -193,11 +202,8 @@ pub unsafe extern "C" fn terrane_store_write_if(
         let store = unsafe { handle(store) }?;
         // SAFETY: the caller keeps the contract.
         let ticket = store.0.write_if(&unsafe { handle(batch) }?.0, last_commit)?;
-        if commit.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller keeps the contract.
-        unsafe { give(commit, ticket.commit()) }
+        unsafe { give_commit(commit, &ticket) }
     })
 }
 
@@ -213,9 +219,6 @@ pub unsafe extern "C" fn terrane_batch_len(
     guard(|| {
         // SAFETY: the caller keeps the contract.
         let len = unsafe { handle(batch) }?.0.len();
-        if out.is_null() {
-            return Err(Failure::bad_input("an out-parameter is null"));
-        }
         // SAFETY: the caller keeps the contract.
         unsafe { give(out, len) }
     })

@@ -97,8 +97,22 @@ pub(crate) unsafe fn answer_rows<T: AsRef<[u8]>>(
     memory.fill(answers.iter().map(Option::as_ref))
 }
 
-fn values(lookups: &[Lookup]) -> Vec<Option<&[u8]>> {
-    lookups.iter().map(Lookup::value).collect()
+/// Looks rows of keys up and gives the answers.
+///
+/// # Safety
+/// The contract of [`Answers::new`].
+unsafe fn answer_keys(
+    keys: Rows<'_>,
+    look_up: impl FnOnce(&[&[u8]]) -> terrane::lsm::Result<Vec<Lookup>>,
+    values: (*mut u8, usize),
+    offsets: *mut usize,
+    found: *mut u8,
+) -> Outcome<()> {
+    let keys: Vec<&[u8]> = keys.iter().collect();
+    let lookups = look_up(&keys)?;
+    let answers: Vec<Option<&[u8]>> = lookups.iter().map(Lookup::value).collect();
+    // SAFETY: the caller keeps the contract.
+    unsafe { answer_rows(&answers, values, offsets, found) }
 }
 
 /// Looks up `count` keys of a view. Keys are rows: bytes, and `count` + 1 offsets.
@@ -106,8 +120,7 @@ fn values(lookups: &[Lookup]) -> Vec<Option<&[u8]>> {
 /// Writes the values one behind the other to `values`, `count` + 1 offsets to `value_offsets`, and
 /// for each key 1 or 0 to `found`; an absent key has no bytes. If `capacity` is too small, the call
 /// fails with `TERRANE_TOO_SMALL`, `value_offsets[count]` is how much is needed, `value_offsets`
-/// and
-/// `found` are right, and the bytes of `values` are unspecified.
+/// and `found` are right, and the bytes of `values` are unspecified.
 ///
 /// Cost: one read of a page for each present key that no cache has, all in flight at once.
 ///
@@ -130,10 +143,9 @@ pub unsafe extern "C" fn terrane_view_get_many(
         let view = unsafe { handle(view) }?;
         // SAFETY: the caller keeps the contract.
         let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        let keys: Vec<&[u8]> = keys.iter().collect();
-        let lookups = view.0.get_many(&keys)?;
+        let look_up = |keys: &[&[u8]]| view.0.get_many(keys);
         // SAFETY: the caller keeps the contract.
-        unsafe { answer_rows(&values(&lookups), (values_out, capacity), value_offsets, found) }
+        unsafe { answer_keys(keys, look_up, (values_out, capacity), value_offsets, found) }
     })
 }
 
@@ -157,10 +169,9 @@ pub unsafe extern "C" fn terrane_table_get_many(
         let table = unsafe { handle(table) }?;
         // SAFETY: the caller keeps the contract.
         let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        let keys: Vec<&[u8]> = keys.iter().collect();
-        let lookups = table.0.get_many(&keys)?;
+        let look_up = |keys: &[&[u8]]| table.0.get_many(keys);
         // SAFETY: the caller keeps the contract.
-        unsafe { answer_rows(&values(&lookups), (values_out, capacity), value_offsets, found) }
+        unsafe { answer_keys(keys, look_up, (values_out, capacity), value_offsets, found) }
     })
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn btree_history(data: &[u8]) {
                     .collect();
                 let position = index.commit(&updates).expect("sound");
                 index.sync_to(position).expect("sound");
-                content.extend(entries.clone());
+                content.extend(entries);
                 for key in &removed {
                     content.remove(key);
                 }

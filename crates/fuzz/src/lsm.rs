@@ -8,8 +8,8 @@ use terrane_io::{Disk, MemoryDisk, SimDisk, Survival};
 use terrane_lsm::inspect::inspect;
 use terrane_lsm::verify::{Loss, repair, verify};
 use terrane_lsm::{
-    CheckpointThread, Durability, NamedTable, Result, Session, SessionOptions, Store, StoreOptions,
-    TableConfig, TableName, Update, WriteBuffer,
+    CheckpointThread, Cursor, Durability, NamedTable, Result, Session, SessionOptions, Store,
+    StoreOptions, TableConfig, TableName, Update, WriteBuffer,
 };
 
 use crate::input::Input;
@@ -40,8 +40,8 @@ fn tables(store: &Store) -> Result<[NamedTable; 2]> {
     Ok([store.table(&main)?, store.table(&other)?])
 }
 
-fn content_of(table: &NamedTable) -> Result<Content> {
-    let mut cursor = table.cursor()?;
+/// All entries that are left of a cursor.
+fn content_of(mut cursor: Cursor) -> Result<Content> {
     let mut content = Content::new();
     while let Some(record) = cursor.next().transpose()? {
         content.insert(record.key, record.value.into_vec());
@@ -51,7 +51,7 @@ fn content_of(table: &NamedTable) -> Result<Content> {
 
 fn state_of(store: &Store) -> Result<State> {
     let [main, other] = tables(store)?;
-    Ok([content_of(&main)?, content_of(&other)?])
+    Ok([content_of(main.cursor()?)?, content_of(other.cursor()?)?])
 }
 
 /// A new store with its two tables.
@@ -179,11 +179,7 @@ pub(crate) fn lsm_history(data: &[u8]) {
         let version = store.version(*number).expect("a retained version");
         for (name, content) in names().iter().zip(state) {
             let table = version.table(name).expect("a table of the version");
-            let mut found = Content::new();
-            let mut cursor = table.cursor().expect("sound");
-            while let Some(record) = cursor.next().transpose().expect("sound") {
-                found.insert(record.key, record.value.into_vec());
-            }
+            let found = table.cursor().and_then(content_of).expect("sound");
             assert!(found == *content, "version {number} is what it was");
         }
     }
@@ -214,7 +210,7 @@ fn commit(input: &mut Input<'_>, store: &Store, state: &mut State) {
     let commit = store.commit(&[(&main, &first[..]), (&other, &second[..])]);
     commit.and_then(|ticket| ticket.wait()).expect("sound");
 
-    for (content, drawn) in state.iter_mut().zip(drawn.clone()) {
+    for (content, drawn) in state.iter_mut().zip(drawn) {
         for (key, value) in drawn {
             match value {
                 Some(value) => content.insert(key, value),

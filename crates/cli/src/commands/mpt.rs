@@ -5,17 +5,24 @@
 //! Hashes, roots and addresses begin with `0x`, as `eth_getProof` writes them. Balances and values
 //! of slots are hexadecimal numbers in texts.
 //!
-//! | command        | fields                                                                         |
-//! |----------------|--------------------------------------------------------------------------------|
-//! | `root`         | `height`, `block_hash`, `root`                                                 |
-//! | `get`          | `height`, `root`, `address`, `found`, `nonce`, `balance`, `storage_root`, `code_hash` (null if there is no account), `slots`: list of `slot`, `value` |
-//! | `prove`        | `height`, `root`, `file`, `bytes`, and the rest as of `get`                    |
-//! | `verify-proof` | as `prove`, without `height`                                                   |
-//! | `witness`      | `height`, `root`, `file`, `bytes`, `nodes`, `codes`                            |
-//! | `diff`         | `from`, `to`, `accounts`: list of `account` (hash of the address), `before` and `after`: null, or `nonce`, `balance`, `storage_root`, `code_hash`; `slots`: list of `account`, `slot` (hash), `before`, `after` |
-//! | `prune`        | `below`, `changes` (that went)                                                 |
-//! | `export`       | `height`, `root`, `file`, `accounts`, `slots`, `codes`, `bytes`, `wall_s`      |
-//! | `import`       | the same, and `resumed` (whether an earlier import was gone on with)           |
+//! | command        | fields                                                                    |
+//! |----------------|---------------------------------------------------------------------------|
+//! | `root`         | `height`, `block_hash`, `root`                                            |
+//! | `get`          | `height`, `root`, `address`, `found`, the account, `slots`                |
+//! | `prove`        | `height`, `root`, `file`, `bytes`, and the rest as of `get`               |
+//! | `verify-proof` | as `prove`, without `height`                                              |
+//! | `witness`      | `height`, `root`, `file`, `bytes`, `nodes`, `codes`                       |
+//! | `diff`         | `from`, `to`, `accounts`, `slots`                                         |
+//! | `prune`        | `below`, `changes` (that went)                                            |
+//! | `export`       | `height`, `root`, `file`, `accounts`, `slots`, `codes`, `bytes`, `wall_s` |
+//! | `import`       | the same, and `resumed` (whether an earlier import was gone on with)      |
+//!
+//! The account is `nonce`, `balance`, `storage_root` and `code_hash`, all null if there is none.
+//! `slots` is a list of `slot` and `value`.
+//!
+//! The `accounts` of `diff` are a list of `account` (the hash of the address), `before` and
+//! `after`: null, or the four fields of an account. Its `slots` are a list of `account`, `slot`
+//! (the hash), `before` and `after`.
 
 mod proofs;
 mod transfer;
