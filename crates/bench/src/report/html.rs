@@ -97,7 +97,9 @@ impl Page {
         views.extend([
             reads_by_memory(&inputs)?,
             latencies(&inputs)?,
-            over_time(&inputs)?,
+            over_time(&inputs, &TIMELINES[0])?,
+            over_time(&inputs, &TIMELINES[1])?,
+            over_time(&inputs, &TIMELINES[2])?,
             rates(&inputs)?,
             bars(
                 (
@@ -465,35 +467,86 @@ fn blocks(inputs: &[Input]) -> Result<View, Error> {
     percentiles(of, "milliseconds", &found)
 }
 
-fn over_time(inputs: &[Input]) -> Result<View, Error> {
+/// A series over the time of a run: the name of its view, its figure of a window, and a whole run.
+struct Timeline {
+    id: &'static str,
+    title: &'static str,
+    note: &'static str,
+    axis: &'static str,
+    text: fn(f64) -> String,
+    /// Figure of a window, the first path that it has.
+    window: &'static [&'static str],
+    /// Figure of the whole run, likewise.
+    run: &'static [&'static str],
+}
+
+const TIMELINES: [Timeline; 3] = [
+    Timeline {
+        id: "time",
+        title: "Rate over time",
+        note: "Operations, or lookups, in a second, window by window.",
+        axis: "operations in a second",
+        text: counted,
+        window: &["ops_per_s", "lookups_per_s"],
+        run: &["ops_per_s", "lookups_per_s"],
+    },
+    Timeline {
+        id: "debt",
+        title: "Compaction debt over time",
+        note: "MiB that compactions under way have still to read, at the end of each window. A \
+               debt that only grows would end in a stall.",
+        axis: "MiB to compact",
+        text: plain,
+        window: &["merge_debt_bytes/1048576"],
+        run: &["merge_debt_after_bytes/1048576"],
+    },
+    Timeline {
+        id: "size",
+        title: "Size over time",
+        note: "MiB of runs on disk at the end of each window, inputs of compactions included.",
+        axis: "MiB on disk",
+        text: plain,
+        window: &["disk_bytes/1048576"],
+        run: &["disk_bytes/1048576"],
+    },
+];
+
+fn over_time(inputs: &[Input], timeline: &Timeline) -> Result<View, Error> {
+    let &Timeline { id, title, note, axis, text, window: of_window, run } = timeline;
+    let first = |value: &Value, paths: &[&str]| paths.iter().find_map(|path| number(value, path));
     let mut series = Vec::new();
     let mut rows = Vec::new();
     for input in inputs {
+        // Windows stand in a file of their own, or in the report.
+        let inside = at(&input.report, "windows").and_then(Value::as_array);
+        let windows = inside.filter(|_| input.windows.is_empty()).unwrap_or(&input.windows);
         let mut second = 0.0;
-        for window in &input.windows {
-            let Some((wall_s, rate)) =
-                number(window, "wall_s").zip(number(window, "lookups_per_s"))
-            else {
-                continue;
+        let mut points = 0;
+        for window in windows {
+            second = match (number(window, "end_s"), number(window, "wall_s")) {
+                (Some(end_s), _) => end_s,
+                (None, Some(wall_s)) => second + wall_s,
+                (None, None) => continue,
             };
-            second += wall_s;
-            add(&mut series, &input.name(), Mark::Line, (second, rate));
+            if let Some(figure) = first(window, of_window) {
+                add(&mut series, &input.name(), Mark::Line, (second, figure));
+                points += 1;
+            }
         }
-        if !input.windows.is_empty() {
+        if points > 0 {
             rows.push(Row {
-                label: format!("{}, {} windows", input.name(), input.windows.len()),
-                figure: number(&input.report, "lookups_per_s")
-                    .map_or(String::new(), |rate| format!("{}/s", counted(rate))),
+                label: format!("{}, {points} windows", input.name()),
+                figure: first(&input.report, run).map_or(String::new(), text),
                 command: input.command(),
             });
         }
     }
-    let (id, title, note) = ("time", "Rate over time", "Lookups in a second, window by window.");
+
     if series.is_empty() {
-        return Ok(missing(id, title, note, "terrane bench kvget run --jsonl windows.jsonl"));
+        return Ok(missing(id, title, note, "terrane bench mixed --json"));
     }
     let x = Axis { name: "seconds", is_log: false, text: plain };
-    let y = Axis { name: "lookups in a second", is_log: false, text: counted };
+    let y = Axis { name: axis, is_log: false, text };
     let svg = Some(plot(title, [&x, &y], &series)?);
     let names: Vec<String> = series.into_iter().map(|series| series.name).collect();
     Ok(View { id, title, note: note.to_owned(), svg, key: key(&names), rows, ..View::default() })

@@ -1,19 +1,11 @@
 //! `terrane bench mixed` and `terrane bench disk`: the fields that other programs rely on, and the
 //! options that are refused.
 
-use serde_json::Value;
-
 use crate::program::{Answer, Place, command, text};
-use crate::schema::{faults, schema};
+use crate::schema::is_valid;
 
 fn bench(arguments: &[&str]) -> Answer {
     command().args(["bench", "--quiet"]).args(arguments).output().unwrap().into()
-}
-
-#[track_caller]
-fn is_valid(name: &str, report: &Value) {
-    let found = faults(&schema(name), report, "$");
-    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::program::{Answer, Place, call, command, text};
+use crate::schema::is_valid;
 
 fn bench(words: &[&str]) -> Answer {
     command().arg("bench").args(words).output().unwrap().into()
@@ -23,12 +24,18 @@ fn page(place: &Place) -> (std::path::PathBuf, Value) {
     let more = ["--appends", "2", "--json", "--dir", text(&dir)];
     let disk = bench(&[&survey[..], &more].concat());
     let disk = place.write("disk.json", disk.stdout.as_bytes());
-    let model = place.write("model.json", bench(&["model", "--json"]).stdout.as_bytes());
+    let predicted = bench(&["model", "--json"]);
+    is_valid("bench-model.json", &predicted.json());
+    let model = place.write("model.json", predicted.stdout.as_bytes());
+    let store = place.store();
+    let mixed = ["mixed", "--store", text(&store), "--keys", "2k", "--ops", "4k", "--json"];
+    let mixed = place.write("mixed.json", bench(&mixed).stdout.as_bytes());
 
     let html = place.path("report.html");
-    let files = [text(&windows), text(&disk), text(&model)];
+    let files = [text(&windows), text(&disk), text(&model), text(&mixed)];
     let words = [&["report"][..], &files, &["--html", text(&html), "--json"]].concat();
     let report = bench(&words).done();
+    is_valid("bench-report.json", &report);
     (html, report)
 }
 
@@ -36,7 +43,12 @@ fn page(place: &Place) -> (std::path::PathBuf, Value) {
 fn a_page_has_plots_commands_and_raw_data_and_no_network() {
     let place = Place::new();
     let (html, report) = page(&place);
-    assert_eq!(report["reports"], 3);
+    assert_eq!(report["reports"], 4);
+    let made = std::fs::read_to_string(&html).unwrap();
+    for id in ["time", "debt", "size"] {
+        let view = made.split(&format!("id=\"{id}\"")).nth(1).unwrap();
+        assert!(view.split("</section>").next().unwrap().contains("<svg "), "{id}");
+    }
     let text_of = std::fs::read_to_string(&html).unwrap();
     assert_eq!(report["bytes"].as_u64().unwrap(), text_of.len() as u64);
     assert_eq!(text_of.matches("<svg ").count() as u64, report["plots"].as_u64().unwrap());

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::program::{Answer, Place, command, text};
+use crate::schema::is_valid;
 
 fn bench(arguments: &[&str]) -> Answer {
     command().args(["bench", "--quiet"]).args(arguments).output().unwrap().into()
@@ -35,12 +36,18 @@ fn every_combination_has_a_record_and_no_point_runs_twice() {
     let listed = answer(sweep(&journal, &[&VARY[..], &["--dry-run"]].concat())).done();
     assert_eq!((&listed["points"], &listed["done"]), (&6.into(), &0.into()));
     assert!(!journal.exists(), "a dry run writes nothing");
+    is_valid("bench-sweep.json", &listed);
+    // 500 entries of 142 bytes, three times at most, in memory alone.
+    let estimate = json!({"disk_bytes": 0, "memory_bytes": 213_000});
+    assert_eq!(listed["results"][5]["estimate"], estimate);
 
     let limited = [&VARY[..], &["--max-seconds", "0.001"]].concat();
     let report = answer(sweep(&journal, &limited)).done();
     assert!(report["done"].as_u64().unwrap() < 6 && report["status"] == "time_limit", "{report}");
+    is_valid("bench-sweep.json", &report);
     let report = answer(sweep(&journal, &[&VARY[..], &["--resume"]].concat())).done();
     assert_eq!((&report["done"], &report["status"]), (&6.into(), &"complete".into()));
+    is_valid("bench-sweep.json", &report);
 
     let results = report["results"].as_array().unwrap();
     let options: BTreeSet<String> =
@@ -105,6 +112,46 @@ fn a_killed_sweep_goes_on_where_it_was() {
     }
 }
 
+/// Goal: a time limit ends a point that would take for minutes, between two of its windows, and the
+/// point runs again. Method: a hundred million reads, and a limit of a tenth of a second.
+#[test]
+fn a_time_limit_ends_the_point_under_way() {
+    let place = Place::new();
+    let journal = place.path("sweep.jsonl");
+    let mut sweep = command();
+    sweep.args(["bench", "sweep", "--quiet", "--json", "--journal"]).arg(&journal);
+    sweep.args(["--vary", "batch=1,64", "--max-seconds", "0.1", "--"]);
+    sweep.args(["kvget", "run", "--in-memory", "--keys", "500", "--reads", "100M"]);
+    let report = answer(sweep).done();
+    assert_eq!((&report["status"], &report["done"]), (&"time_limit".into(), &0.into()));
+    assert_eq!(std::fs::read_to_string(&journal).unwrap().lines().count(), 1, "a header alone");
+}
+
+/// Estimates count the entries that options name, of the point or of all points.
+#[test]
+fn a_dry_run_estimates_disk_and_memory() {
+    let place = Place::new();
+    let estimates = |vary: &str, point: &[&str]| {
+        let mut sweep = command();
+        sweep.args(["bench", "sweep", "--json", "--dry-run", "--journal"]).arg(place.path("none"));
+        let report = answer({
+            sweep.args(["--vary", vary, "--"]).args(point);
+            sweep
+        })
+        .done();
+        is_valid("bench-sweep.json", &report);
+        let results = report["results"].as_array().unwrap().clone();
+        results.into_iter().map(|mut result| result["estimate"].take()).collect::<Vec<_>>()
+    };
+    let of_keys = estimates("keys=1k,2k", &["mixed", "--store", "DIR", "--memory-budget=1MiB"]);
+    let expected = |keys: u64| json!({"disk_bytes": keys * 426, "memory_bytes": 1 << 20});
+    assert_eq!(of_keys, [expected(1_000), expected(2_000)]);
+    let shared = ["kvget", "run", "--in-memory", "--keys", "1M"];
+    let of_memory = estimates("memory-budget=1%", &shared);
+    assert_eq!(of_memory, [json!({"disk_bytes": 0, "memory_bytes": 427_420_000})]);
+    assert_eq!(estimates("batch=1", &["kvget", "run", "--store", "DIR"]), [json!(null)]);
+}
+
 #[test]
 fn a_point_that_fails_ends_the_sweep() {
     let place = Place::new();
@@ -138,6 +185,8 @@ fn a_deliberate_regression_is_caught() {
     assert_eq!(same["metrics"][0]["metric"], "io_per_get");
     let answer = bench(&[&["compare", &a, &b][..], &rule].concat());
     assert!(answer.failed(1).contains("io_per_get>+3%"));
+    is_valid("bench-compare.json", &answer.json());
+    is_valid("bench-compare.json", &same);
     let metric = &answer.json()["metrics"][0];
     assert!((metric["change_ratio"].as_f64().unwrap() - 0.2).abs() < 1e-9, "{metric}");
     assert_eq!(metric["broken"], json!(["io_per_get>+3%"]));
@@ -200,6 +249,7 @@ fn published_logs_become_results() {
     let other = place.write("run.log", log().as_bytes());
     let import = |arguments: &[&str]| bench(&[&["import-bench-kvdb"][..], arguments].concat());
     let report = import(&[text(&good), "--json"]).done();
+    is_valid("bench-import-bench-kvdb.json", &report);
     let result = &report["imported"][0];
     assert_eq!((&result["io_per_get"], &result["cache_bytes"]), (&1.25.into(), &(45 << 20).into()));
     assert_eq!(

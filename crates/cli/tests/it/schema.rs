@@ -14,6 +14,12 @@ pub(crate) fn schema(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
 }
 
+/// Requires that a report is what a schema of `docs/schema` says.
+#[track_caller]
+pub(crate) fn is_valid(name: &str, report: &Value) {
+    assert_eq!(faults(&schema(name), report, "$"), Vec::<String>::new(), "{name}");
+}
+
 /// Returns the faults of a value, with their places; none if it is valid.
 pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let mut faults = Vec::new();

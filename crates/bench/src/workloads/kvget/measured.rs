@@ -19,7 +19,9 @@ pub enum Budget {
 }
 
 impl Budget {
-    pub(super) fn bytes(self, logical_bytes: u64) -> u64 {
+    /// Bytes of the budget, for so many bytes of keys and values.
+    #[must_use]
+    pub fn bytes(self, logical_bytes: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Ratio(ratio) => (logical_bytes as f64 * ratio) as u64,

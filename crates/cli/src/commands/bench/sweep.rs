@@ -10,6 +10,7 @@
 //!   `--resume` runs it again. One that refuses its options (exit code 2) ends it likewise.
 
 use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -53,6 +54,17 @@ const POINTS_MAX: usize = 100_000;
 /// Between two looks at whether a point has ended.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// Time in which a point that was asked to stop closes its store.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes on disk for each byte of keys and values while a table is filled, at most: inputs and
+/// output of a last merge, and what came in meanwhile. The benchmarks ask for as much free space.
+const SPACE_AMPLIFICATION_MAX: u64 = 3;
+
+/// Bytes of a key and its value, of the benchmarks whose options name a number of them.
+const ENTRY_BYTES: [(&str, u64); 3] =
+    [("kvget", 142), ("mixed", 142), ("utxo", terrane_bench::workloads::utxo::ENTRY_SIZE)];
+
 /// Directory of a store whose files say which table was prepared.
 const SNAPSHOTS: &str = "snapshots";
 
@@ -68,10 +80,10 @@ pub(crate) struct SweepArgs {
     /// Goes on with a journal: runs the points that have no record
     #[arg(long)]
     resume: bool,
-    /// Lists the points and an estimate of the time left, and runs none
+    /// Lists the points with estimates of time, disk and memory, and runs none
     #[arg(long)]
     dry_run: bool,
-    /// Starts no point after this time
+    /// Ends after this time. The point under way stops between two of its windows and has no record
     #[arg(long, value_name = "SECONDS", value_parser = args::seconds)]
     max_seconds: Option<Duration>,
     /// Benchmark with the options that all points share
@@ -116,6 +128,18 @@ struct PointReport {
     options: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimate: Option<Estimate>,
+}
+
+/// Estimate of what a point without a record takes, as far as its options say it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Estimate {
+    /// The most that its table takes on disk while it is filled; 0 in memory.
+    disk_bytes: u64,
+    /// Memory of its table: the budget, or all bytes of a table in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -164,8 +188,9 @@ impl SweepArgs {
                     break;
                 }
 
-                let Some(report) = self.measure(point, &progress)? else {
-                    end = End::Interrupted;
+                let deadline = self.max_seconds.map(|most| moment + most);
+                let Some(report) = self.measure(point, deadline, &progress)? else {
+                    end = if progress.stop() { End::Interrupted } else { End::TimeLimit };
                     break;
                 };
                 let record = json!({"options": object(point), "report": report});
@@ -226,12 +251,42 @@ impl SweepArgs {
 
     /// Returns the store of the benchmark: of its options, or of the environment.
     fn store(&self) -> Option<PathBuf> {
-        let words = self.benchmark.iter();
-        let named = words.clone().zip(words.skip(1)).find_map(|(option, value)| {
-            let joined = option.strip_prefix("--store=");
-            joined.or((option == "--store").then_some(value)).map(PathBuf::from)
-        });
+        let named = self.shared("store").map(PathBuf::from);
         named.or_else(|| std::env::var_os(STORE_VARIABLE).map(PathBuf::from))
+    }
+
+    /// Estimates what a point takes; `None` unless its options name its entries.
+    fn estimate(&self, point: &[(String, String)]) -> Option<Estimate> {
+        let option = |name: &str| {
+            let of_point = point.iter().find(|(known, _)| known == name);
+            of_point.map(|(_, value)| value.as_str()).or_else(|| self.shared(name))
+        };
+        let entries = option("keys").or_else(|| option("entries"))?;
+        let benchmark = self.benchmark.first()?;
+        let (_, entry_bytes) = ENTRY_BYTES.iter().find(|(name, _)| name == benchmark)?;
+        let bytes = args::count(entries).ok()?.checked_mul(*entry_bytes)?;
+
+        let budget = option("memory-budget").and_then(|text| super::choices::budget(text).ok());
+        let in_memory = self.benchmark.iter().any(|word| word == "--in-memory");
+        let filled = bytes.checked_mul(SPACE_AMPLIFICATION_MAX)?;
+        let of_table = if in_memory { filled } else { 0 };
+        let memory_bytes = match budget {
+            Some(budget) => Some(budget.bytes(bytes).saturating_add(of_table)),
+            None => in_memory.then_some(filled),
+        };
+        Some(Estimate { disk_bytes: if in_memory { 0 } else { filled }, memory_bytes })
+    }
+
+    /// Value of an option that all points share.
+    fn shared(&self, name: &str) -> Option<&str> {
+        let option = format!("--{name}");
+        let words = self.benchmark.iter();
+        let mut pairs = words.clone().zip(words.skip(1).map(Some).chain([None]));
+        pairs.find_map(|(word, next)| match word.strip_prefix(&option)?.strip_prefix('=') {
+            Some(joined) => Some(joined),
+            None if *word == option => next.map(String::as_str),
+            None => None,
+        })
     }
 
     /// Opens the journal again and puts its results into their places.
@@ -286,10 +341,11 @@ impl SweepArgs {
         }
     }
 
-    /// Runs a point and returns its object; `None` if it was interrupted.
+    /// Runs a point and returns its object; `None` if it was interrupted, or the deadline passed.
     fn measure(
         &self,
         point: &[(String, String)],
+        deadline: Option<Instant>,
         progress: &Progress,
     ) -> Result<Option<Value>, Failure> {
         let program = std::env::current_exe()
@@ -301,6 +357,8 @@ impl SweepArgs {
         }
         command.args(["--json", "--quiet"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // Ctrl-C at the terminal comes to this process alone, which asks the point once.
+        command.process_group(0);
         let mut child = command
             .spawn()
             .map_err(|error| Failure::environment(format!("the process of a point: {error}")))?;
@@ -314,7 +372,9 @@ impl SweepArgs {
                 let _ = pipe.as_mut().map(|pipe| pipe.read_to_string(&mut text));
                 text
             });
-            let ended = wait(&mut child, progress);
+            let ended = wait(&mut child, || {
+                progress.stop() || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            });
             (ended, reader.join().unwrap_or_default())
         });
         let Some(status) = ended? else { return Ok(None) };
@@ -349,7 +409,11 @@ impl SweepArgs {
             results: points
                 .iter()
                 .zip(results)
-                .map(|(point, report)| PointReport { options: object(point), report })
+                .map(|(point, report)| PointReport {
+                    options: object(point),
+                    estimate: self.estimate(point).filter(|_| report.is_none()),
+                    report,
+                })
                 .collect(),
         }
     }
@@ -373,21 +437,36 @@ impl End {
     }
 }
 
-/// Waits for a point and returns how it ended, or ends it; `None` if it was ended.
-fn wait(child: &mut Child, progress: &Progress) -> Result<Option<ExitStatus>, Failure> {
+/// Waits for a point and returns how it ended; `None` if it was to stop.
+///
+/// A point that is to stop is asked first, so that it closes its store. After [`STOP_PATIENCE`] it
+/// is killed.
+fn wait(child: &mut Child, stop: impl Fn() -> bool) -> Result<Option<ExitStatus>, Failure> {
     let failed = |error| Failure::environment(format!("the process of a point: {error}"));
+    let mut asked: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(Some(status));
+            return Ok(asked.is_none().then_some(status));
         }
-        if progress.stop() {
-            // The process may have ended in between. Stores recover from this like from a crash.
-            let _ = child.kill();
-            let _ = child.wait();
-            return Ok(None);
+        match asked {
+            None if stop() => {
+                // A process that has ended in between is seen above.
+                let _ = rustix::process::kill_process(pid(child), rustix::process::Signal::INT);
+                asked = Some(Instant::now());
+            }
+            Some(at) if at.elapsed() >= STOP_PATIENCE => {
+                // Stores recover from this like from a crash.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Ok(None);
+            }
+            _ => thread::sleep(PATIENCE),
         }
-        thread::sleep(PATIENCE);
     }
+}
+
+fn pid(child: &Child) -> rustix::process::Pid {
+    rustix::process::Pid::from_child(child)
 }
 
 /// Failure of a point, with the exit code of its process.
@@ -454,8 +533,13 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
             let figure = result.report.as_ref()?.get(name)?.as_f64()?;
             Some(format!("{name} {figure:.4}"))
         });
-        let figures: Vec<_> = figures.collect();
         let name = if result.report.is_some() { "done" } else { "open" };
+        let estimate = result.estimate.iter().map(|&Estimate { disk_bytes, memory_bytes }| {
+            let memory = memory_bytes
+                .map_or(String::new(), |bytes| format!(", {} in memory", output::bytes(bytes)));
+            format!("up to {} on disk{memory}", output::bytes(disk_bytes))
+        });
+        let figures: Vec<_> = figures.chain(estimate).collect();
         (name, format!("{}  {}", options.join(" "), figures.join(", ")).trim_end().to_owned())
     }));
     lines
