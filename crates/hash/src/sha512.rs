@@ -37,18 +37,15 @@
     reason = "only what is inlined into `vectorize` is compiled with the processor's vectors"
 )]
 
-use std::cmp::Reverse;
 use std::ops::{Add, BitAnd, BitOr, Shl, Shr, Sub};
-use std::vec;
 
-#[cfg(target_arch = "x86_64")]
-use fearless_simd::{
-    Level, u64x4, u64x8,
-    x86::{Avx2, Avx512},
-};
 use fearless_simd::{Simd, SimdInt};
+#[cfg(target_arch = "x86_64")]
+use fearless_simd::{u64x4, u64x8};
 use sha2::block_api::compress512;
 use sha2::{Digest, Sha512};
+
+use crate::lanes::{Engine, active, load, longest_first, rotate, set_lane, store};
 
 /// Bytes of a hash: the first 32 of the 64 bytes of SHA-512.
 pub const HASH_BYTES: usize = 32;
@@ -147,32 +144,6 @@ pub fn hash_chains(jobs: &mut [ChainJob<'_>]) {
 /// Cost: that of [`hash_chains`], and the result.
 pub fn hash_chain_steps(jobs: &mut [ChainJob<'_>]) -> Vec<[u8; HASH_BYTES]> {
     hash_chain_steps_by(Engine::best(), jobs)
-}
-
-/// Instructions that hash several messages.
-#[derive(Debug, Clone, Copy)]
-enum Engine {
-    /// Eight lanes, or four for few messages.
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
-    /// Four lanes.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    /// One message after the other.
-    Single,
-}
-
-impl Engine {
-    /// Returns the fastest engine of this processor.
-    fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        match Level::new() {
-            Level::Avx512(simd) => return Self::Avx512(simd),
-            Level::Avx2(simd) => return Self::Avx2(simd),
-            _ => {}
-        }
-        Self::Single
-    }
 }
 
 fn hash_many_by(engine: Engine, messages: &[&[u8]], hashes: &mut [[u8; HASH_BYTES]]) {
@@ -451,52 +422,6 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
     }
 }
 
-/// Returns the indexes of lengths, longest first.
-fn longest_first(lengths: impl Iterator<Item = usize>) -> vec::IntoIter<usize> {
-    let lengths: Vec<usize> = lengths.collect();
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&index| Reverse(lengths[index]));
-    order.into_iter()
-}
-
-/// Returns the number of used lanes, and the fewest blocks that any of them has left; `None` if no
-/// lane is used.
-fn active<T>(lanes: &[Option<T>], blocks_left: impl Fn(&T) -> usize) -> Option<(usize, usize)> {
-    let used = lanes.iter().flatten();
-    Some((used.clone().count(), used.map(blocks_left).min()?))
-}
-
-fn set_lane<const WORDS: usize, const LANES: usize>(
-    words: &mut [[u64; LANES]; WORDS],
-    at: usize,
-    values: [u64; WORDS],
-) {
-    for (word, value) in words.iter_mut().zip(values) {
-        word[at] = value;
-    }
-}
-
-#[inline(always)]
-fn load<S: Simd, V: SimdInt<S, Element = u64>, const WORDS: usize, const LANES: usize>(
-    simd: S,
-    words: &[[u64; LANES]; WORDS],
-) -> [V; WORDS] {
-    std::array::from_fn(
-        #[inline(always)]
-        |at| V::from_slice(simd, &words[at]),
-    )
-}
-
-#[inline(always)]
-fn store<S: Simd, V: SimdInt<S, Element = u64>, const WORDS: usize, const LANES: usize>(
-    vectors: [V; WORDS],
-    words: &mut [[u64; LANES]; WORDS],
-) {
-    for (vector, word) in vectors.iter().zip(words) {
-        vector.store_slice(word);
-    }
-}
-
 /// Returns the rest of a message behind its whole blocks, with SHA-512's padding, and the number of
 /// its blocks, one or two.
 fn padded_tail(message: &[u8]) -> ([[u8; BLOCK_BYTES]; 2], usize) {
@@ -605,12 +530,6 @@ fn chain_node<W: Word>(child: [W; 4], token: W, bits: W, zero: W) -> [W; 16] {
     ]
 }
 
-/// Rotates a word. The compiler emits one instruction where the processor has one.
-#[inline(always)]
-fn rotate<S: Simd, V: SimdInt<S, Element = u64>>(word: V, bits: u32) -> V {
-    word >> bits | word << (64 - bits)
-}
-
 /// Compresses a block in each lane (FIPS 180-4, 6.4.2).
 #[inline(always)]
 fn compress<S: Simd, V: SimdInt<S, Element = u64>>(state: [V; 8], mut w: [V; 16]) -> [V; 8] {
@@ -661,16 +580,7 @@ mod tests {
     use terrane_testkit::seeds::for_each_seed;
 
     use super::*;
-
-    fn engines() -> Vec<Engine> {
-        let mut engines = vec![Engine::Single];
-        #[cfg(target_arch = "x86_64")]
-        {
-            engines.extend(Level::new().as_avx2().map(Engine::Avx2));
-            engines.extend(Level::new().as_avx512().map(Engine::Avx512));
-        }
-        engines
-    }
+    use crate::lanes::engines;
 
     fn hex_text(bytes: &[u8]) -> String {
         bytes.iter().fold(String::new(), |mut text, byte| {
