@@ -13,6 +13,7 @@
 //! | [`index`]   | `bench index`   | an index of objects by hash, on several engines          |
 //! | [`context`] | `bench context` | blocks of Tezos on the context store                     |
 //! | [`radix`]   | `bench radix`   | Merkle-radix states on every back-end                    |
+//! | [`state`]   | `bench state`   | blocks on an Ethereum state                              |
 //! | [`tables`]  | `bench ingest`, `scan`, `diff`, `forks`, `retained`, `recover` | one property of
 //! tables each |
 //! | [`disk`]    | `bench disk`    | the device alone                                         |
@@ -59,6 +60,7 @@ pub mod mixed;
 pub mod index;
 pub mod context;
 pub mod radix;
+pub mod state;
 pub mod tables;
 pub mod queue;
 pub mod disk;
@@ -82,6 +84,9 @@ pub enum Error {
     /// A radix store cannot be opened, or a call of it failed.
     #[error(transparent)]
     Radix(#[from] state_dir::Error),
+    /// An Ethereum state failed.
+    #[error(transparent)]
+    State(#[from] terrane::mpt::Error),
     /// The device cannot be measured.
     #[error(transparent)]
     Device(#[from] device::Error),
@@ -146,6 +151,7 @@ impl Error {
             Self::Lmdb(_) => Class::Environment,
             Self::Context(error) => error.class(),
             Self::Radix(error) => Class::from(error),
+            Self::State(error) => Class::from(error),
             Self::Device(error) => error.class(),
             Self::Record(error) => error.class(),
             Self::Wrong(_) => Class::Check,
@@ -166,6 +172,7 @@ impl Error {
             Self::Index(error) => Some(error.kind()),
             Self::Context(error) => error.kind(),
             Self::Radix(error) => Some(error.kind()),
+            Self::State(error) => Some(error.kind()),
             Self::Device(device::Error::Disk(error)) => Some(error.kind()),
             Self::Space { .. } => Some(ErrorKind::NoSpace),
             _ => None,

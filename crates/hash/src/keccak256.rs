@@ -211,12 +211,14 @@ fn permute<S: Simd, V: SimdInt<S, Element = u64>>(mut state: [V; STATE_WORDS]) -
     }
 
     for round in ROUND {
-        let [a, b, c, d, e] = std::array::from_fn(
+        let parity: [V; 5] = std::array::from_fn(
             #[inline(always)]
             |x| state[x] ^ state[x + 5] ^ state[x + 10] ^ state[x + 15] ^ state[x + 20],
         );
-        let next = [rotate(a, 63), rotate(b, 63), rotate(c, 63), rotate(d, 63), rotate(e, 63)];
-        let theta = [e ^ next[1], a ^ next[2], b ^ next[3], c ^ next[4], d ^ next[0]];
+        let theta: [V; 5] = std::array::from_fn(
+            #[inline(always)]
+            |x| parity[(x + 4) % 5] ^ turn(parity[(x + 1) % 5], 1),
+        );
 
         #[rustfmt::skip] // in rows
         let moved: [V; STATE_WORDS] = rho_pi![state, theta,
@@ -232,7 +234,7 @@ fn permute<S: Simd, V: SimdInt<S, Element = u64>>(mut state: [V; STATE_WORDS]) -
                 state[y + x] = row[x] ^ (!row[(x + 1) % 5] & row[(x + 2) % 5]);
             }
         }
-        state[0] = state[0] ^ round;
+        state[0] ^= round;
     }
     state
 }

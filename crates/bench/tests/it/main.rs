@@ -13,4 +13,5 @@ mod published;
 mod radix;
 mod radix_hostile;
 mod results;
+mod state;
 mod utxo;

@@ -28,6 +28,8 @@ mod radix;
 
 mod report;
 
+mod state;
+
 mod sweep;
 
 mod tables;
@@ -55,6 +57,7 @@ use self::mixed::MixedArgs;
 use self::model::ModelArgs;
 use self::radix::RadixArgs;
 use self::report::ReportArgs;
+use self::state::StateArgs;
 use self::sweep::SweepArgs;
 use self::tables::TableBench;
 use self::utxo::Utxo;
@@ -80,6 +83,9 @@ pub(crate) enum Bench {
     /// Compares the back-ends of the radix state by the ten tests of Transact and other loads
     #[command(after_help = radix::EXAMPLES)]
     Radix(RadixArgs),
+    /// Commits blocks of accounts and slots to an Ethereum state, proves and goes back
+    #[command(after_help = state::EXAMPLES)]
+    State(StateArgs),
     /// Measures small commits, alone or beside other work of the store
     #[command(after_help = commits::EXAMPLES)]
     Commits(CommitsArgs),
@@ -205,6 +211,7 @@ impl Bench {
             Self::Index(index) => index.command(),
             Self::Context(_) => "bench context",
             Self::Radix(_) => "bench radix",
+            Self::State(_) => "bench state",
             Self::Commits(_) => "bench commits",
             Self::Disk(_) => "bench disk",
             Self::Mixed(_) => "bench mixed",
@@ -228,6 +235,7 @@ impl Bench {
             Self::Index(index) => return index.run(),
             Self::Context(context) => return context.run(self.command()),
             Self::Radix(radix) => return radix.run(self.command()),
+            Self::State(state) => return state.run(self.command()),
             Self::Commits(commits) => commits.run(self.command())?,
             Self::Disk(disk) => disk.run(self.command())?,
             Self::Model(model) => model.run(self.command())?,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::program::{Answer, Place, call, command, plain, text};
+use crate::schema::{faults, schema};
 
 /// The miner of block 1, whose only account it is at first.
 const MINER: &str = "0x05a56e2d52c817161883f50c441c3228cfe54d9f";
@@ -177,4 +178,31 @@ fn bad_input_is_exit_2_and_changes_nothing() {
     stateless(&["mpt", "verify-proof", text(&text_file), "--root", "12", "--json"]).failed(2);
     let empty = place.write("empty", b"{}");
     stateless(&["mpt", "verify-proof", text(&empty), "--root", root, "--json"]).failed(2);
+}
+
+#[test]
+fn blocks_on_a_state_are_measured() {
+    let place = Place::new();
+    let store = place.store();
+    let bench = ["bench", "state", "--accounts", "1000", "--blocks", "3", "--warm-up", "1"];
+    let options = ["--proofs", "5", "--history", "--distribution", "zipf:0.99", "--quiet"];
+    let report = call(&store, &[&bench[..], &options].concat()).done();
+    let found = faults(&schema("bench-state.json"), &report, "$");
+    assert!(found.is_empty(), "{found:?}");
+    assert_eq!((&report["status"], &report["blocks"]), (&"complete".into(), &3.into()));
+    assert_eq!(report["reorg"]["blocks"], 4);
+    assert!(!store.join("state").exists());
+
+    let file = place.write("report.json", report.to_string().as_bytes());
+    let compared = stateless(&["bench", "compare", text(&file), text(&file)]);
+    assert_eq!(compared.code, Some(0), "{compared:?}");
+    let page = place.path("report.html");
+    stateless(&["bench", "report", text(&file), "--html", text(&page), "--json"]).done();
+    assert!(fs::read_to_string(page).unwrap().contains("terrane bench state"));
+
+    let shown = plain(&store, &[&bench[..], &["--proofs", "1", "--load", "wide-wipe"]].concat());
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.stdout.contains("Keccak floor"), "{shown:?}");
+    let refused = call(&store, &["bench", "state", "--accounts", "10"]);
+    refused.failed(2);
 }

@@ -254,7 +254,8 @@ fn in_memory_lines(
     [(name, speed), operations].into_iter().chain(commit)
 }
 
-fn spread(ms: &SpreadReport) -> String {
+/// Latencies of long operations.
+pub(super) fn spread(ms: &SpreadReport) -> String {
     let SpreadReport { mean, stddev, p50, p99, p999, max, .. } = ms;
     format!(
         "{mean:.2} ± {stddev:.2} ms, p50 {p50:.2}, p99 {p99:.2}, p99.9 {p999:.2}, longest {max:.2}"
