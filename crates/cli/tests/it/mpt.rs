@@ -26,6 +26,15 @@ fn stateless(arguments: &[&str]) -> Answer {
     command().args(arguments).output().unwrap().into()
 }
 
+/// The report of a command that succeeds, which is as its schema says.
+fn valid(answer: &Answer) -> Value {
+    let report = answer.done();
+    let command = report["command"].as_str().unwrap().replace(' ', "-");
+    let found = faults(&schema(&format!("{command}.json")), &report, "$");
+    assert!(found.is_empty(), "{command}: {found:?}");
+    report
+}
+
 /// A state of blocks 0 to 60.
 fn state() -> (Place, PathBuf, Value) {
     let place = Place::new();
@@ -39,19 +48,19 @@ fn state() -> (Place, PathBuf, Value) {
 #[test]
 fn a_state_is_read_proved_and_compared() {
     let (place, store, replayed) = state();
-    let root = call(&store, &["mpt", "root"]).done();
+    let root = valid(&call(&store, &["mpt", "root"]));
     assert_eq!((&root["height"], &root["root"]), (&replayed["height"], &replayed["state_root"]));
     assert_eq!(replayed["accounts"].as_u64().map(|count| 8893 <= count), Some(true));
-    let genesis = call(&store, &["mpt", "root", "--height", "0"]).done();
+    let genesis = valid(&call(&store, &["mpt", "root", "--height", "0"]));
     let genesis_root = "0xd7f8974fb5ac78d9ac099b9ad5018bedc2ce0a72dad1827a1709da30580f0544";
     assert_eq!(genesis["root"], genesis_root);
     assert!(plain(&store, &["mpt", "root"]).stdout.contains(root["root"].as_str().unwrap()));
 
-    let account = call(&store, &["mpt", "get", MINER, "7", "0x2a"]).done();
+    let account = valid(&call(&store, &["mpt", "get", MINER, "7", "0x2a"]));
     assert_eq!((&account["found"], &account["nonce"]), (&true.into(), &0.into()));
     assert_eq!(account["slots"][1]["slot"], "0x2a");
     assert_eq!(account["slots"][1]["value"], "0x0");
-    let older = call(&store, &["mpt", "get", MINER, "--height", "0"]).done();
+    let older = valid(&call(&store, &["mpt", "get", MINER, "--height", "0"]));
     assert_eq!((&older["found"], &older["balance"]), (&false.into(), &Value::Null));
     assert_eq!(plain(&store, &["mpt", "get", NOBODY]).code, Some(1));
 
@@ -60,10 +69,10 @@ fn a_state_is_read_proved_and_compared() {
     {
         let file = place.path("proof.json");
         let arguments = ["mpt", "prove", text(&file), address, "1", "--height", height, "--force"];
-        let made = call(&store, &arguments).done();
+        let made = valid(&call(&store, &arguments));
         let root = made["root"].as_str().unwrap();
         let verify = ["mpt", "verify-proof", text(&file), "--root", root, "--json"];
-        let read = stateless(&verify).done();
+        let read = valid(&stateless(&verify));
         assert_eq!((&read["found"], &read["balance"]), (&found.into(), &made["balance"]));
         let other = ["mpt", "verify-proof", text(&file), NOBODY, "--root", root, "--json"];
         assert_eq!(stateless(&other).code, Some(i32::from(address != NOBODY)));
@@ -79,15 +88,15 @@ fn a_state_is_read_proved_and_compared() {
     let witness = place.path("witness.json");
     let of = format!("{MINER}:1,0x2a");
     let arguments = ["mpt", "witness", text(&witness), &of, NOBODY];
-    let made = call(&store, &arguments).done();
+    let made = valid(&call(&store, &arguments));
     let read: Value = serde_json::from_slice(&fs::read(&witness).unwrap()).unwrap();
     assert_eq!(read["state"].as_array().map(|nodes| nodes.len() as u64), made["nodes"].as_u64());
 
-    let diff = call(&store, &["mpt", "diff", "0", "1"]).done();
+    let diff = valid(&call(&store, &["mpt", "diff", "0", "1"]));
     assert_eq!(diff["accounts"].as_array().unwrap().len(), 1);
     assert_eq!(diff["accounts"][0]["before"], Value::Null);
     assert_eq!(diff["accounts"][0]["after"]["balance"], "0x4563918244f40000");
-    let back = call(&store, &["mpt", "diff", "1", "0"]).done();
+    let back = valid(&call(&store, &["mpt", "diff", "1", "0"]));
     assert_eq!(back["accounts"][0]["after"], Value::Null);
     assert!(plain(&store, &["mpt", "diff", "0", "1"]).stdout.contains("none -> nonce 0"));
 }
@@ -96,11 +105,11 @@ fn a_state_is_read_proved_and_compared() {
 fn a_state_is_exported_imported_and_pruned() {
     let (place, store, _) = state();
     let file = place.path("tip.mpt");
-    let made = call(&store, &["mpt", "export", text(&file), "--quiet"]).done();
+    let made = valid(&call(&store, &["mpt", "export", text(&file), "--quiet"]));
     assert_eq!(made["bytes"].as_u64(), Some(fs::metadata(&file).unwrap().len()));
     call(&store, &["mpt", "export", text(&file)]).failed(2);
     let older = place.path("older.mpt");
-    call(&store, &["mpt", "export", text(&older), "--height", "0", "--quiet"]).done();
+    valid(&call(&store, &["mpt", "export", text(&older), "--height", "0", "--quiet"]));
 
     // A stream that ends early; the whole one goes on with the import.
     let copy = place.path("copy");
@@ -110,7 +119,7 @@ fn a_state_is_exported_imported_and_pruned() {
     let unfinished = call(&copy, &["mpt", "root"]);
     assert!(unfinished.failed(2).contains("has not been finished"));
     call(&copy, &["verify"]).failed(1);
-    let read = call(&copy, &["mpt", "import", text(&older), "--quiet"]).done();
+    let read = valid(&call(&copy, &["mpt", "import", text(&older), "--quiet"]));
     assert_eq!((&read["height"], &read["accounts"]), (&0.into(), &8893.into()));
     let checked = call(&copy, &["verify"]).done();
     assert_eq!(
@@ -122,10 +131,10 @@ fn a_state_is_exported_imported_and_pruned() {
     let file = blocks();
     call(&copy, &["replay", "ethereum", text(&file), "--until", "3", "--quiet"]).done();
 
-    let pruned = call(&store, &["mpt", "prune", "--below", "20"]).done();
+    let pruned = valid(&call(&store, &["mpt", "prune", "--below", "20"]));
     assert!(0 < pruned["changes"].as_u64().unwrap());
     call(&store, &["mpt", "get", MINER, "--height", "19"]).failed(2);
-    call(&store, &["mpt", "get", MINER, "--height", "20"]).done();
+    valid(&call(&store, &["mpt", "get", MINER, "--height", "20"]));
     call(&store, &["mpt", "diff", "19", "20"]).failed(2);
     call(&store, &["mpt", "prune", "--below", "61"]).failed(2);
 
