@@ -32,8 +32,8 @@ use terrane_replay::monitor::{Monitor, Phase};
 /// Directory of the state.
 const DIR: &str = "state";
 
-/// Blocks whose nodes are hashed as the floor.
-const FLOOR_BLOCKS: u64 = 8;
+/// Most blocks whose nodes are hashed as the floor.
+const FLOOR_BLOCKS_MAX: u64 = 8;
 
 /// Options of a run.
 #[derive(Debug, Clone, Copy)]
@@ -394,7 +394,7 @@ impl Run<'_> {
         report.reorg = self.reorg()?;
 
         let mut preimages = Preimages::default();
-        for _ in 0..FLOOR_BLOCKS {
+        for _ in 0..FLOOR_BLOCKS_MAX.min(self.options.blocks) {
             self.block(&mut Times::default())?;
             self.take_preimages(&mut preimages)?;
         }

@@ -30,11 +30,11 @@ Examples:
   500 blocks over a million accounts and two million slots, each commit durable:
     terrane bench state --store /tmp/terrane-state
   The same with skewed accounts and slots, and with a history:
-    terrane bench state --store /tmp/terrane-state --distribution zipf:0.99 \
+    terrane bench state --store /tmp/terrane-state --distribution zipf:0.99 \\
       --history
   A large state, imported once and used again, with little memory:
     terrane bench state --store DIR --accounts 10M --keep
-    terrane bench state --store DIR --accounts 10M --keep --direct \
+    terrane bench state --store DIR --accounts 10M --keep --direct \\
       --memory-budget 200MiB --calibrate --json
   Loads that an attacker would choose:
     terrane bench state --store DIR --load wide-wipe
