@@ -33,10 +33,7 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         return Ok(());
     }
 
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(target) => workspace.root.join(target),
-        None => workspace.root.join("target"),
-    };
+    let target = workspace.target();
     let (libraries, folder) = (target.join("debug"), target.join("capi"));
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::capi;
 use crate::counts;
 use crate::package;
+use crate::python;
 use crate::sweeps::Sweeps;
 use crate::tidy;
 use crate::workspace::{Workspace, package_name};
@@ -22,6 +23,17 @@ pub(crate) struct Scope {
     pub(crate) tested: bool,
     /// Sweeps are left at the samples that the tests take.
     pub(crate) sampled: bool,
+    /// Other languages that are tested, too.
+    pub(crate) bindings: Bindings,
+}
+
+/// Bindings that a run tests. Those of C are always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bindings {
+    /// No other ones.
+    C,
+    /// All, which compiles the engines once more.
+    All,
 }
 
 struct Times {
@@ -78,6 +90,13 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     times.take_with("capi", || capi::run(workspace, capi::Mode::Compare))?;
+    if scope.bindings == Bindings::All {
+        times.take_with("python", || python::run(workspace))?;
+    } else {
+        println!(
+            "==> python: skipped: `cargo xtask ci --bindings` or `cargo xtask python` runs it"
+        );
+    }
     times.take_with("package", || package::run(workspace, package::Mode::List))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
 

@@ -30,6 +30,8 @@ mod fuzz;
 
 mod capi;
 
+mod python;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -39,11 +41,11 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  ci [--fast] [--tested] [--sampled]
+  ci [--fast] [--tested] [--sampled] [--bindings]
                            format, tidy, lints, tests, whole sweeps, documentation, examples; stops at the
                            first failure. --fast: format, tidy and lints only. --sampled: no whole
                            sweeps. --tested: `cargo test`
-                           has just been run, leave it out
+                           has just been run, leave it out. --bindings: the tests of Python, too
   tidy                     the house rules (docs/style.md) and the ten longest files and functions
   golden [--write]         compare the golden files with the code, or write them anew
   counts [--write]         compare the instructions of the hot paths with bench/counts.txt, or write them anew;
@@ -52,6 +54,8 @@ usage: cargo xtask <command>
                            pages of docs/report anew from bench/results, or compare them, as `cargo test` does
   capi [--write]           compare the header of bindings/c with its sources, or write it anew; build the library
                            and run its C tests under AddressSanitizer, where there is a C compiler
+  python                   build the wheel of bindings/python into target/python/venv and run its tests there, where
+                           there is Python 3.11
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
@@ -117,6 +121,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("results", ["--check"]) => Ok(results::run(&workspace, results::Mode::Check)?),
         ("capi", []) => Ok(capi::run(&workspace, capi::Mode::Compare)?),
         ("capi", ["--write"]) => Ok(capi::run(&workspace, capi::Mode::Write)?),
+        ("python", []) => Ok(python::run(&workspace)?),
         ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),
         ("package", ["--verify"]) => Ok(package::run(&workspace, package::Mode::Verify)?),
         ("sim", options) => {
@@ -138,14 +143,19 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             Ok(sim::readers(&workspace, seconds)?)
         }
         ("ci", options)
-            if options
-                .iter()
-                .all(|option| ["--fast", "--tested", "--sampled"].contains(option)) =>
+            if options.iter().all(|option| {
+                ["--fast", "--tested", "--sampled", "--bindings"].contains(option)
+            }) =>
         {
             let scope = ci::Scope {
                 fast: options.contains(&"--fast"),
                 tested: options.contains(&"--tested"),
                 sampled: options.contains(&"--sampled"),
+                bindings: if options.contains(&"--bindings") {
+                    ci::Bindings::All
+                } else {
+                    ci::Bindings::C
+                },
             };
             Ok(ci::run(&workspace, scope)?)
         }

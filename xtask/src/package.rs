@@ -33,11 +33,16 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("cargo package failed ({status})")) }
 }
 
+/// Whether a manifest is one of this workspace; rivals and the Python module have their own.
+fn is_member(path: &str) -> bool {
+    !path.starts_with("peers/") && !path.starts_with("bindings/python/")
+}
+
 /// Names of the members that stay out of crates.io.
 fn unpublished(workspace: &Workspace) -> Result<Vec<String>, String> {
     let files = workspace.files()?;
     let manifests = files.iter().filter(|file| file.name() == "Cargo.toml");
-    let members = manifests.filter(|file| !file.path.starts_with("peers/"));
+    let members = manifests.filter(|file| is_member(&file.path));
     let unpublished = members
         .filter_map(|file| file.text())
         .filter(|text| text.lines().any(|line| line == "publish = false"))

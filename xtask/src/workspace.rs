@@ -77,6 +77,11 @@ impl Workspace {
         command
     }
 
+    /// The folder of what cargo builds.
+    pub(crate) fn target(&self) -> PathBuf {
+        self.root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    }
+
     /// The compiler that cargo runs in the root.
     ///
     /// # Errors

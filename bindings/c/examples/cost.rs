@@ -1,7 +1,9 @@
 //! Work of the Rust interface, whose instructions README.md counts beside those of
 //! `tests/c/cost.c`.
 //!
-//! usage: cost `EMPTY_FOLDER` get|put BATCHES
+//! `bindings/python/bench/cost.py` runs it, too.
+//!
+//! usage: cost `EMPTY_FOLDER` get|put|get-one|put-one TIMES
 
 #![forbid(unsafe_code)]
 
@@ -36,16 +38,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let _ = store.write(&batch)?; // nobody waits for it
 
     let mut sum = 0;
-    for _ in 0..batches.parse::<u64>()? {
-        if work == "get" {
-            let keys: Vec<&[u8]> = keys.chunks(KEY_BYTES).collect();
-            for found in table.get_many(&keys)? {
-                sum += found.value().map_or(0, |value| u64::from(value[0]));
+    for time in 0..batches.parse::<usize>()? {
+        let row = time % ROWS;
+        let key = &keys[row * KEY_BYTES..][..KEY_BYTES];
+        match work.as_str() {
+            "get" => {
+                let keys: Vec<&[u8]> = keys.chunks(KEY_BYTES).collect();
+                for found in table.get_many(&keys)? {
+                    sum += found.value().map_or(0, |value| u64::from(value[0]));
+                }
             }
-        } else {
-            batch.clear();
-            fill(&mut batch);
-            let _ = store.write(&batch)?; // nobody waits for it
+            "get-one" => {
+                sum += table.get(key)?.value().map_or(0, |value| u64::from(value[0]));
+            }
+            "put-one" => {
+                // nobody waits for it
+                let _ = table.insert(key, &values[row * VALUE_BYTES..][..VALUE_BYTES])?;
+            }
+            _ => {
+                batch.clear();
+                fill(&mut batch);
+                let _ = store.write(&batch)?; // nobody waits for it
+            }
         }
     }
     println!("{sum}");
