@@ -8,8 +8,8 @@ use terrane_io::{Disk, MemoryDisk, SimDisk, Survival};
 use terrane_lsm::inspect::inspect;
 use terrane_lsm::verify::{Loss, repair, verify};
 use terrane_lsm::{
-    CheckpointThread, Cursor, Durability, NamedTable, Result, Session, SessionOptions, Store,
-    StoreOptions, TableConfig, TableName, Update, WriteBuffer,
+    CheckpointThread, CompressedLevels, Compression, Cursor, Durability, NamedTable, Result,
+    Session, SessionOptions, Store, StoreOptions, TableConfig, TableName, Update, WriteBuffer,
 };
 
 use crate::input::Input;
@@ -57,8 +57,10 @@ fn state_of(store: &Store) -> Result<State> {
 /// A new store with its two tables.
 fn create(disk: &Arc<SimDisk>) -> Store {
     let store = open(disk).expect("a new store");
-    for name in names() {
-        store.create_table(&name, &config()).expect("a new table");
+    let compressed = config().compression(Compression::Lz4);
+    let compressed = compressed.compressed_levels(CompressedLevels::From(1));
+    for (name, config) in names().iter().zip([config(), compressed]) {
+        store.create_table(name, &config).expect("a new table");
     }
     store
 }
@@ -95,7 +97,9 @@ static FILES: LazyLock<(Arc<SimDisk>, BTreeMap<u64, State>)> = LazyLock::new(|| 
     let mut states = BTreeMap::from([(store.last_commit(), state.clone())]);
     for number in 0..60_u8 {
         let table = usize::from(number % 2);
-        let value = vec![number; if number % 7 == 0 { 900 } else { 20 }];
+        // Those of the second table fill pages, which are compressed.
+        let long = if table == 0 { 900 } else { 2_000 };
+        let value = vec![number; if number % 7 < 1 + 2 * table as u8 { long } else { 20 }];
         let key = vec![number % 16, number % 5];
         let [main, other] = tables(&store).expect("sound");
         let ticket = [main, other][table].insert(&key, &value).expect("sound");

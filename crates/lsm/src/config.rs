@@ -7,6 +7,7 @@ use std::fmt::Display;
 use terrane_io::Access;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 
+use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
@@ -140,6 +141,57 @@ impl DiskCache {
     }
 }
 
+/// Levels whose runs are compressed, if a table has a [`Compression`].
+///
+/// A run is compressed or not as it is written. A run that moves down without being merged stays as
+/// it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+#[doc(alias = "compression_per_level")]
+pub enum CompressedLevels {
+    /// This level (1 is the newest) and all deeper ones, 1 to 64. The default is 2: level 1 holds
+    /// little and is merged soon.
+    From(u32),
+    /// The last level, which has most of the entries and is merged least often, and unions.
+    Last,
+}
+
+impl Default for CompressedLevels {
+    fn default() -> Self {
+        Self::From(2)
+    }
+}
+
+impl CompressedLevels {
+    /// The levels with this name, as [`Display`] writes it: the number of the first one, or `last`.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        match name {
+            "last" => Some(Self::Last),
+            number => number.parse().ok().map(Self::From),
+        }
+    }
+
+    /// Whether the runs of `level` (from 1) of a table of `last` levels are compressed.
+    fn has(self, level: usize, last: usize) -> bool {
+        match self {
+            Self::From(first) => level >= first as usize,
+            Self::Last => level >= last,
+        }
+    }
+}
+
+impl Display for CompressedLevels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::From(level) => level.fmt(f),
+            Self::Last => f.write_str("last"),
+        }
+    }
+}
+
 /// Kind of lookup that a memory budget favours, once the indexes and the filters of newer runs have
 /// their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -263,6 +315,10 @@ pub struct TableConfig {
     pub index: IndexKind,
     /// Levels that lookups read through the system's page cache.
     pub disk_cache: DiskCache,
+    /// Compression of key pages. Values in overflow pages and blobs are stored as they are.
+    pub compression: Compression,
+    /// Levels whose runs are compressed.
+    pub compressed_levels: CompressedLevels,
     /// Pages of compaction work that add up before an update does them, 1 to 4096. Small values
     /// spread the work most evenly; large values save a little time.
     #[doc(alias = "merge_batch_pages")]
@@ -285,6 +341,8 @@ impl Default for TableConfig {
             memory_goal: MemoryGoal::default(),
             index: IndexKind::Auto,
             disk_cache: DiskCache::default(),
+            compression: Compression::default(),
+            compressed_levels: CompressedLevels::default(),
             compaction_batch_pages: 16,
             queue_depth: 128,
         }
@@ -417,6 +475,18 @@ impl TableConfig {
         Self { disk_cache, ..self }
     }
 
+    /// Sets [`compression`](Self::compression).
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// Sets [`compressed_levels`](Self::compressed_levels).
+    #[must_use]
+    pub fn compressed_levels(self, compressed_levels: CompressedLevels) -> Self {
+        Self { compressed_levels, ..self }
+    }
+
     /// Sets [`compaction_batch_pages`](Self::compaction_batch_pages).
     #[must_use]
     pub fn compaction_batch_pages(self, compaction_batch_pages: u32) -> Self {
@@ -450,8 +520,17 @@ impl TableConfig {
             check("disk_cache", "levels up to ", level, 1, LEVELS_MAX as u32)?;
         }
 
+        if let CompressedLevels::From(level) = self.compressed_levels {
+            check("compressed_levels", "levels from ", level, 1, LEVELS_MAX as u32)?;
+        }
+
         check("compaction_batch_pages", "", self.compaction_batch_pages, 1, 4096)?;
         check("queue_depth", "", self.queue_depth, 1, 1024)
+    }
+
+    /// The compression of a run on `level` (from 1) of a table whose last level is `last`.
+    pub(crate) fn compression_of(&self, level: usize, last: usize) -> Compression {
+        if self.compressed_levels.has(level, last) { self.compression } else { Compression::None }
     }
 
     fn validate_budget(&self, bytes: u64) -> Result<()> {
@@ -692,7 +771,47 @@ impl DiskCache {
     }
 }
 
+/// Added to the tag of the index if the compression stands behind the queue depth. A table without
+/// compression is written as it was before there was any.
+const WITH_COMPRESSION: u8 = 16;
+
+impl Compression {
+    fn tag(self) -> u8 {
+        match self {
+            Self::None => 1,
+            Self::Lz4 => 2,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::None, Self::Lz4].into_iter().find(|compression| compression.tag() == tag)
+    }
+}
+
+impl CompressedLevels {
+    fn encode(self, out: &mut Writer) {
+        match self {
+            Self::From(level) => out.u8(1).u32(level),
+            Self::Last => out.u8(2).u32(0),
+        };
+    }
+
+    fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+        Ok(match (input.u8()?, input.u32()?) {
+            (1, level) => Some(Self::From(level)),
+            (2, 0) => Some(Self::Last),
+            _ => None,
+        })
+    }
+}
+
 impl TableConfig {
+    /// Whether its compression is written.
+    fn writes_compression(&self) -> bool {
+        let default = (Compression::default(), CompressedLevels::default());
+        (self.compression, self.compressed_levels) != default
+    }
+
     /// Writes all but the merge operator.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(self.compaction_policy.tag()).u32(self.size_ratio);
@@ -700,9 +819,14 @@ impl TableConfig {
         self.write_buffer.encode(out);
         self.filter.encode(out);
         out.u64(self.memory_budget.unwrap_or(0)).u8(self.memory_goal.tag());
-        out.u8(self.index.tag());
+        let with_compression = if self.writes_compression() { WITH_COMPRESSION } else { 0 };
+        out.u8(self.index.tag() | with_compression);
         self.disk_cache.encode(out);
         out.u32(self.compaction_batch_pages).u32(self.queue_depth);
+        if self.writes_compression() {
+            out.u8(self.compression.tag());
+            self.compressed_levels.encode(out);
+        }
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for an unknown tag or an option out of
@@ -718,11 +842,18 @@ impl TableConfig {
         let Some(filter) = FilterPolicy::decode(input)? else { return Ok(None) };
         let memory_budget = Some(input.u64()?).filter(|&bytes| bytes > 0);
         let memory_goal = MemoryGoal::from_tag(input.u8()?);
-        let index = IndexKind::from_tag(input.u8()?);
+        let index = input.u8()?;
+        let has_compression = index & WITH_COMPRESSION != 0;
+        let index = IndexKind::from_tag(index & !WITH_COMPRESSION);
         let disk_cache = DiskCache::decode(input)?;
 
         let compaction_batch_pages = input.u32()?;
         let queue_depth = input.u32()?;
+        let (compression, compressed_levels) = if has_compression {
+            (Compression::from_tag(input.u8()?), CompressedLevels::decode(input)?)
+        } else {
+            (Some(Compression::default()), Some(CompressedLevels::default()))
+        };
         // An unknown tag is refused only after all bytes are read, so that input cut short is told
         // apart.
         let config = || {
@@ -738,13 +869,17 @@ impl TableConfig {
                 memory_goal: memory_goal?,
                 index: index?,
                 disk_cache: disk_cache?,
+                compression: compression?,
+                compressed_levels: compressed_levels?,
                 compaction_batch_pages,
                 queue_depth,
             })
         };
 
-        // A stored configuration may be forged, so it is checked like a new one.
-        Ok(config().filter(|config| config.validate().is_ok()))
+        // A stored configuration may be forged, so it is checked like a new one. Equal ones have
+        // equal bytes, so the defaults of a compression are not written.
+        let config = config().filter(|config| config.validate().is_ok());
+        Ok(config.filter(|config| config.writes_compression() == has_compression))
     }
 }
 
@@ -767,6 +902,8 @@ mod tests {
                 memory_goal: MemoryGoal::Miss,
                 index: IndexKind::Compact,
                 disk_cache: DiskCache::LevelsUpTo(2),
+                compression: Compression::Lz4,
+                compressed_levels: CompressedLevels::From(1),
                 compaction_batch_pages: 3,
                 queue_depth: 9,
                 ..default.clone()
@@ -776,9 +913,12 @@ mod tests {
                 filter: FilterPolicy::Fpr(0.002),
                 index: IndexKind::Ordinary,
                 disk_cache: DiskCache::None,
+                compression: Compression::Lz4,
+                compressed_levels: CompressedLevels::Last,
                 ..default.clone()
             },
             TableConfig { filter: FilterPolicy::BitsPerEntry(11.5), ..default.clone() },
+            TableConfig { compression: Compression::Lz4, ..default.clone() },
             TableConfig {
                 filter: FilterPolicy::PerLevel(vec![
                     LevelFilter::Fpr(0.01),

@@ -45,14 +45,16 @@ mod table;
 mod store;
 mod check;
 
+pub use block::codec::Compression;
 pub use block::index::IndexKind;
 pub use block::page::PAGE_SIZE;
 pub use check::inspect;
 pub use check::salvage;
 pub use check::verify;
 pub use config::{
-    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, FilterPolicy, LevelFilter,
-    MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, TableConfig, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompactionThread, CompressedLevels, DiskCache,
+    FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, TableConfig,
+    WriteBuffer,
 };
 pub use conflict::{Conflict, ConflictCause};
 pub use corrupt::Corrupt;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::lsm::{Session, Table, TableStats, Update, WriteBuffer};
+use terrane::lsm::{Compression, Session, Table, TableStats, Update, WriteBuffer};
 use terrane_replay::latency::{Latency, LatencyReport};
 use terrane_replay::monitor::{Monitor, Phase};
 
@@ -70,6 +70,8 @@ pub struct Options {
     pub seed: u64,
     /// Shape of the table's levels.
     pub shape: Shape,
+    /// Compression of its pages.
+    pub compression: Compression,
     /// Bytes of a memtable, instead of the engine's.
     pub write_buffer_bytes: Option<u64>,
     /// Shares of the kinds of operations.
@@ -165,6 +167,7 @@ pub struct Workload {
     pub stream_hash: String,
     pub entries: u64,
     pub values: String,
+    pub compression: String,
     pub distribution: String,
     pub mix: Mix,
     pub batch_size: u64,
@@ -248,6 +251,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 
 fn measure(session: &Session, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     let mut config = table_config(options.shape, options.memory_budget);
+    config = config.compression(options.compression);
     if let Some(bytes) = options.write_buffer_bytes {
         config = config.write_buffer(WriteBuffer::Bytes(bytes));
     }
@@ -490,6 +494,7 @@ impl<'a> Work<'a> {
                 stream_hash: self.hash.finish(),
                 entries: options.keys,
                 values: options.values.name(),
+                compression: options.compression.to_string(),
                 distribution: options.distribution.name(),
                 mix: options.mix,
                 batch_size: options.batch,
@@ -665,6 +670,7 @@ mod tests {
             values: Values::default(),
             seed: 1,
             shape: Shape::Default,
+            compression: Compression::None,
             write_buffer_bytes: None,
             mix: Mix { get: 100, put: 0, delete: 0 },
             ops: 10,

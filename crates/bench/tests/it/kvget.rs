@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use terrane::lsm::{Session, SessionOptions, SnapshotName, TableConfig};
+use terrane::lsm::{Compression, Session, SessionOptions, SnapshotName, TableConfig};
 use terrane_bench::model::Goal;
 use terrane_bench::workloads::Error;
 use terrane_bench::workloads::kvget::data::{Distribution, key, value};
@@ -23,7 +23,13 @@ const KEYS: u64 = 10_007;
 /// The options of the table.
 fn levelled() -> setup::Options {
     let shape = Shape::Levelled10;
-    setup::Options { keys: KEYS, seed: 1337, shape, values: Values::default() }
+    setup::Options {
+        keys: KEYS,
+        seed: 1337,
+        shape,
+        values: Values::default(),
+        compression: Compression::None,
+    }
 }
 
 /// Hash of the operations of [`options`] on that table.

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use terrane::lsm::Compression;
 use terrane_bench::workloads::Error;
 use terrane_bench::workloads::draws::Distribution;
 use terrane_bench::workloads::kvget::run;
@@ -23,6 +24,7 @@ fn options() -> Options {
         values: Values::Ethereum,
         seed: 11,
         shape: Shape::Default,
+        compression: Compression::Lz4,
         write_buffer_bytes: Some(16 << 10),
         mix: Mix { get: 50, put: 35, delete: 15 },
         ops: 3_001,
@@ -105,6 +107,7 @@ fn every_distribution_and_every_kind_of_values_reads_what_was_written() {
             seed: 11,
             shape,
             values: Values::from_name(values).unwrap(),
+            compression: Compression::Lz4,
         };
         let distribution = Distribution::from_name(distribution).unwrap();
         let mut hashes = Vec::new();

@@ -5,6 +5,7 @@
 //! once for each way of loading, with batches so large against it that lookups often come upon
 //! updates which are not in the state they read.
 
+use terrane::lsm::Compression;
 use terrane_bench::model::Goal;
 use terrane_bench::workloads::Error;
 use terrane_bench::workloads::utxo::Shape;
@@ -21,6 +22,7 @@ fn setup_options(loading: Loading) -> setup::Options {
         shape: Shape::Default,
         memory_budget: Some(1 << 20),
         memory_goal: Goal::Hit,
+        compression: Compression::None,
         background_merges: true,
     }
 }

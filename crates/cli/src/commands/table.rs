@@ -4,7 +4,7 @@
 //!
 //! | command  | fields                                                                                     |
 //! |----------|--------------------------------------------------------------------------------------------|
-//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), and `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), `compression` (`none`, `lz4`), and `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `create` | `table`                                                                                    |
 //! | `build`  | `table`, `entries`, `digest` (of the state, as everywhere), `wall_s`, `entries_per_s`           |
 //! | `rename` | `from`, `to`                                                                               |
@@ -15,7 +15,9 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::lsm::inspect::StoreInfo;
-use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
+use terrane::lsm::{
+    CompressedLevels, Compression, MergeOperator, TableConfig, TableName, WriteBuffer,
+};
 
 use crate::commands::copy::{self, Copied, FromArgs, Target};
 use crate::commands::kv::{MemoryArgs, ReserveArgs};
@@ -88,6 +90,8 @@ Examples:
     terrane table create sums --store /data/ledger --resolve add-u64-wrapping
   At most so much memory for write buffer, filters and indexes:
     terrane table create accounts --store /data/ledger --memory-budget 256MiB
+  With values that compress, on all levels but the newest:
+    terrane table create accounts --store /data/ledger --compression lz4
   In a store that can still delete when the disk is full:
     terrane table create accounts --store /data/ledger --reserve 256MiB
 
@@ -127,6 +131,15 @@ pub(crate) struct CreateArgs {
     /// add-u64-wrapping, add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
     resolve: MergeOperator,
+    /// Codec of the pages of entries, for values that compress: none or lz4. A lookup stays one
+    /// read, of a page that holds more
+    #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
+    compression: Compression,
+    /// First level that is compressed, with all deeper ones (1 is the newest), or `last` for the
+    /// last one alone
+    #[arg(long, value_name = "LEVEL|last", value_parser = args::compressed_levels,
+        default_value = "2")]
+    compressed_levels: CompressedLevels,
     #[command(flatten)]
     reserve: ReserveArgs,
     #[command(flatten)]
@@ -269,7 +282,9 @@ impl CreateArgs {
     fn config(&self) -> TableConfig {
         let config = TableConfig::default()
             .merge_operator(self.resolve.clone())
-            .memory_budget(self.memory_budget);
+            .memory_budget(self.memory_budget)
+            .compression(self.compression)
+            .compressed_levels(self.compressed_levels);
         match self.write_buffer {
             Some(bytes) => config.write_buffer(WriteBuffer::Bytes(bytes)),
             None => config,

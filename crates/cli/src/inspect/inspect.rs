@@ -18,7 +18,7 @@
 //! | `reserve`   | `path`, `format_version`, `bytes` (that it is to have), `is_held` (false if they were given up because the disk was full) |
 //! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`, `deleted_ranges` (of keys that what it writes may still have)), `runs`; `write_buffer`: list of runs; `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
-//! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
+//! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, `codec` (`lz4`, of a compressed key page), and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
 //! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
@@ -36,7 +36,8 @@
 //! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`,
 //! `entries`, `tombstones`, `deleted_ranges` (of keys that are deleted and still in it; they count
 //! as `entries`; 0 for a file by itself), `key_bytes`, `value_bytes`, `bytes` (of the file and of
-//! that of its blobs), `data_pages`, `key_pages`, `overflow_pages`, `filter_pages`, `filter_kind`
+//! that of its blobs), `data_pages`, `key_pages`, `compressed_pages` (of the key pages),
+//! `overflow_pages`, `filter_pages`, `filter_kind`
 //! (`bloom`, `ribbon`, or null), `filter_bits_per_entry`, `filter_probes` (of a ribbon its
 //! columns), `index_pages`, and `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in
 //! memory, for each key page), `index_extra_reads` (second reads if each key is looked up once),

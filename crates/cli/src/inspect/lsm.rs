@@ -148,6 +148,8 @@ pub(super) struct Config {
     write_buffer_entries: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     write_buffer_bytes: Option<u64>,
+    compression: String,
+    compressed_levels: String,
 }
 
 #[derive(Serialize)]
@@ -180,6 +182,7 @@ pub(super) struct Run {
     bytes: u64,
     data_pages: u32,
     key_pages: u32,
+    compressed_pages: u32,
     overflow_pages: u32,
     filter_pages: u32,
     filter_kind: Option<&'static str>,
@@ -198,6 +201,8 @@ pub(super) struct PageContent {
     offset_bytes: u64,
     page_kind: &'static str,
     crc: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<Vec<Entry>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -345,6 +350,7 @@ impl Inspector {
             bytes: info.bytes,
             data_pages: meta.data_pages,
             key_pages: meta.key_pages,
+            compressed_pages: meta.compressed_pages,
             overflow_pages: meta.data_pages - meta.key_pages,
             filter_pages: meta.filter_pages,
             filter_kind: match meta.has_ribbon() {
@@ -398,6 +404,8 @@ fn config(config: &TableConfig) -> Config {
         size_ratio: config.size_ratio,
         write_buffer_entries,
         write_buffer_bytes,
+        compression: config.compression.to_string(),
+        compressed_levels: config.compressed_levels.to_string(),
     }
 }
 
@@ -426,6 +434,7 @@ pub(super) fn page(path: &Path, info: &PageInfo) -> (PageContent, String) {
         offset_bytes: u64::from(info.page) * PAGE_SIZE as u64,
         page_kind: info.kind,
         crc: format!("{:08x}", info.crc),
+        codec: info.codec,
         entries: is_key_page.then(|| info.entries.iter().map(entry).collect()),
         content_hex: (!is_key_page).then(|| hex(&info.content)),
     };
@@ -436,6 +445,8 @@ pub(super) fn page(path: &Path, info: &PageInfo) -> (PageContent, String) {
         ("kind", page.page_kind.to_owned()),
         ("crc", format!("{}, right", page.crc)),
     ];
+
+    head.extend(info.codec.map(|codec| ("codec", codec.to_owned())));
 
     let body = if is_key_page {
         head.push(("entries", info.entries.len().to_string()));
@@ -660,9 +671,20 @@ impl Store {
     }
 }
 
+impl Config {
+    fn compression_text(&self) -> String {
+        let Self { compression, compressed_levels, .. } = self;
+        match (compression.as_str(), compressed_levels.as_str()) {
+            ("none", _) => "none".to_owned(),
+            (_, "last") => format!("{compression}, last level"),
+            _ => format!("{compression}, from level {compressed_levels} on"),
+        }
+    }
+}
+
 impl Snapshot {
     pub(super) fn text(&self) -> String {
-        let Config { merge_policy, size_ratio, write_buffer_entries, write_buffer_bytes } =
+        let Config { merge_policy, size_ratio, write_buffer_entries, write_buffer_bytes, .. } =
             &self.config;
         let buffer = write_buffer_entries
             .map(|entries| count_of(entries, "entry", "entries"))
@@ -685,6 +707,7 @@ impl Snapshot {
             ("bytes", bytes(self.bytes)),
             ("merge debt", bytes(self.merge_debt_bytes)),
             ("configuration", format!("{policy}, size ratio {size_ratio}, write buffer {buffer}")),
+            ("compression", self.config.compression_text()),
         ]);
 
         let names = [
@@ -794,6 +817,7 @@ impl Run {
             ("values", bytes(self.value_bytes)),
             ("file", bytes(self.bytes)),
             ("key pages", grouped(self.key_pages.into())),
+            ("compressed pages", grouped(self.compressed_pages.into())),
             ("overflow pages", grouped(self.overflow_pages.into())),
             ("filter pages", grouped(self.filter_pages.into())),
             ("index pages", grouped(self.index_pages.into())),

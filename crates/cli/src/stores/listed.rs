@@ -42,6 +42,7 @@ pub(crate) struct ListedTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     write_buffer_bytes: Option<u64>,
     memory_budget_bytes: Option<u64>,
+    compression: String,
     runs: Option<u64>,
     /// Entries of all runs; older entries of a key and tombstones count too.
     stored_entries: Option<u64>,
@@ -77,6 +78,7 @@ impl ListedTable {
             write_buffer_entries,
             write_buffer_bytes,
             memory_budget_bytes: info.config.memory_budget,
+            compression: info.config.compression.to_string(),
             runs: sum(|sums| sums.runs),
             stored_entries: sum(|sums| sums.entries),
             tombstones: sum(|sums| sums.tombstones),

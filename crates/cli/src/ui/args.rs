@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
+use terrane::lsm::{
+    CompressedLevels, Compression, RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName,
+};
 
 /// Defines an option's names on the command line, and the value that each stands for.
 macro_rules! choices {
@@ -172,6 +174,16 @@ pub(crate) fn reserve(text: &str) -> Result<u64, String> {
         bytes @ (0 | RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX) => Ok(bytes),
         _ => Err("must be 0, or 64KiB to 1TiB".to_owned()),
     }
+}
+
+/// Parses a compression of pages.
+pub(crate) fn compression(text: &str) -> Result<Compression, String> {
+    Compression::by_name(text).ok_or_else(|| "write none or lz4".to_owned())
+}
+
+/// Parses the levels that are compressed.
+pub(crate) fn compressed_levels(text: &str) -> Result<CompressedLevels, String> {
+    CompressedLevels::by_name(text).ok_or_else(|| "write the number of a level or last".to_owned())
 }
 
 /// Parses the name of a table.

@@ -1,7 +1,7 @@
 //! Key page: the 4 KiB unit of a sorted run, and the frame that all pages of a run share.
 //!
-//! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to
-//! read a key page, and what it has accepted can be read without failing.
+//! Invariant: a page is written once and never changed; [`PageLayout::open`] is the only way to
+//! read a key page, compressed or not, and what it has accepted can be read without failing.
 
 #![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
 #![doc = include_str!("../../../../docs/format/page.md")]
@@ -9,6 +9,7 @@
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::key_order::{compare_keys, key_prefix};
 
+use crate::block::codec::Codec;
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
 
@@ -22,6 +23,9 @@ pub(crate) const HEADER_SIZE: usize = 16;
 /// Content bytes of a page that is not a key page.
 pub(crate) const PAYLOAD_SIZE: usize = PAGE_SIZE - HEADER_SIZE;
 
+/// Longest image of a compressed key page, in bytes: its ends are 16 bits.
+pub(crate) const IMAGE_SIZE_MAX: usize = 4 * PAGE_SIZE;
+
 /// Bytes that an entry takes in a key page besides its key, its value and its half byte of kind.
 const ENTRY_ENDS_SIZE: usize = 4;
 
@@ -34,6 +38,7 @@ pub(crate) enum PageKind {
     Index = 4,
     Footer = 5,
     Blob = 6,
+    CompressedKey = 7,
 }
 
 /// The place of a page, which its checksum covers.
@@ -72,6 +77,12 @@ fn seal(page: &mut [u8], place: PageAddress) {
     assert!(page.len() == PAGE_SIZE);
     let crc = page_crc(place, page);
     page[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Writes the checksum of a page anew, as a hostile writer would.
+#[cfg(test)]
+pub(crate) fn reseal(page: &mut [u8], place: PageAddress) {
+    seal(page, place);
 }
 
 /// Checks a page's checksum, whatever its kind.
@@ -235,9 +246,17 @@ fn make_room(bytes: &mut Vec<u8>, len: usize) {
     bytes.resize(len, 0);
 }
 
+/// The bits of a key's first bytes that belong to a prefix of this length.
+fn front_mask(prefix_len: usize) -> u64 {
+    let bits_behind = u64::BITS.saturating_sub(8 * prefix_len as u32);
+    u64::MAX.checked_shl(bits_behind).unwrap_or(0)
+}
+
 /// Collects the entries of one key page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PageBuilder {
+    /// Bytes that the page may have: [`PAGE_SIZE`], or more if it will be compressed.
+    limit: usize,
     /// Whole keys back to back, and room for more; the shared prefix is cut off when the page is
     /// written.
     keys: Vec<u8>,
@@ -253,10 +272,119 @@ pub(crate) struct PageBuilder {
     front_mask: u64,
 }
 
+impl Default for PageBuilder {
+    fn default() -> Self {
+        Self {
+            limit: PAGE_SIZE,
+            keys: Vec::new(),
+            keys_len: 0,
+            values: Vec::new(),
+            values_len: 0,
+            entries: Vec::new(),
+            prefix_len: 0,
+            front: 0,
+            front_mask: 0,
+        }
+    }
+}
+
 impl PageBuilder {
     /// Whether no entry has been added.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// How many entries have been added.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Sets the bytes that a page may have which will be compressed. Entries that were added stay,
+    /// whether they fit or not.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        debug_assert!((PAGE_SIZE..=IMAGE_SIZE_MAX).contains(&limit), "ends are 16 bits");
+        self.limit = limit;
+        if self.values.len() < limit {
+            make_room(&mut self.values, limit);
+        }
+    }
+
+    /// Whether an entry fits on a page of its own that is not compressed. All others go on in
+    /// overflow pages.
+    pub(crate) fn fits_alone(entry: EntryRef<'_>) -> bool {
+        let stored = stored_len(entry.kind, entry.value.len());
+        Self::size(1, 0, entry.key.len(), stored) <= PAGE_SIZE
+    }
+
+    /// The key of entry `index`.
+    pub(crate) fn key(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.entries[before].key_end);
+        &self.keys[start as usize..self.entries[index].key_end as usize]
+    }
+
+    /// Where the blob of entry `index` is; `None` if it has none.
+    pub(crate) fn blob(&self, index: usize) -> Option<BlobSpan> {
+        let Added { value_end, kind, .. } = self.entries[index];
+        let stored = &self.values[..usize::from(value_end)];
+        let has_blob = kind == Kind::InsertBlob as u8;
+        has_blob.then(|| split_value(Kind::InsertBlob, stored)).flatten().map(|(_, blob)| blob)
+    }
+
+    /// Length of the prefix that the keys of the first `count` entries share.
+    fn prefix_len_of(&self, count: usize) -> usize {
+        match count {
+            // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
+            0 | 1 => 0,
+            _ if count == self.entries.len() => self.prefix_len,
+            _ => shared_prefix_len(self.first_key(), self.key(count - 1)),
+        }
+    }
+
+    /// Size of a page of the first `count` entries. Rises with the count.
+    pub(crate) fn size_of_first(&self, count: usize) -> usize {
+        let Some(last) = count.checked_sub(1).map(|last| self.entries[last]) else { return 0 };
+        let prefix_len = self.prefix_len_of(count);
+        Self::size(count, prefix_len, last.key_end as usize, usize::from(last.value_end))
+    }
+
+    /// How many of the first entries fit on a page that is not compressed.
+    pub(crate) fn count_uncompressed(&self) -> usize {
+        let mut low = 0;
+        let mut high = self.entries.len();
+        while low < high {
+            let middle = high - (high - low) / 2;
+            if self.size_of_first(middle) <= PAGE_SIZE {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
+
+    /// Drops the first `count` entries, which stand on a page.
+    pub(crate) fn drop_first(&mut self, count: usize) {
+        let Some(last) = count.checked_sub(1).map(|last| self.entries[last]) else { return };
+        let keys = last.key_end;
+        let values = last.value_end;
+
+        self.keys.copy_within(keys as usize..self.keys_len, 0);
+        self.values.copy_within(usize::from(values)..self.values_len, 0);
+        self.entries.drain(..count);
+        for entry in &mut self.entries {
+            entry.key_end -= keys;
+            entry.value_end -= values;
+        }
+        self.keys_len -= keys as usize;
+        self.values_len -= usize::from(values);
+
+        // The entries that are left may share more than all of them did.
+        self.prefix_len = match self.entries.len() {
+            0 => 0,
+            left => shared_prefix_len(self.first_key(), self.key(left - 1)),
+        };
+        self.front = key_prefix(self.first_key());
+        self.front_mask = front_mask(self.prefix_len);
     }
 
     /// The last key; `None` if no entry has been added.
@@ -311,7 +439,7 @@ impl PageBuilder {
             self.values_len + stored_len(entry.kind, entry.value.len()),
         );
 
-        if size > PAGE_SIZE {
+        if size > self.limit {
             return false;
         }
 
@@ -333,7 +461,7 @@ impl PageBuilder {
             make_room(&mut self.values, PAGE_SIZE);
         }
         let end = self.values_len + part.len();
-        debug_assert!(end <= PAGE_SIZE, "the caller has found room");
+        debug_assert!(end <= self.limit, "the caller has found room");
         copy_short(&mut self.values[self.values_len..end], part);
         self.values_len = end;
     }
@@ -348,7 +476,7 @@ impl PageBuilder {
         copy_short(&mut self.keys[self.keys_len..end], key);
         self.keys_len = end;
         debug_assert!(prefix_len <= key.len(), "the prefix is part of each key");
-        debug_assert!(self.values_len <= PAGE_SIZE);
+        debug_assert!(self.values_len <= self.limit);
         let key_end = end as u32;
         let value_end = self.values_len as u16;
         if prefix_len != self.prefix_len || self.entries.is_empty() {
@@ -361,9 +489,8 @@ impl PageBuilder {
     #[inline(never)]
     fn set_prefix(&mut self, key: &[u8], prefix_len: usize) {
         debug_assert!(prefix_len <= key.len(), "the prefix is part of each key");
-        let bits_behind = u64::BITS.saturating_sub(8 * prefix_len as u32);
         self.front = key_prefix(key);
-        self.front_mask = u64::MAX.checked_shl(bits_behind).unwrap_or(0);
+        self.front_mask = front_mask(prefix_len);
         self.prefix_len = prefix_len;
     }
 
@@ -386,14 +513,45 @@ impl PageBuilder {
     /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored
     /// value if the page's only entry goes on in overflow pages, and 0 otherwise.
     pub(crate) fn finish(&mut self, page: &mut [u8], place: PageAddress, value_bytes: u32) {
-        let count = self.entries.len();
-        assert!(count > 0);
+        self.write_first(self.entries.len(), page, place, value_bytes);
+        self.entries.clear();
+        (self.keys_len, self.values_len, self.prefix_len) = (0, 0, 0);
+    }
 
-        // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
-        let prefix_len = if count == 1 { 0 } else { self.prefix_len };
+    /// Writes a page of the first `count` entries, which stay in the builder.
+    #[inline]
+    pub(crate) fn write_first(
+        &self,
+        count: usize,
+        page: &mut [u8],
+        place: PageAddress,
+        value_bytes: u32,
+    ) {
         debug_assert_eq!(page.len(), PAGE_SIZE);
+        let size = self.fill(count, page, value_bytes);
+        // The buffer may hold an earlier page, whose bytes must not reach the file.
+        page[size..].fill(0);
+        seal(page, place);
+    }
+
+    /// Writes the image of a page of the first `count` entries into `image`, in place of what is
+    /// there.
+    pub(crate) fn image_of_first(&self, count: usize, image: &mut Vec<u8>) {
+        let size = self.size_of_first(count);
+        debug_assert!(size <= IMAGE_SIZE_MAX, "ends are 16 bits");
+        image.resize(size, 0);
+        let filled = self.fill(count, image, 0);
+        debug_assert_eq!(filled, size);
+    }
+
+    /// Writes the header but the checksum, and the first `count` entries; returns their size.
+    #[inline]
+    fn fill(&self, count: usize, page: &mut [u8], value_bytes: u32) -> usize {
+        assert!(count > 0);
+        let entries = &self.entries[..count];
+        let prefix_len = self.prefix_len_of(count);
         debug_assert!(
-            Self::size(count, prefix_len, self.keys_len, self.values_len) <= PAGE_SIZE,
+            self.size_of_first(count) <= page.len(),
             "each entry was added only if it fits"
         );
         let (header, rest) = page.split_at_mut(HEADER_SIZE);
@@ -411,7 +569,7 @@ impl PageBuilder {
         let mut at = 0;
         let mut start = prefix_len;
 
-        for ((key_end, value_end), added) in ends.zip(&self.entries) {
+        for ((key_end, value_end), added) in ends.zip(entries) {
             let end = added.key_end as usize;
             let suffix = &self.keys[start..end];
             // Bytes behind a short suffix are written over, so it is copied with them.
@@ -429,19 +587,121 @@ impl PageBuilder {
             *value_end = added.value_end.to_le_bytes();
         }
 
-        for (to, pair) in kinds.iter_mut().zip(self.entries.chunks(2)) {
+        for (to, pair) in kinds.iter_mut().zip(entries.chunks(2)) {
             *to = pair[0].kind | pair.get(1).map_or(0, |second| second.kind << 4);
         }
 
-        let (values, rest) = rest[at..].split_at_mut(self.values_len);
-        values.copy_from_slice(&self.values[..self.values_len]);
-        // The buffer may hold an earlier page, whose bytes must not reach the file.
-        rest.fill(0);
-        seal(page, place);
-        self.entries.clear();
-
-        (self.keys_len, self.values_len, self.prefix_len) = (0, 0, 0);
+        let values_len = entries.last().map_or(0, |last| usize::from(last.value_end));
+        rest[at..at + values_len].copy_from_slice(&self.values[..values_len]);
+        HEADER_SIZE + ENTRY_ENDS_SIZE * count + count.div_ceil(2) + prefix_len + at + values_len
     }
+}
+
+// A compressed key page.
+
+/// Turns the ends at the start of an image's content into lengths, in four planes: low bytes of the
+/// key lengths, of the value lengths, then the high bytes of both. Most lengths of a page are
+/// alike, while no two ends are, so that a codec finds what to shorten.
+fn ends_to_planes(ends: &mut [u8], scratch: &mut Vec<u8>) {
+    scratch.clear();
+    scratch.extend_from_slice(ends);
+    let count = ends.len() / ENTRY_ENDS_SIZE;
+    let (low, high) = ends.split_at_mut(2 * count);
+    let mut before = 0_u16;
+    for (index, end) in scratch.as_chunks::<2>().0.iter().enumerate() {
+        // Each of the two columns starts from 0.
+        if index == count {
+            before = 0;
+        }
+        let end = u16::from_le_bytes(*end);
+        let [low_byte, high_byte] = end.wrapping_sub(before).to_le_bytes();
+        (low[index], high[index], before) = (low_byte, high_byte, end);
+    }
+}
+
+/// The reverse of [`ends_to_planes`]. Sums wrap: ends that fall are refused by who reads them.
+fn planes_to_ends(planes: &mut [u8], scratch: &mut [u8]) {
+    debug_assert_eq!(planes.len(), scratch.len());
+    scratch.copy_from_slice(planes);
+    let count = planes.len() / ENTRY_ENDS_SIZE;
+    let (low, high) = scratch.split_at(2 * count);
+    let (key_ends, value_ends) = planes.split_at_mut(2 * count);
+    for (ends, from) in [(key_ends, 0), (value_ends, count)] {
+        let bytes = low[from..].iter().zip(&high[from..]);
+        let mut sum = 0_u16;
+        for (end, (&low, &high)) in ends.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+            sum = sum.wrapping_add(u16::from_le_bytes([low, high]));
+            *end = sum.to_le_bytes();
+        }
+    }
+}
+
+/// Makes the content of an image ready for a codec; `scratch` is working memory.
+pub(crate) fn prepare_image(image: &mut [u8], scratch: &mut Vec<u8>) {
+    let ends = ENTRY_ENDS_SIZE * u16_at(image, 6);
+    ends_to_planes(&mut image[HEADER_SIZE..HEADER_SIZE + ends], scratch);
+}
+
+/// Writes a compressed key page: `header` begins with that of the image, whose content `compressed`
+/// stands for and which had `image_size` bytes with its header.
+pub(crate) fn encode_compressed(
+    page: &mut [u8],
+    place: PageAddress,
+    codec: Codec,
+    (header, image_size): ([u8; HEADER_SIZE], usize),
+    compressed: &[u8],
+) {
+    assert!(compressed.len() <= PAYLOAD_SIZE && image_size <= IMAGE_SIZE_MAX);
+    page.fill(0);
+    page[..HEADER_SIZE].copy_from_slice(&header);
+    page[4] = PageKind::CompressedKey as u8;
+    page[5] = codec as u8;
+    page[8..12].copy_from_slice(&((image_size - HEADER_SIZE) as u32).to_le_bytes());
+    page[14..16].copy_from_slice(&(compressed.len() as u16).to_le_bytes());
+    page[HEADER_SIZE..HEADER_SIZE + compressed.len()].copy_from_slice(compressed);
+    seal(page, place);
+}
+
+/// Decompresses a page whose checksum is right into `image`, in place of what is there.
+fn decompress(page: &[u8], place: PageAddress, image: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let broken = |rule, expected: usize, found: usize| Corrupt {
+        page: place.page,
+        rule,
+        expected: expected as u64,
+        found: found as u64,
+    };
+
+    let codec = Codec::from_tag(page[5]).ok_or_else(|| broken("codec", 1, page[5].into()))?;
+    let count = u16_at(page, 6);
+    let content = u32_at(page, 8) as usize;
+    let compressed = u16_at(page, 14);
+    // Bounded before a byte of memory is asked for, whatever the page says.
+    if content > IMAGE_SIZE_MAX - HEADER_SIZE {
+        return Err(broken("image_bytes", IMAGE_SIZE_MAX - HEADER_SIZE, content));
+    }
+    let ends = ENTRY_ENDS_SIZE * count;
+    if ends > content {
+        return Err(broken("entry_count", content / ENTRY_ENDS_SIZE, count));
+    }
+    if compressed > PAYLOAD_SIZE {
+        return Err(broken("compressed_bytes", PAYLOAD_SIZE, compressed));
+    }
+
+    // Behind the image there is room for the lengths while they become ends.
+    let size = HEADER_SIZE + content;
+    image.resize(size + ends, 0);
+    let (image_bytes, scratch) = image.split_at_mut(size);
+    let (header, content) = image_bytes.split_at_mut(HEADER_SIZE);
+    header.fill(0);
+    header[4] = PageKind::Key as u8;
+    header[6..8].copy_from_slice(&page[6..8]);
+    header[12..14].copy_from_slice(&page[12..14]);
+    if !codec.decompress(&page[HEADER_SIZE..HEADER_SIZE + compressed], content) {
+        return Err(broken("image_bytes", size - HEADER_SIZE, 0));
+    }
+    planes_to_ends(&mut content[..ends], scratch);
+    image.truncate(size);
+    Ok(())
 }
 
 /// Where things stand in a key page whose every byte has been checked.
@@ -456,6 +716,8 @@ pub(crate) struct PageLayout {
     suffixes: u16,
     values: u16,
     value_bytes: u32,
+    /// Whether the page is compressed, so that its entries stand in its image.
+    is_compressed: bool,
 }
 
 /// Where an entry stands in its key page.
@@ -501,16 +763,80 @@ fn kind_of(kinds: &[u8], index: usize) -> Kind {
     Kind::from_tag(tag).expect("checked by parse")
 }
 
+/// Name of the codec of a compressed key page; `None` for any other page.
+pub(crate) fn codec_of(page: &[u8]) -> Option<&'static str> {
+    Codec::from_tag(page[5]).filter(|_| is_compressed(page)).map(Codec::name)
+}
+
+/// Whether a page says that it is a compressed key page.
+#[inline]
+fn is_compressed(page: &[u8]) -> bool {
+    page.get(4) == Some(&(PageKind::CompressedKey as u8))
+}
+
 impl PageLayout {
-    /// Checks a key page.
+    /// Checks a key page, and decompresses it into `image` if it is compressed. Its entries are
+    /// read from [`bytes`](Self::bytes) of both.
+    ///
+    /// Cost: at most [`IMAGE_SIZE_MAX`] bytes of memory and a little, whatever the page says.
+    ///
+    /// # Errors
+    /// [`Corrupt`] for any page that no builder wrote in this place.
+    pub(crate) fn open(
+        page: &[u8],
+        place: PageAddress,
+        image: &mut Vec<u8>,
+    ) -> Result<Self, Corrupt> {
+        if !is_compressed(page) {
+            return Self::parse(page, place);
+        }
+        check_crc(page, place)?;
+        Self::decompress(page, place, image)
+    }
+
+    /// Opens a page that was checked when it was read, and has been in memory since.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(crate) fn open_checked(
+        page: &[u8],
+        place: PageAddress,
+        image: &mut Vec<u8>,
+    ) -> Result<Self, Corrupt> {
+        if is_compressed(page) {
+            Self::decompress(page, place, image)
+        } else {
+            Self::parse_checked(page, place)
+        }
+    }
+
+    #[inline(never)]
+    fn decompress(page: &[u8], place: PageAddress, image: &mut Vec<u8>) -> Result<Self, Corrupt> {
+        decompress(page, place, image)?;
+        let layout = Self::parse_checked(image, place)?;
+        Ok(Self { is_compressed: true, ..layout })
+    }
+
+    /// Whether the page was compressed.
+    pub(crate) fn is_compressed(self) -> bool {
+        self.is_compressed
+    }
+
+    /// The bytes that this layout is of: those of the page, or of its image.
+    #[inline]
+    pub(crate) fn bytes<'a>(self, page: &'a [u8], image: &'a [u8]) -> &'a [u8] {
+        if self.is_compressed { image } else { page }
+    }
+
+    /// Checks a key page that is not compressed.
     #[inline(never)] // so that `cargo xtask counts` sees it apart
-    pub(crate) fn parse(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
+    fn parse(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         check(page, place, PageKind::Key)?;
         Self::parse_checked(page, place)
     }
 
-    /// Parses a page that was checked when it was read, and has been in memory since.
-    pub(crate) fn parse_checked(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
+    /// Parses a page, or an image, whose bytes are as they were written.
+    fn parse_checked(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         let broken = |rule, expected: usize, found: usize| Corrupt {
             page: place.page,
             rule,
@@ -525,7 +851,7 @@ impl PageLayout {
 
         let suffixes = prefix + prefix_len;
         // No page is without entries, and the prefix must end inside the page.
-        if count == 0 || suffixes > PAGE_SIZE {
+        if count == 0 || suffixes > page.len() {
             return Err(broken("entry_count", 1, count));
         }
 
@@ -549,8 +875,8 @@ impl PageLayout {
 
         let end = values + ends(value_ends)?;
         // Ends never fall, so the last end bounds all of them.
-        if end > PAGE_SIZE {
-            return Err(broken("ends", PAGE_SIZE, end));
+        if end > page.len() {
+            return Err(broken("ends", page.len(), end));
         }
 
         let (pairs, last) = page[kinds..prefix].split_at(count / 2);
@@ -574,6 +900,7 @@ impl PageLayout {
             suffixes: suffixes as u16,
             values: values as u16,
             value_bytes,
+            is_compressed: false,
         };
 
         // An entry that goes on in overflow pages stands alone and fills its page.

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
+use crate::block::codec::Codec;
 use crate::block::page::{
-    HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, check,
+    HEADER_SIZE, IMAGE_SIZE_MAX, PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, check,
+    codec_of,
 };
 use crate::check::store::{self, Fault, ManifestCopies, ManifestCopy};
 pub use crate::check::store::{RecordsInfo, SegmentInfo, SegmentUse};
@@ -40,8 +42,8 @@ use crate::manifest::wal::{
     SEAL_OFFSET, SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, SEGMENT_VERSION, segment_number,
 };
 use crate::run::run::{
-    FILTER_KIND_RIBBON, FILTER_WORDS_PER_PAGE, Purpose, RUN_MAGIC, RUN_PAGES_MAX, RUN_VERSION,
-    RunMeta, read_meta, read_sections,
+    FILTER_KIND_BLOOM, FILTER_KIND_RIBBON, FILTER_WORDS_PER_PAGE, Purpose, RUN_MAGIC,
+    RUN_PAGES_MAX, RUN_VERSION, RunMeta, read_meta, read_sections,
 };
 use crate::run::writer::CHUNK_PAGES;
 use crate::session::inner::{
@@ -330,6 +332,8 @@ pub struct PageInfo {
     pub kind: &'static str,
     /// Its checksum, which is right.
     pub crc: u32,
+    /// The codec of a key page that is compressed: `lz4`.
+    pub codec: Option<&'static str>,
     /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far
     /// as it stands in the page.
     pub entries: Vec<EntryInfo>,
@@ -850,7 +854,8 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
     let bytes = crate::run::run::read_pages(file.as_ref(), page, 1)?;
     let place = PageAddress { identity: meta.identity, page };
     let crc = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
-    let mut info = PageInfo { page, kind: "key", crc, entries: Vec::new(), content: Vec::new() };
+    let mut info =
+        PageInfo { page, kind: "key", crc, codec: None, entries: Vec::new(), content: Vec::new() };
 
     let kinds = [
         (PageKind::Overflow, "overflow"),
@@ -865,12 +870,15 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
         return Ok(info);
     }
 
-    let layout = PageLayout::parse(&bytes, place).map_err(corrupt)?;
+    let mut image = Vec::new();
+    let layout = PageLayout::open(&bytes, place, &mut image).map_err(corrupt)?;
+    info.codec = codec_of(&bytes);
+    let bytes = layout.bytes(&bytes, &image);
     for index in 0..layout.count() {
-        let value = layout.stored_value(&bytes, index);
+        let value = layout.stored_value(bytes, index);
         info.entries.push(EntryInfo {
-            key: [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat(),
-            kind: match layout.kind(&bytes, index) {
+            key: [layout.prefix(bytes), layout.suffix(bytes, index)].concat(),
+            kind: match layout.kind(bytes, index) {
                 Kind::Insert => "insert",
                 Kind::Delete => "delete",
                 Kind::Upsert => "upsert",
@@ -893,10 +901,12 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("PAGE_SIZE", PAGE_SIZE.to_string()),
         ("HEADER_SIZE", HEADER_SIZE.to_string()),
         ("PAYLOAD_SIZE", PAYLOAD_SIZE.to_string()),
+        ("IMAGE_SIZE_MAX", IMAGE_SIZE_MAX.to_string()),
         ("KEY_BYTES_MAX", KEY_BYTES_MAX.to_string()),
         ("VALUE_BYTES_MAX", VALUE_BYTES_MAX.to_string()),
         ("RUN_MAGIC", text(RUN_MAGIC)),
         ("RUN_VERSION", RUN_VERSION.to_string()),
+        ("FILTER_KIND_BLOOM", FILTER_KIND_BLOOM.to_string()),
         ("FILTER_KIND_RIBBON", FILTER_KIND_RIBBON.to_string()),
         ("RUN_PAGES_MAX", RUN_PAGES_MAX.to_string()),
         ("RUN_NUMBER_MAX", RUN_NUMBER_MAX.to_string()),
@@ -941,6 +951,8 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("PAGE_KIND_INDEX", (PageKind::Index as u8).to_string()),
         ("PAGE_KIND_FOOTER", (PageKind::Footer as u8).to_string()),
         ("PAGE_KIND_BLOB", (PageKind::Blob as u8).to_string()),
+        ("PAGE_KIND_COMPRESSED_KEY", (PageKind::CompressedKey as u8).to_string()),
+        ("CODEC_LZ4", (Codec::Lz4 as u8).to_string()),
         ("ENTRY_KIND_INSERT", (Kind::Insert as u8).to_string()),
         ("ENTRY_KIND_DELETE", (Kind::Delete as u8).to_string()),
         ("ENTRY_KIND_UPSERT", (Kind::Upsert as u8).to_string()),

@@ -26,7 +26,6 @@ use std::sync::Arc;
 use terrane_io::files::{read_file, replace_file, replace_file_as};
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
-use crate::block::index::IndexKind;
 use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::check::store::{Fault, ManifestCopies, ManifestCopy, lost_manifest, walk_log};
 use crate::corrupt::Corrupt;
@@ -38,15 +37,14 @@ use crate::files::file_set::{
 use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_denied, is_unreadable, read_header};
-use crate::filter::filter::FilterAllocation;
 use crate::manifest::lease::READERS;
 use crate::manifest::manifest::StoreManifest;
 use crate::manifest::snapshot_meta::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 pub use crate::run::check::Progress;
 use crate::run::check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
-use crate::run::run::{Purpose, Run, read_meta};
+use crate::run::run::{Run, read_meta};
 pub use crate::run::salvage::KeyGap;
-use crate::run::writer::{RunBuilder, blob_end};
+use crate::run::writer::{AdoptedPage, RunBuild, RunBuilder, blob_end};
 use crate::session::inner::{
     ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, STORE, anchor_dir, foreign_dir, is_session_like,
     lock_dir, lock_dir_shared, read_snapshot, snapshot_name, snapshot_names, snapshot_path,
@@ -260,10 +258,8 @@ impl Users {
 /// A run that snapshots or named tables refer to.
 struct Wanted {
     run: RunRef,
-    purpose: Purpose,
-    /// How its filter and its index are made, should they have to be made anew.
-    filter: Option<FilterAllocation>,
-    index: IndexKind,
+    /// How it is made, should it have to be made anew.
+    build: RunBuild,
     users: Users,
     /// Whether they all say the same of it.
     consistent: bool,
@@ -573,12 +569,10 @@ impl<'a> Check<'a> {
         }
 
         for (run, level) in meta.leveled_runs() {
-            let (purpose, filter) = meta.role(level);
+            let build = meta.build(level);
             let known = runs.entry(run.number).or_insert_with(|| Wanted {
                 run: *run,
-                purpose,
-                filter,
-                index: meta.config.index,
+                build,
                 users: Users::default(),
                 consistent: true,
                 has_older: false,
@@ -587,7 +581,7 @@ impl<'a> Check<'a> {
             known.users.add(users);
             // Where the oldest run of a table loses entries, nothing older can show.
             known.has_older |= meta.oldest() != Some(run);
-            if (known.run, known.purpose) != (*run, purpose) {
+            if (known.run, known.build.purpose) != (*run, build.purpose) {
                 known.consistent = false;
                 let problem = Problem::new(path, 0, &another_run(run.number));
                 self.report.problems.push(problem.droppable());
@@ -995,7 +989,7 @@ impl<'a> Check<'a> {
         let len = file.len()?;
         // Pages that the file lacks cannot be walked; together they are one finding below.
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
-        let sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
+        let sums = Sums::new(wanted.build.purpose, wanted.run.identity, salt.unwrap_or_default());
         let mut walked = Walked { sums, damage: Damage::new(&path), broken: None };
         self.walk_pages(file.as_ref(), run.as_ref(), end, &mut walked)?;
         let Walked { sums, mut damage, broken } = walked;
@@ -1162,19 +1156,31 @@ impl<'a> Check<'a> {
     ) -> Result<bool> {
         let path = self.run_path(wanted.run.number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        let plan = sums.plan(salt, wanted.filter, wanted.index);
+        let plan = sums.plan(salt, &wanted.build);
 
         // The blobs stay where they are.
         let blob_bytes = sums.meta.blob_bytes;
 
         let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity, blob_bytes)?;
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, wanted.run.data_pages);
-        let copied = pages.walk(&mut |step| match step {
-            Step::Entry(met) => builder.push(met.entry, None, || key_hash(salt, met.entry.key)),
+        // The pages stay as they are, whatever this version would fill them with.
+        let mut end = 0;
+        let walked = pages.walk(&mut |step| match step {
+            Step::Entry(met) => {
+                // An entry behind all pages so far begins a key page.
+                let starts_page = (end < met.page + met.pages).then_some(AdoptedPage {
+                    overflow: met.pages - 1,
+                    is_compressed: met.is_compressed,
+                });
+                end = met.page + met.pages;
+                builder.adopt(met.entry, starts_page, || key_hash(salt, met.entry.key));
+                Ok(())
+            }
             // It was whole a moment ago; what cannot be read twice is not to be copied.
             Step::Damage(what) => Err(Error::corrupt(&path, what)),
         });
 
+        let copied = walked.and_then(|()| builder.copy_pages(file.as_ref(), end));
         match copied {
             Err(Error::Corrupt { .. }) => return Ok(false),
             copied => copied?,
@@ -1188,8 +1194,6 @@ impl<'a> Check<'a> {
         (self.report.pages, self.report.entries) = counted;
 
         if !again.problems.is_empty() {
-            // Pages that this version would fill otherwise, for one: the snapshot would not know
-            // it.
             let why = "what was rebuilt from it is not as it should be: left as it was";
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
@@ -1217,7 +1221,7 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
         found.add(run.path(), offset, "salt differs from that of the session");
     }
 
-    if meta.purpose != wanted.purpose {
+    if meta.purpose != wanted.build.purpose {
         found.add(run.path(), offset, "purpose differs from that in the snapshot");
     }
     true

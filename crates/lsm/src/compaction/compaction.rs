@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use terrane_io::Access;
 
+use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
 use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
@@ -94,6 +95,7 @@ pub(crate) struct CompactionSpec {
     pub(crate) operator: MergeOperator,
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
+    pub(crate) compression: Compression,
     pub(crate) access: Access,
     pub(crate) salt: u64,
     pub(crate) purpose: Purpose,
@@ -281,6 +283,7 @@ impl Compaction {
             pages_max: planned.key_pages,
             filter: spec.filter,
             index: spec.index,
+            compression: spec.compression,
         };
 
         // The index takes a page for each 2,000 to 3,000 pages.
@@ -334,6 +337,7 @@ impl Compaction {
             operator: MergeOperator::default(),
             filter: None,
             index: IndexKind::Ordinary,
+            compression: Compression::None,
             access: Access::Buffered,
             salt: run.meta().salt,
             purpose: run.meta().purpose,

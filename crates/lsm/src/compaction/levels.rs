@@ -288,6 +288,7 @@ impl CompactionEnv<'_> {
             operator: self.config.merge_operator.clone(),
             filter: Some(filter),
             index: self.config.index,
+            compression: self.config.compression_of(level, last as usize),
             access: self.config.disk_cache.access(level),
             salt: self.salt,
             purpose: Purpose::Level,

@@ -19,7 +19,7 @@ use crate::entry::entry::{EntryRef, key_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, Partial};
 use crate::files::handles::PooledFile;
-use crate::run::writer::{Flushed, RunBuilder, RunPlan, blob_end};
+use crate::run::writer::{AdoptedPage, Flushed, RunBuilder, RunPlan, blob_end};
 
 /// Pages that are read with one call.
 const CHUNK_PAGES: u32 = 32;
@@ -125,6 +125,8 @@ pub(crate) struct ResumedOutput {
     entries: PageSource,
     blobs: Option<PageSource>,
     builder: Box<RunBuilder>,
+    /// The image of the page being read, if it is compressed.
+    image: Vec<u8>,
 }
 
 impl ResumedOutput {
@@ -149,6 +151,7 @@ impl ResumedOutput {
             entries,
             blobs,
             builder: Box::new(RunBuilder::resuming(handle, plan, &partial)),
+            image: Vec::new(),
         }
     }
 
@@ -202,16 +205,19 @@ impl ResumedOutput {
     fn read_entries(&mut self) -> Result<()> {
         let (bytes, place) = self.entries.next()?;
         // Copied, because overflow pages of the entry replace the chunk.
-        let bytes: Box<[u8]> = bytes.into();
-        let layout = PageLayout::parse(&bytes, place).map_err(|what| self.entries.corrupt(what))?;
-        let large = self.read_large(layout, &bytes)?;
+        let page: Box<[u8]> = bytes.into();
+        let mut image = std::mem::take(&mut self.image);
+        let layout = PageLayout::open(&page, place, &mut image);
+        let layout = layout.map_err(|what| self.entries.corrupt(what))?;
+        let bytes = layout.bytes(&page, &image);
+        let large = self.read_large(layout, bytes)?;
 
         let broken = |rule, expected, found| {
             Err(self.entries.corrupt(Corrupt { page: place.page, rule, expected, found }))
         };
 
         for index in 0..layout.count() {
-            let key = [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat();
+            let key = [layout.prefix(bytes), layout.suffix(bytes, index)].concat();
             // The builder has no last key before the first entry, and the first key may be empty.
             let is_first = place.page == 0 && index == 0;
 
@@ -220,11 +226,11 @@ impl ResumedOutput {
                 return broken("keys rise, and are between those of the inputs", 1, 0);
             }
 
-            let kind = layout.kind(&bytes, index);
+            let kind = layout.kind(bytes, index);
             let (value, blob) = match &large {
                 // A large value is longer than the place of a blob.
                 Some((value, _)) => split_value(kind, value).unwrap_or_default(),
-                None => layout.value(&bytes, index),
+                None => layout.value(bytes, index),
             };
 
             let entry = EntryRef { key: &key, kind, value, blob };
@@ -233,9 +239,12 @@ impl ResumedOutput {
             }
 
             let overflow = large.as_ref().map_or(0, |(_, overflow)| *overflow);
-            self.builder.adopt(entry, index == 0, overflow, || key_hash(self.salt, &key));
+            let page = AdoptedPage { overflow, is_compressed: layout.is_compressed() };
+            let starts_page = (index == 0).then_some(page);
+            self.builder.adopt(entry, starts_page, || key_hash(self.salt, &key));
         }
 
+        self.image = image;
         Ok(())
     }
 

@@ -484,7 +484,7 @@ impl Union {
         let mut key_pages = 0;
         let mut bounds = None::<(Vec<u8>, Vec<u8>)>;
         self.sources().for_each_run(&mut |run| {
-            key_pages += u64::from(run.meta().key_pages);
+            key_pages += run.meta().key_pages_uncompressed();
             let (lower, upper) =
                 bounds.get_or_insert_with(|| (run.min_key().to_vec(), run.max_key().to_vec()));
             if run.min_key() < lower.as_slice() {
@@ -507,6 +507,7 @@ impl Union {
             pages_max: key_pages.min(self.slice_entries),
             filter: self.spec.filter,
             index: self.spec.index,
+            compression: self.spec.compression,
         }
     }
 

@@ -76,11 +76,18 @@ enum PageAnswer {
     Absent,
 }
 
-/// Searches the pages of a location for `key`; they have just been read.
-fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<PageAnswer> {
-    let layout = PageLayout::parse(&bytes[..PAGE_SIZE], run.place(location.page));
+/// Searches the pages of a location for `key`; they have just been read. `image` is working memory
+/// for a compressed page.
+fn search(
+    run: &Arc<Run>,
+    location: Location,
+    bytes: &[u8],
+    key: &[u8],
+    image: &mut Vec<u8>,
+) -> Result<PageAnswer> {
+    let layout = PageLayout::open(&bytes[..PAGE_SIZE], run.place(location.page), image);
     let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
-    search_in(layout, run, location, bytes, key)
+    search_in(layout, run, location, (bytes, image), key)
 }
 
 /// Searches a cached page, whose checksum was checked when it was read.
@@ -89,21 +96,23 @@ fn search_cached(
     location: Location,
     page: &[u8],
     key: &[u8],
+    image: &mut Vec<u8>,
 ) -> Result<PageAnswer> {
-    let layout = PageLayout::parse_checked(page, run.place(location.page));
+    let layout = PageLayout::open_checked(page, run.place(location.page), image);
     let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
-    search_in(layout, run, location, page, key)
+    search_in(layout, run, location, (page, image), key)
 }
 
 fn search_in(
     layout: PageLayout,
     run: &Arc<Run>,
     location: Location,
-    bytes: &[u8],
+    (bytes, image): (&[u8], &[u8]),
     key: &[u8],
 ) -> Result<PageAnswer> {
     let corrupt = |what| Error::corrupt(run.path(), what);
     let (page, overflow) = bytes.split_at(PAGE_SIZE);
+    let page = layout.bytes(page, image);
     match layout.search(page, key) {
         Err(0) => Ok(PageAnswer::Before),
         Err(_) => Ok(PageAnswer::Absent),
@@ -216,6 +225,8 @@ pub(crate) struct Batch {
     reads: u64,
     cache: Option<Arc<PageCache>>,
     cache_hits: u64,
+    /// The image of the compressed page that is searched.
+    image: Vec<u8>,
 }
 
 impl Batch {
@@ -232,6 +243,7 @@ impl Batch {
             reads: 0,
             cache: context.cache.cloned(),
             cache_hits: 0,
+            image: Vec::new(),
         }
     }
 
@@ -354,7 +366,7 @@ impl Batch {
     ) -> Result<Option<Search>> {
         let run = &self.plan.runs[search_now.run as usize];
         let key = keys[search_now.key as usize].as_ref();
-        let found = search(run, search_now.location, bytes, key)?;
+        let found = search(run, search_now.location, bytes, key, &mut self.image)?;
         // The search has checked the page, so the cache holds whole pages only.
         if let Some(cache) = &self.cache
             && is_cached(run, search_now.location)
@@ -378,7 +390,8 @@ impl Batch {
                 break;
             }
             let key = keys[search.key as usize].as_ref();
-            let look = |page: &[u8]| search_cached(run, location, page, key);
+            let image = &mut self.image;
+            let look = |page: &[u8]| search_cached(run, location, page, key, image);
             let Some(found) = cache.look(run.number(), location.page, look) else { break };
             self.cache_hits += 1;
             next = self.follow(keys, search, found?);

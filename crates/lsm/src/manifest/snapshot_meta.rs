@@ -8,14 +8,15 @@
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
+use crate::block::codec::Compression;
 use crate::block::page::PAYLOAD_SIZE;
 use crate::compaction::sources::Frontier;
 use crate::compaction::union::UNION_DEPTH_MAX;
 use crate::config::{LEVELS_MAX, TableConfig};
 use crate::entry::mask::Mask;
 use crate::files::file_set::{Partial, RUN_NUMBER_MAX, RunRef};
-use crate::filter::filter::FilterAllocation;
 use crate::run::run::{Purpose, RUN_PAGES_MAX};
+use crate::run::writer::RunBuild;
 
 /// First bytes of `metadata`.
 pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
@@ -541,12 +542,21 @@ impl SnapshotMeta {
         all.map(|(source, level)| (&source.run, level))
     }
 
-    /// The purpose of a run on such a level, and how its filter is made if it has one.
-    pub(crate) fn role(&self, level: Option<u32>) -> (Purpose, Option<FilterAllocation>) {
-        let Some(level) = level else { return (Purpose::BufferImage, None) };
+    /// The purpose of a run on such a level, and how it is made.
+    pub(crate) fn build(&self, level: Option<u32>) -> RunBuild {
+        let index = self.config.index;
+        let Some(level) = level else {
+            let purpose = Purpose::BufferImage;
+            return RunBuild { purpose, filter: None, index, compression: Compression::None };
+        };
         // As levels make them: level 1 is never the last one to them.
         let last = self.levels.len().max(2) as u32;
-        (Purpose::Level, Some(self.config.filter_allocation(level, last)))
+        RunBuild {
+            purpose: Purpose::Level,
+            filter: Some(self.config.filter_allocation(level, last)),
+            index,
+            compression: self.config.compression_of(level as usize, last as usize),
+        }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

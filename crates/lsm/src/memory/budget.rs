@@ -237,7 +237,7 @@ impl Planned {
     /// Adds a run that is merged.
     pub(crate) fn add_run(&mut self, run: &Run) {
         self.entries += run.meta().entries;
-        self.key_pages += u64::from(run.meta().key_pages);
+        self.key_pages += run.meta().key_pages_uncompressed();
         self.input_index_bytes += run.memory_bytes().1 as u64;
     }
 

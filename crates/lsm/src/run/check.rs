@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex};
 
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
-use crate::block::index::IndexKind;
 use crate::block::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, check, decode_payload,
     overflow_pages, split_value,
@@ -23,9 +22,9 @@ use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::files::parallel;
-use crate::filter::filter::{Filter, FilterAllocation};
+use crate::filter::filter::Filter;
 use crate::run::run::{Purpose, Run, RunMeta, read_sections};
-use crate::run::writer::RunPlan;
+use crate::run::writer::{RunBuild, RunPlan};
 
 /// Pages that are read with one call.
 pub(crate) const CHUNK_PAGES: u32 = 64;
@@ -235,7 +234,7 @@ impl Sums {
     }
 
     pub(crate) fn add(&mut self, entry_at: &WalkedEntry<'_>) {
-        let WalkedEntry { entry, page, pages, .. } = entry_at;
+        let WalkedEntry { entry, page, pages, is_compressed, .. } = entry_at;
         // The first key is the smallest, the last one the largest.
         if self.meta.entries == 0 {
             self.lower.extend_from_slice(entry.key);
@@ -261,17 +260,14 @@ impl Sums {
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
+            self.meta.compressed_pages += u32::from(*is_compressed);
         }
     }
 
     /// The plan of a run of the same entries. Filter and index are laid out by what the entries
     /// are, not by what a footer says of them.
-    pub(crate) fn plan(
-        &self,
-        salt: u64,
-        filter: Option<FilterAllocation>,
-        index: IndexKind,
-    ) -> RunPlan {
+    pub(crate) fn plan(&self, salt: u64, build: &RunBuild) -> RunPlan {
+        let RunBuild { filter, index, compression, .. } = *build;
         RunPlan {
             purpose: self.meta.purpose,
             salt,
@@ -279,9 +275,10 @@ impl Sums {
             lower: self.lower.clone(),
             upper: self.upper.clone(),
             entries_max: self.meta.entries,
-            pages_max: u64::from(self.meta.key_pages),
+            pages_max: self.meta.key_pages_uncompressed(),
             filter,
             index,
+            compression,
         }
     }
 
@@ -313,6 +310,7 @@ impl Sums {
         }
 
         self.meta.key_pages += next.meta.key_pages;
+        self.meta.compressed_pages += next.meta.compressed_pages;
         self.meta.data_pages = next.meta.data_pages;
         Ok(())
     }
@@ -381,6 +379,8 @@ pub(crate) struct WalkedEntry<'a> {
     /// First page, and how many pages the entry takes.
     pub(crate) page: u32,
     pub(crate) pages: u32,
+    /// Whether its page is compressed.
+    pub(crate) is_compressed: bool,
 }
 
 /// A step of the walk through a run.
@@ -518,7 +518,8 @@ impl<'a> Pages<'a> {
     /// Calls `visit` with each entry and each damage, in order. Ends with the first error of the
     /// disk or of `visit`.
     pub(crate) fn walk(&mut self, visit: &mut dyn FnMut(Step<'_>) -> Result<()>) -> Result<()> {
-        let mut bytes = vec![0; PAGE_SIZE];
+        let mut copy = vec![0; PAGE_SIZE];
+        let mut image = Vec::new();
         let mut key = Vec::new();
         let mut previous = None::<Vec<u8>>;
         let (mut page, mut ordinal) = self.start;
@@ -526,13 +527,13 @@ impl<'a> Pages<'a> {
         // Overflow pages whose entry is damaged are no damage of their own.
         let mut orphans = false;
         while page < self.end {
-            bytes.copy_from_slice(self.load(page)?);
+            copy.copy_from_slice(self.load(page)?);
             let place = self.place(page);
             // A page is checked with its own number, so a page in another place counts as damage.
-            let layout = match PageLayout::parse(&bytes, place) {
+            let layout = match PageLayout::open(&copy, place, &mut image) {
                 Ok(layout) => layout,
                 Err(what) => {
-                    if !(orphans && check(&bytes, place, PageKind::Overflow).is_ok()) {
+                    if !(orphans && check(&copy, place, PageKind::Overflow).is_ok()) {
                         visit(Step::Damage(self.reason(what)))?;
                         orphans = true;
                     }
@@ -542,13 +543,14 @@ impl<'a> Pages<'a> {
             };
 
             orphans = false;
+            let bytes = layout.bytes(&copy, &image);
             let large = match layout.large_value_len() {
                 None => None,
                 Some(len) => {
-                    let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
+                    let key_len = layout.prefix(bytes).len() + layout.suffix(bytes, 0).len();
                     // The length of the value tells how many overflow pages follow.
                     let overflow = overflow_pages(key_len, len);
-                    match self.large_value(page, overflow, &layout, &bytes)? {
+                    match self.large_value(page, overflow, &layout, bytes)? {
                         Ok(value) => Some((value, overflow)),
                         Err(what) => {
                             visit(Step::Damage(self.reason(what)))?;
@@ -565,8 +567,8 @@ impl<'a> Pages<'a> {
             let pages = 1 + large.as_ref().map_or(0, |(_, overflow)| *overflow);
             for index in 0..layout.count() {
                 key.clear();
-                key.extend_from_slice(layout.prefix(&bytes));
-                key.extend_from_slice(layout.suffix(&bytes, index));
+                key.extend_from_slice(layout.prefix(bytes));
+                key.extend_from_slice(layout.suffix(bytes, index));
 
                 // Keys must rise across pages too.
                 if previous.as_ref().is_some_and(|previous| *previous >= key) {
@@ -576,15 +578,16 @@ impl<'a> Pages<'a> {
                     break;
                 }
 
-                let kind = layout.kind(&bytes, index);
+                let kind = layout.kind(bytes, index);
                 let (value, blob) = match &large {
                     // A large value is longer than the place of a blob.
                     Some((value, _)) => split_value(kind, value).unwrap_or_default(),
-                    None => layout.value(&bytes, index),
+                    None => layout.value(bytes, index),
                 };
 
                 let entry = EntryRef { key: &key, kind, value, blob };
-                visit(Step::Entry(WalkedEntry { entry, ordinal, page, pages }))?;
+                let is_compressed = layout.is_compressed();
+                visit(Step::Entry(WalkedEntry { entry, ordinal, page, pages, is_compressed }))?;
                 previous.get_or_insert_default().clone_from(&key);
             }
 
@@ -638,7 +641,8 @@ mod tests {
         let mut sums = Sums::new(Purpose::Level, 1, 1);
         for (page, key) in (first_page..).zip([lower, upper]) {
             let entry = EntryRef::plain(key, Kind::Insert, b"value");
-            sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
+            let is_compressed = false;
+            sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1, is_compressed });
         }
         sums
     }
@@ -651,7 +655,8 @@ mod tests {
                 let key = [page as u8];
                 let blob = BlobSpan { offset, len };
                 let entry = EntryRef { key: &key, kind: Kind::InsertBlob, value: b"", blob };
-                sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
+                let is_compressed = false;
+                sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1, is_compressed });
             }
             sums
         };

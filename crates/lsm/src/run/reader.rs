@@ -45,6 +45,17 @@ enum ReaderState {
     Ended,
 }
 
+/// Place of the entries of the page that the reader is on.
+#[derive(Debug)]
+enum PageContent {
+    /// In the page, which is in the chunk.
+    Chunk,
+    /// In the page, but for the stored value of its only entry, which goes on in overflow pages.
+    Large(LargeValue),
+    /// In the image of the page, which is compressed.
+    Image,
+}
+
 /// A stored value that goes on in overflow pages.
 #[derive(Debug)]
 struct LargeValue {
@@ -86,8 +97,10 @@ pub(crate) struct RunReader {
     key: Vec<u8>,
     /// The last key of the page before.
     key_before: Vec<u8>,
-    /// The stored value of the page's only entry, if it goes on in overflow pages.
-    large: Option<LargeValue>,
+    /// Where the bytes of the page's entries are.
+    content: PageContent,
+    /// The image of the page, if it is compressed.
+    image: Vec<u8>,
 }
 
 impl RunReader {
@@ -145,7 +158,8 @@ impl RunReader {
             indexes: 0..0,
             key,
             key_before: Vec::new(),
-            large: None,
+            content: PageContent::Chunk,
+            image: Vec::new(),
         }
     }
 
@@ -277,7 +291,7 @@ impl RunReader {
             };
             let Some(ordinal) = ordinal else {
                 self.state = ReaderState::Ended;
-                self.large = None;
+                self.content = PageContent::Chunk;
                 self.chunks.end();
                 return Ok(());
             };
@@ -299,7 +313,7 @@ impl RunReader {
         debug_assert!(pages >= 1, "an entry has its key page");
         self.page = page;
         self.pages_entered += pages;
-        self.large = None;
+        self.content = PageContent::Chunk;
         let overflow_bytes = (pages as usize - 1) * PAYLOAD_SIZE;
 
         let mut large = vec![0; if pages > 1 { PAGE_SIZE + overflow_bytes } else { 0 }];
@@ -308,9 +322,13 @@ impl RunReader {
             self.read_overflow(page, pages, &mut large)?;
         }
 
-        let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
+        let place = self.run.place(page);
+        let layout = PageLayout::open(self.chunks.page(page)?, place, &mut self.image);
         self.layout = layout.map_err(|what| self.corrupt(what))?;
-        let bytes = self.chunks.bytes(page);
+        if self.layout.is_compressed() {
+            self.content = PageContent::Image;
+        }
+        let bytes = self.layout.bytes(self.chunks.bytes(page), &self.image);
         if let Some(index) = self.layout.entries(bytes, &mut self.entries) {
             return Err(self.out_of_order(index));
         }
@@ -347,7 +365,7 @@ impl RunReader {
         }
 
         debug_assert!(start + len <= large.len(), "the pages hold the whole value");
-        self.large = Some(LargeValue { bytes: large, value: start..start + len });
+        self.content = PageContent::Large(LargeValue { bytes: large, value: start..start + len });
         Ok(())
     }
 
@@ -439,9 +457,10 @@ impl RunReader {
             return None;
         }
         let kind = self.entry.kind;
-        let stored = match &self.large {
-            None => self.entry.stored_value(self.chunks.bytes(self.page)),
-            Some(LargeValue { bytes, value }) => &bytes[value.clone()],
+        let stored = match &self.content {
+            PageContent::Chunk => self.entry.stored_value(self.chunks.bytes(self.page)),
+            PageContent::Large(LargeValue { bytes, value }) => &bytes[value.clone()],
+            PageContent::Image => self.entry.stored_value(&self.image),
         };
         // Checked when the page was parsed; and a large value is longer than the place of a blob.
         let (value, blob) = split_value(kind, stored).unwrap_or_default();
@@ -485,7 +504,12 @@ impl RunReader {
 
         let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
         self.entry = self.entries[index];
-        let suffix = self.entry.suffix(self.chunks.bytes(self.page));
+        let bytes = match &self.content {
+            PageContent::Image => &self.image,
+            // A large entry is alone on its page, so no step comes to it.
+            PageContent::Chunk | PageContent::Large(_) => self.chunks.bytes(self.page),
+        };
+        let suffix = self.entry.suffix(bytes);
         let key_len = self.prefix_len + suffix.len();
         if self.key.len() != key_len {
             self.key.resize(key_len, 0);

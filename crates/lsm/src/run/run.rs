@@ -15,7 +15,9 @@ use terrane_io::key_order::compare_keys;
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::block::index::{Index, PageCandidate};
-use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, decode_payload};
+use crate::block::page::{
+    IMAGE_SIZE_MAX, PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, decode_payload,
+};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::entry::mask::Mask;
@@ -28,11 +30,14 @@ use crate::filter::ribbon::{RibbonShape, check_columns};
 /// First bytes of a footer's content.
 pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
-/// Newest version of run files. A run whose filter is a blocked Bloom filter, or that has none, is
-/// written in version 1, which has no other kind.
-pub(crate) const RUN_VERSION: u32 = 2;
+/// Newest version of run files, of runs with compressed pages. All others are written in the
+/// version that they would have without compression: 2 if the filter is a ribbon, otherwise 1.
+pub(crate) const RUN_VERSION: u32 = 3;
 
-/// Kind of a filter in a footer of version 2: a ribbon.
+/// Kind of a filter in a footer of version 3: a blocked Bloom filter, or none.
+pub(crate) const FILTER_KIND_BLOOM: u32 = 1;
+
+/// Kind of a filter in a footer from version 2 on: a ribbon.
 pub(crate) const FILTER_KIND_RIBBON: u32 = 2;
 
 /// Filter words in a page.
@@ -41,8 +46,8 @@ pub(crate) const FILTER_WORDS_PER_PAGE: usize = PAYLOAD_SIZE / 8;
 /// Most pages of a file: page numbers are 32 bits.
 pub(crate) const RUN_PAGES_MAX: u64 = u32::MAX as u64;
 
-/// More entries than fit on a key page: each takes at least four and a half bytes.
-const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
+/// Bytes that an entry takes on a key page are more than these: it takes four and a half.
+const ENTRY_BYTES_MIN: u64 = 4;
 
 /// Purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +83,8 @@ pub struct RunMeta {
     pub blob_bytes: u64,
     pub filter_segments: u32,
     pub filter_directory_words: u32,
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub compressed_pages: u32,
 }
 
 impl RunMeta {
@@ -101,13 +108,34 @@ impl RunMeta {
             blob_bytes: 0,
             filter_segments: 0,
             filter_directory_words: 0,
+            compressed_pages: 0,
         }
     }
 
     /// The format version of a file with this footer.
     #[must_use]
     pub fn format_version(&self) -> u32 {
-        if self.has_ribbon() { RUN_VERSION } else { 1 }
+        match (self.compressed_pages > 0, self.has_ribbon()) {
+            (true, _) => RUN_VERSION,
+            (false, true) => 2,
+            (false, false) => 1,
+        }
+    }
+
+    /// The bytes of an image at the most: of a page if none is compressed.
+    fn image_size_max(&self) -> u64 {
+        if self.compressed_pages > 0 { IMAGE_SIZE_MAX as u64 } else { PAGE_SIZE as u64 }
+    }
+
+    /// About as many key pages as the entries would take without compression, and at least as many
+    /// as there are.
+    pub(crate) fn key_pages_uncompressed(&self) -> u64 {
+        let key_pages = u64::from(self.key_pages);
+        if self.compressed_pages == 0 {
+            return key_pages;
+        }
+        let bytes = self.key_bytes + self.value_bytes + 5 * self.entries;
+        key_pages.max(bytes.div_ceil(PAGE_SIZE as u64 - 64))
     }
 
     /// Whether the filter is a ribbon, so that `filter_probes` are columns and `filter_blocks` have
@@ -174,7 +202,7 @@ impl RunMeta {
     pub(crate) fn has_entries_of(&self, other: &Self) -> bool {
         let counts = |meta: &Self| {
             let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
-            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
+            (entries, meta.key_pages, meta.compressed_pages, meta.data_pages, meta.blob_bytes)
         };
         counts(self) == counts(other)
     }
@@ -189,8 +217,13 @@ impl RunMeta {
         out.u64(self.filter_blocks).u32(self.filter_probes).u32(self.index_bytes);
         out.u64(self.blob_bytes);
 
-        if self.has_ribbon() {
-            out.u32(FILTER_KIND_RIBBON).u32(self.filter_segments).u32(self.filter_directory_words);
+        let version = self.format_version();
+        if version >= 2 {
+            out.u32(if self.has_ribbon() { FILTER_KIND_RIBBON } else { FILTER_KIND_BLOOM });
+            out.u32(self.filter_segments).u32(self.filter_directory_words);
+        }
+        if version >= 3 {
+            out.u32(self.compressed_pages);
         }
 
         out.into_bytes()
@@ -230,6 +263,7 @@ impl RunMeta {
             blob_bytes: input.u64()?,
             filter_segments: 0,
             filter_directory_words: 0,
+            compressed_pages: 0,
         };
 
         // A footer of version 1 is that of a Bloom filter and ends here.
@@ -240,9 +274,16 @@ impl RunMeta {
         let kind = input.u32()?;
         let filter_segments = input.u32()?;
         let filter_directory_words = input.u32()?;
-        let meta = Self { filter_segments, filter_directory_words, ..meta };
+        let compressed_pages = if version >= 3 { input.u32()? } else { 0 };
+        let meta = Self { filter_segments, filter_directory_words, compressed_pages, ..meta };
 
-        Ok((kind == FILTER_KIND_RIBBON && meta.has_ribbon()).then_some(meta))
+        let is_filter_sound = match kind {
+            FILTER_KIND_RIBBON => meta.has_ribbon(),
+            FILTER_KIND_BLOOM => !meta.has_ribbon() && filter_directory_words == 0,
+            _ => false,
+        };
+        // A footer is of the oldest version that can say what it says.
+        Ok((is_filter_sound && meta.format_version() == version).then_some(meta))
     }
 
     /// Bits of the filter for each entry.
@@ -280,7 +321,8 @@ impl RunMeta {
         }
 
         let meta = Self::decode(&mut input, version).ok().flatten();
-        let meta = meta.ok_or_else(|| broken("footer purpose or kind of the filter", 1, 0))?;
+        let meta =
+            meta.ok_or_else(|| broken("footer purpose, kind of the filter or version", 1, 0))?;
         if meta.pages() != pages {
             return Err(broken("file pages", meta.pages(), pages));
         }
@@ -305,10 +347,11 @@ impl RunMeta {
         if meta.key_pages == 0
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
-            || meta.entries > u64::from(meta.key_pages) * PAGE_ENTRIES_MAX
+            || meta.compressed_pages > meta.key_pages
+            || meta.entries > u64::from(meta.key_pages) * (meta.image_size_max() / ENTRY_BYTES_MIN)
             || meta.deletes > meta.entries
             || meta.key_bytes > meta.entries * KEY_BYTES_MAX as u64
-            || meta.value_bytes > u64::from(meta.data_pages) * PAGE_SIZE as u64
+            || meta.value_bytes > u64::from(meta.data_pages) * meta.image_size_max()
             || meta.blob_pages() > RUN_PAGES_MAX
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));

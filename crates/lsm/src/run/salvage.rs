@@ -14,17 +14,15 @@ use std::sync::Arc;
 
 use terrane_io::{Access, DiskFile, OpenMode};
 
-use crate::block::index::IndexKind;
 use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash};
 use crate::error::{Error, Result, unreadable};
 use crate::files::file_set::{FileSet, RunRef};
-use crate::filter::filter::FilterAllocation;
 use crate::run::blob::Blob;
 use crate::run::check::{Pages, Step, Sums};
-use crate::run::run::{Purpose, Run, read_meta};
-use crate::run::writer::RunBuilder;
+use crate::run::run::{Run, read_meta};
+use crate::run::writer::{RunBuild, RunBuilder};
 
 /// The keys between two others, which were read on both sides of damage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,9 +40,7 @@ pub struct KeyGap {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DamagedRun {
     pub(crate) run: RunRef,
-    pub(crate) purpose: Purpose,
-    pub(crate) filter: Option<FilterAllocation>,
-    pub(crate) index: IndexKind,
+    pub(crate) build: RunBuild,
 }
 
 /// Result of salvaging a run.
@@ -200,7 +196,7 @@ fn survey(
 /// # Errors
 /// [`Error::Corrupt`] if a page cannot be read a second time; [`Error::Disk`].
 pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> Result<Salvaged> {
-    let DamagedRun { run, purpose, filter, index } = *damaged;
+    let DamagedRun { run, build } = *damaged;
 
     let path = files.path(run.number);
     let mut gaps = Gaps::default();
@@ -214,7 +210,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
 
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
     let Survey { sums, lost_pages } =
-        survey(file.as_ref(), &run, end, Sums::new(purpose, run.identity, salt), &mut gaps)?;
+        survey(file.as_ref(), &run, end, Sums::new(build.purpose, run.identity, salt), &mut gaps)?;
 
     // A footer of another identity belongs to an older file of this number.
     let footer = read_meta(&path, file.as_ref()).ok();
@@ -222,7 +218,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let lost = footer.map(|footer| footer.entries.saturating_sub(sums.meta.entries));
 
     // Second pass: write these entries into a new file.
-    let plan = sums.plan(salt, filter, index);
+    let plan = sums.plan(salt, &build);
     let mut saved = 0;
     let mut blob_gaps = Gaps::default();
     let mut lost_blobs = 0;

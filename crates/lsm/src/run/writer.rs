@@ -9,6 +9,10 @@
 //! At any time the finished pages can be [flushed](RunBuilder::flush), for a snapshot to rely on.
 //! Another builder can go on after them, once it has been [told](RunBuilder::adopt) what they hold.
 //!
+//! If the run is compressed, the [packer](crate::block::page_packer) decides how many entries go on
+//! each page only when it is full. So the index hears of an entry when its page is closed; without
+//! compression it hears of the entry at once.
+//!
 //! Invariant: a page that was written once is never written again.
 
 #![expect(clippy::inline_always, reason = "the call would cost a merge as much as the work")]
@@ -16,13 +20,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf};
+use terrane_io::{Access, AlignedBuf, DiskFile};
 
+use crate::block::codec::Compression;
 use crate::block::index::{IndexBuilder, IndexKind, IndexPlan};
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageBuilder, PageKind, encode_payload, overflow_pages,
-    stored_len,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageBuilder, PageKind, check_crc, encode_payload,
+    overflow_pages, stored_len,
 };
+use crate::block::page_packer::PagePacker;
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, Partial};
@@ -57,6 +63,17 @@ pub(crate) struct RunPlan {
     /// `None` for a run that is never looked up.
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
+    pub(crate) compression: Compression,
+}
+
+/// Purpose of a run, and how it is made: what a level says of its runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunBuild {
+    pub(crate) purpose: Purpose,
+    /// `None` for a run that is never looked up.
+    pub(crate) filter: Option<FilterAllocation>,
+    pub(crate) index: IndexKind,
+    pub(crate) compression: Compression,
 }
 
 impl RunPlan {
@@ -326,6 +343,8 @@ pub(crate) struct RunBuilder {
     blobs: Option<BlobWriter>,
     handle: FileHandle,
     page: PageBuilder,
+    /// Fills the pages of a run that is compressed.
+    packer: Option<Box<PagePacker>>,
     map: PageMap,
     min_key: Vec<u8>,
     /// The last key of the pages that are finished.
@@ -339,6 +358,14 @@ pub(crate) struct RunBuilder {
     /// Where the blobs of all entries end, and where those of the entries on finished pages do.
     blob_end: u64,
     blob_end_finished: u64,
+}
+
+/// A key page that was in the file before its builder.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdoptedPage {
+    /// On how many more pages its entry goes on.
+    pub(crate) overflow: u32,
+    pub(crate) is_compressed: bool,
 }
 
 /// The beginning of an unfinished run, in its files but perhaps not durable yet. It stays there as
@@ -398,8 +425,9 @@ impl RunBuilder {
         builder
     }
 
-    /// Creates the file of a run that takes the place of another one of the same content, whose
-    /// blobs stay where they are: entries are pushed with the places of their blobs.
+    /// Creates the file of a run that takes the place of another one of the same pages of entries,
+    /// whose blobs stay where they are. All entries must be [adopted](Self::adopt), and then their
+    /// pages [copied](Self::copy_pages).
     pub(crate) fn replacing(
         set: &Arc<FileSet>,
         plan: &RunPlan,
@@ -413,6 +441,8 @@ impl RunBuilder {
     }
 
     fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
+        let mut page = PageBuilder::default();
+        let packer = PagePacker::new(plan.compression, &mut page).map(Box::new);
         Self {
             writer: PageWriter::new(handle.set(), file, identity, 0),
             blobs: None,
@@ -421,7 +451,8 @@ impl RunBuilder {
             in_large: false,
             blob_end: 0,
             blob_end_finished: 0,
-            page: PageBuilder::default(),
+            page,
+            packer,
             map: PageMap::default(),
             min_key: Vec::new(),
             max_key: Vec::new(),
@@ -479,7 +510,7 @@ impl RunBuilder {
         debug_assert!(self.meta.entries == 0 || self.last_key() < entry.key);
         // Nearly every entry goes behind another one on its page, and has no blob.
         let is_plain = entry.kind != Kind::InsertBlob && !self.page.is_empty();
-        if is_plain && self.page.push(entry) {
+        if is_plain && self.packer.is_none() && self.page.push(entry) {
             self.index.same_page(entry.key);
             self.count(entry, hash);
             return Ok(());
@@ -500,6 +531,22 @@ impl RunBuilder {
             None => entry,
         };
 
+        if self.packer.is_some() {
+            self.push_to_pack(entry, hash)?;
+        } else {
+            self.push_on_page(entry, hash)?;
+        }
+
+        // The entry is in, so the next one has a blob of its own.
+        if let Some(blobs) = &mut self.blobs {
+            blobs.current = None;
+        }
+
+        Ok(())
+    }
+
+    /// Adds an entry whose blob is written to this page or the next one.
+    fn push_on_page(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) -> Result<()> {
         let mut starts_page = self.page.is_empty();
         let mut fits = self.page.push(entry);
         if !fits && !starts_page {
@@ -512,22 +559,79 @@ impl RunBuilder {
         let before = std::mem::take(&mut self.max_key);
         if fits {
             self.blob_end = self.blob_end.max(blob_end(entry));
-            self.note(entry, starts_page.then_some(&before), hash);
+            self.note(entry, starts_page.then_some(before.as_slice()), hash);
             self.max_key = before;
-        } else {
-            let pushed = self.push_large(entry);
-            if let Err(error) = pushed {
-                self.max_key = before;
-                return Err(error);
+            return Ok(());
+        }
+
+        self.max_key = before;
+        self.push_overflowing(entry, hash)
+    }
+
+    /// Adds an entry that is too large for a page; all pages before it are closed.
+    fn push_overflowing(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) -> Result<()> {
+        let before = std::mem::take(&mut self.max_key);
+        let pushed = self.push_large(entry);
+        if let Err(error) = pushed {
+            self.max_key = before;
+            return Err(error);
+        }
+        self.note(entry, Some(&before), hash);
+        Ok(())
+    }
+
+    /// Adds an entry whose blob is written to a run that is compressed. Filter and sums hear of it
+    /// now, the index when its page is closed.
+    fn push_to_pack(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) -> Result<()> {
+        let is_large = !PageBuilder::fits_alone(entry);
+        // An entry that is too large for a page stands behind all pages before it.
+        let mut is_added = false;
+        while !self.page.is_empty() && !is_added {
+            is_added = !is_large && self.page.push(entry);
+            if !is_added {
+                self.pack_page(is_large)?;
             }
-            self.note(entry, Some(&before), hash);
+        }
+        if is_large {
+            return self.push_overflowing(entry, hash);
+        }
+        if !is_added {
+            let fits = self.page.push(entry);
+            debug_assert!(fits, "an entry that fits alone fits on an empty page");
         }
 
-        // The entry is in, so the next one has a blob of its own.
-        if let Some(blobs) = &mut self.blobs {
-            blobs.current = None;
+        self.blob_end = self.blob_end.max(blob_end(entry));
+        self.note_first(entry.key);
+        self.count(entry, hash);
+        Ok(())
+    }
+
+    /// Closes the page that the first entries make, unless the packer wants more of them and there
+    /// may be more.
+    fn pack_page(&mut self, is_last: bool) -> Result<()> {
+        self.check_room(0)?;
+        let Some(packer) = &mut self.packer else { return self.finish_page(0) };
+        let Some(packed) = packer.pack(&mut self.page, is_last) else { return Ok(()) };
+        // Only the request for a page can fail, so the builder is unchanged if it does.
+        let (page, place) = self.writer.next()?;
+
+        for index in 0..packed.count {
+            let key = self.page.key(index);
+            match index {
+                0 => self.index.start_page(key, &self.max_key),
+                _ => self.index.same_page(key),
+            }
+            let end = self.page.blob(index).map_or(0, |blob| blob.offset + u64::from(blob.len));
+            self.blob_end_finished = self.blob_end_finished.max(end);
         }
 
+        self.max_key.clear();
+        self.max_key.extend_from_slice(self.page.key(packed.count - 1));
+        packer.write(packed, &mut self.page, page, place);
+        self.meta.key_pages += 1;
+        self.meta.compressed_pages += u32::from(packed.codec.is_some());
+        debug_assert!(self.meta.key_pages <= self.writer.next_page, "an entry has its key page");
+        debug_assert!(self.blob_end_finished <= self.blob_end, "a blob ends before its page");
         Ok(())
     }
 
@@ -538,10 +642,15 @@ impl RunBuilder {
             Some(before) => self.index.start_page(entry.key, before),
             None => self.index.same_page(entry.key),
         }
-        if self.meta.entries == 0 {
-            self.min_key.extend_from_slice(entry.key);
-        }
+        self.note_first(entry.key);
         self.count(entry, hash);
+    }
+
+    /// Takes note of the smallest key, which is that of the first entry.
+    fn note_first(&mut self, key: &[u8]) {
+        if self.meta.entries == 0 {
+            self.min_key.extend_from_slice(key);
+        }
     }
 
     /// Adds an entry to the filter and to the numbers of the footer.
@@ -558,28 +667,51 @@ impl RunBuilder {
     }
 
     /// Takes note of an entry that was in the file before this builder, whose key is above all
-    /// earlier ones and within the bounds of the plan. `starts_page` says whether it is the first
-    /// one of its page, `overflow` on how many more pages it goes on.
+    /// earlier ones and within the bounds of the plan; with its page if it is the first one there.
     pub(crate) fn adopt(
         &mut self,
         entry: EntryRef<'_>,
-        starts_page: bool,
-        overflow: u32,
+        starts_page: Option<AdoptedPage>,
         hash: impl FnOnce() -> u64,
     ) {
         debug_assert!(self.page.is_empty(), "adopted pages come before new ones");
-        if overflow > 0 {
-            self.map.push(self.meta.key_pages, overflow);
+        if let Some(AdoptedPage { overflow, is_compressed }) = starts_page {
+            if overflow > 0 {
+                self.map.push(self.meta.key_pages, overflow);
+            }
+            self.meta.key_pages += 1;
+            self.meta.compressed_pages += u32::from(is_compressed);
         }
-        self.meta.key_pages += u32::from(starts_page);
         let mut before = std::mem::take(&mut self.max_key);
-        self.note(entry, starts_page.then_some(&before), hash);
+        self.note(entry, starts_page.map(|_| before.as_slice()), hash);
         before.clear();
         before.extend_from_slice(entry.key);
         self.max_key = before;
         self.blob_end = self.blob_end.max(blob_end(entry));
         // Adopted pages are finished, and so are the blobs of their entries.
         self.blob_end_finished = self.blob_end;
+    }
+
+    /// Copies the `pages` pages of all entries that were adopted from the file of a run of the same
+    /// identity, as they are.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a page that is damaged, and those of the disk.
+    pub(crate) fn copy_pages(&mut self, from: &dyn DiskFile, pages: u32) -> Result<()> {
+        debug_assert_eq!(self.writer.next_page, 0, "nothing is written before");
+        let mut chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
+        while self.writer.next_page < pages {
+            let first = self.writer.next_page;
+            let count = (CHUNK_PAGES as u32).min(pages - first) as usize;
+            let bytes = &mut chunk[..count * PAGE_SIZE];
+            from.read_at(bytes, u64::from(first) * PAGE_SIZE as u64)?;
+            for bytes in bytes.chunks_exact(PAGE_SIZE) {
+                let (page, place) = self.writer.next()?;
+                check_crc(bytes, place).map_err(|what| Error::corrupt(from.path(), what))?;
+                page.copy_from_slice(bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the part of the files that was there before this builder.
@@ -686,7 +818,11 @@ impl RunBuilder {
         if let Some(blobs) = &mut self.blobs {
             blobs.finish()?;
         }
-        if self.page.is_empty() { Ok(()) } else { self.finish_page(0) }
+        // A page that is packed may leave entries for another one.
+        while !self.page.is_empty() {
+            self.pack_page(true)?;
+        }
+        Ok(())
     }
 
     /// Ends the entries, whose last page must have been written; `None` if there were none, and the

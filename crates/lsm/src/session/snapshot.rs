@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
+use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View};
@@ -316,6 +317,7 @@ fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Opt
         operator: context.config.merge_operator.clone(),
         filter: None,
         index: IndexKind::Ordinary,
+        compression: Compression::None,
         access: Access::Buffered,
         salt: context.salt,
         purpose: Purpose::BufferImage,

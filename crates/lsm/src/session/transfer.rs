@@ -22,21 +22,19 @@ use std::sync::Arc;
 
 use terrane_io::{Access, AlignedBuf, Disk, DiskFile, EntryKind, OpenMode};
 
-use crate::block::index::IndexKind;
 use crate::block::page::{PAGE_SIZE, PageAddress, PageKind, check_crc, decode_payload};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, RunRef};
 use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
-use crate::filter::filter::FilterAllocation;
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::run::blob::Blob;
 use crate::run::check::{
     CHUNK_PAGES, Flaw, Pages, Progress, Step, Sums, check_blobs_len, flawed, misled, page_offset,
 };
 use crate::run::run::{Run, RunMeta, read_meta};
-use crate::run::writer::RunBuilder;
+use crate::run::writer::{RunBuild, RunBuilder};
 use crate::session::inner::{
     ACTIVE, OpenSettings, STORE, SessionInner, anchor_dir, check_dir, foreign_dir, is_session_like,
     lock_dir, make_dir, read_snapshot,
@@ -215,9 +213,8 @@ pub(crate) fn import(
 struct Item<'a> {
     wanted: &'a RunRef,
     footer: RunMeta,
-    /// How its filter and its index are made, should they have to be made anew.
-    filter: Option<FilterAllocation>,
-    index: IndexKind,
+    /// How it is made, should it have to be made anew.
+    build: RunBuild,
 }
 
 /// Copies the runs of snapshots from the files of one session to another session.
@@ -327,15 +324,15 @@ impl Copier<'_> {
             check_blobs_len(blobs.path(), blobs.as_ref(), &footer)?;
         }
 
-        let (purpose, filter) = meta.role(level);
-        if footer.purpose != purpose {
-            let expected = purpose as u64;
+        let build = meta.build(level);
+        if footer.purpose != build.purpose {
+            let expected = build.purpose as u64;
             let found = footer.purpose as u64;
             let what = Corrupt::rule("purpose in the snapshot", expected, found);
             return Err(Error::corrupt(file.path(), what));
         }
 
-        Ok(Item { wanted, footer, filter, index: meta.config.index })
+        Ok(Item { wanted, footer, build })
     }
 
     /// A rebuilt run is read twice, its blobs once.
@@ -421,7 +418,7 @@ impl Copier<'_> {
         // Filter and index are laid out by what the entries are, not by what a footer says.
         let (run, sums) = self.check_entries(item, source.as_ref(), &mut |_, _| Ok(()))?;
         let salt = self.to.salt();
-        let plan = sums.plan(salt, item.filter, item.index);
+        let plan = sums.plan(salt, &item.build);
         let mut builder = self.with_room(|| RunBuilder::new(self.to.files(), &plan))?;
         let RunMeta { identity, data_pages, .. } = item.footer;
 

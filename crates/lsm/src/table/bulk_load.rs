@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 
 use terrane_io::QueueKind;
 
+use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input};
 use crate::compaction::levels::{Capacity, CompactionEnv, Incoming, Level, Levels};
@@ -255,6 +256,7 @@ impl BulkLoader {
             operator: self.config.merge_operator.clone(),
             filter: None,
             index: IndexKind::Ordinary,
+            compression: Compression::None,
             access: self.config.disk_cache.access(LEVELS_MAX),
             salt: self.session.salt(),
             purpose: Purpose::Level,

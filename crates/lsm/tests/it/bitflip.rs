@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use terrane_io::Disk;
 use terrane_io::SimDisk;
-use terrane_lsm::{CompactionPolicy, Error, SnapshotName, TableConfig, WriteBuffer, verify};
+use terrane_lsm::{
+    CompactionPolicy, Compression, Error, SnapshotName, TableConfig, WriteBuffer, verify,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::model::Content;
@@ -66,6 +68,7 @@ fn specimen(began: Duration) -> Specimen {
         .size_ratio(2)
         .compaction_policy(CompactionPolicy::Tiering)
         .write_buffer(WriteBuffer::Bytes(600))
+        .compression(Compression::Lz4)
         .compaction_batch_pages(4096);
 
     let keys: Vec<Vec<u8>> = (0..24u8).map(|number| vec![b'k', number, number]).collect();

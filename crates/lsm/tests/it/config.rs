@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 
 use terrane_lsm::{
-    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, Error, FilterPolicy,
-    IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, MergeOperator,
-    OpenOptions, Table, TableConfig, Update, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompactionThread, CompressedLevels, Compression,
+    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN,
+    MemoryGoal, MergeOperator, OpenOptions, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
+use crate::script::COMPRESSED_LEVELS;
 use crate::{SessionDir, buffer_of, clear, content, fill, key, name, spread, value};
 
 fn with_filter(filter: FilterPolicy) -> TableConfig {
@@ -64,6 +65,12 @@ fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)>
             "1 to 64",
             default.clone().disk_cache(DiskCache::LevelsUpTo(0)),
         ),
+        (
+            "compressed_levels",
+            "levels from 0",
+            "1 to 64",
+            default.clone().compressed_levels(CompressedLevels::From(0)),
+        ),
         ("compaction_batch_pages", "0", "1 to 4096", default.clone().compaction_batch_pages(0)),
         (
             "compaction_batch_pages",
@@ -112,6 +119,8 @@ fn options_at_the_ends_of_their_ranges_work() {
         per_level(vec![LevelFilter::Fpr(1e-5); 64]),
         per_level(vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)]),
         base.clone().disk_cache(DiskCache::LevelsUpTo(64)),
+        base.clone().compression(Compression::Lz4).compressed_levels(CompressedLevels::From(1)),
+        base.clone().compression(Compression::Lz4).compressed_levels(CompressedLevels::From(64)),
         base.clone().compaction_batch_pages(4_096).queue_depth(1_024),
         buffer_of(1 << 30),
         TableConfig::default().write_buffer(WriteBuffer::Bytes(1)),
@@ -142,6 +151,7 @@ fn a_snapshot_keeps_every_option() {
         let configs = [
             buffer_of(10).filter(FilterPolicy::PerLevel(per_level)),
             buffer_of(10).disk_cache(DiskCache::LevelsUpTo(2)),
+            buffer_of(10).compression(Compression::Lz4).compressed_levels(CompressedLevels::Last),
             with_budget(300 << 10).memory_goal(MemoryGoal::Hit),
         ];
 
@@ -363,6 +373,8 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         .memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss, MemoryGoal::Balanced]))
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .compaction_batch_pages(*rng.pick(&[1, 3, 64]))
         .queue_depth(*rng.pick(&[1, 4, 128]))
 }

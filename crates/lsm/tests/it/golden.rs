@@ -13,9 +13,9 @@ use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Disk, FixedClockDisk, SimDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
-    CheckpointThread, DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MergeOperator,
-    PAGE_SIZE, ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, Table,
-    TableConfig, TableName, Update, WriteBuffer,
+    CheckpointThread, CompressedLevels, Compression, DiskCache, Error, FilterPolicy, IndexKind,
+    LevelFilter, MergeOperator, PAGE_SIZE, ReaderOptions, Session, SessionOptions, Store,
+    StoreOptions, StoreReader, Table, TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::golden;
 use terrane_testkit::model::Content;
@@ -287,6 +287,50 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     }
 }
 
+const COMPRESSED: &str = "run.compressed";
+
+/// A run of compressed pages, which is of version 3.
+#[test]
+fn golden_file_of_compressed_pages_is_what_is_written_and_is_read() {
+    let config = config()
+        .compression(Compression::Lz4)
+        .compressed_levels(CompressedLevels::From(1))
+        .write_buffer(WriteBuffer::Entries(60));
+    let disk = SimDisk::new(1);
+    let still = FixedClockDisk::new(disk.clone());
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(still, Path::new(DIR), &options).unwrap();
+    let mut table = session.new_table(&config).unwrap();
+
+    let mut expected = Vec::new();
+    while table.stats().levels.iter().all(|level| level.runs == 0) {
+        let number = expected.len() as u64;
+        let key = format!("key{number:04}").into_bytes();
+        table.insert(&key, &value(number, 150)).unwrap();
+        expected.push((key, value(number, 150)));
+    }
+    table.save_snapshot(&name("compressed"), "").unwrap();
+    drop(table);
+    session.close().unwrap();
+
+    let is_compressed = |path: &PathBuf| {
+        let disk: Arc<dyn Disk> = Arc::clone(&disk) as Arc<_>;
+        matches!(inspect(&disk, path).unwrap(), Inspection::Run(run)
+            if run.meta.compressed_pages > 0 && run.meta.format_version() == 3)
+    };
+
+    let mut paths = files(&disk);
+    paths.retain(|path| path.extension() == Some("run".as_ref()));
+    let path = paths.iter().find(|path| is_compressed(path)).unwrap();
+    golden::check(CRATE, COMPRESSED, &disk.read_raw(path).unwrap());
+    disk.write_raw(path, &golden::read(CRATE, COMPRESSED));
+
+    let session = open(&disk).unwrap();
+    let table = session.open_snapshot(&name("compressed"), "").unwrap();
+    assert_eq!(table.config(), &config);
+    assert_eq!(content(&table), expected);
+}
+
 const LEASE: &str = "lease.reader";
 
 /// Content of table `main` in the golden store. Table `sums` has the sum of 3 and 4.
@@ -412,7 +456,7 @@ fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
-    expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON]);
+    expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON, COMPRESSED]);
     golden::check_complete(CRATE, &expected);
 }
 
@@ -456,10 +500,10 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
     };
 
     let is_refused = |error: &Error, path: &Path| {
-        // Snapshots are at version 5, runs at 2, the others at 1.
+        // Snapshots are at version 5, runs at 3, the others at 1.
         let reads = match path.extension().and_then(OsStr::to_str) {
             Some("snapshot") => 5,
-            Some("run") => 2,
+            Some("run") => 3,
             _ => 1,
         };
         assert!(

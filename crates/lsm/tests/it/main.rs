@@ -16,6 +16,7 @@ mod bulk;
 mod canonical;
 mod churn;
 mod compaction;
+mod compression;
 mod config;
 mod crash;
 mod diff;

@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 
 use terrane_lsm::{
-    Cursor, DiskCache, IndexKind, MergeOperator, Record, RecordRef, Session, Table, TableConfig,
-    Update,
+    Compression, Cursor, DiskCache, IndexKind, MergeOperator, Record, RecordRef, Session, Table,
+    TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
+use crate::script::COMPRESSED_LEVELS;
 use crate::{SessionDir, buffer_of, fill, key, small_configs, value};
 
 /// An entry: key, value, blob.
@@ -95,6 +96,8 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         .merge_operator(MergeOperator::concatenate())
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
 }
 
 /// A record with what its reference to a blob refers to.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use terrane_io::SimDisk;
 use terrane_lsm::{
-    CompactionPolicy, CompactionSchedule, DiskCache, Error, Lookup, Result, Session,
-    SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompressedLevels, Compression, DiskCache, Error, Lookup,
+    Result, Session, SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
@@ -253,11 +253,20 @@ pub(crate) fn draw_batch(keys: &[Vec<u8>], count: usize, rng: &mut impl RngCore)
             1 => 0,
             _ => Draw::index(rng, 160),
         };
-        let value = Draw::bytes(rng, value_bytes);
+        // Every other value can be compressed.
+        let value = if Draw::chance(rng, 1, 2) {
+            vec![key.last().copied().unwrap_or(7); 2 * value_bytes]
+        } else {
+            Draw::bytes(rng, value_bytes)
+        };
         (key, (!Draw::chance(rng, 1, 4)).then_some(value))
     };
     (0..count).map(|_| update(rng)).collect()
 }
+
+/// Choices of the levels that are compressed.
+pub(crate) const COMPRESSED_LEVELS: [CompressedLevels; 3] =
+    [CompressedLevels::From(1), CompressedLevels::From(2), CompressedLevels::Last];
 
 /// A configuration so small that a few dozen updates flush and merge.
 pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
@@ -278,6 +287,8 @@ pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
             WriteBuffer::Bytes(1_000),
         ]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .compaction_batch_pages(1 + rng.below(3) as u32)
         .queue_depth(1 + rng.below(8) as u32)
 }

@@ -15,8 +15,8 @@ use terrane_io::{Disk, Fault, FaultKind, FaultPlan, Repeat, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, inspect, inspect_index, inspect_page};
 use terrane_lsm::verify::{Loss, Report, repair, verify};
 use terrane_lsm::{
-    Error, FilterPolicy, LevelFilter, PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName,
-    TableConfig, Update, WriteBuffer,
+    Compression, Error, FilterPolicy, LevelFilter, PAGE_SIZE, Purpose, Session, SessionOptions,
+    SnapshotName, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
@@ -45,7 +45,8 @@ fn damaged_later() -> Arc<SimDisk> {
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Ribbon(7)];
     let config = TableConfig::default()
         .write_buffer(WriteBuffer::Entries(100))
-        .filter(FilterPolicy::PerLevel(filters));
+        .filter(FilterPolicy::PerLevel(filters))
+        .compression(Compression::Lz4);
 
     let mut table = session.new_table(&config).unwrap();
     for number in 0..1_550_u32 {

@@ -12,7 +12,8 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::{
-    CompactionSchedule, FilterPolicy, LevelFilter, Session, Table, TableConfig, Update, WriteBuffer,
+    CompactionSchedule, Compression, FilterPolicy, LevelFilter, Session, Table, TableConfig,
+    Update, WriteBuffer,
 };
 
 use super::data::{KEY_BYTES, StreamHash, key};
@@ -62,6 +63,8 @@ pub struct Options {
     pub shape: Shape,
     /// The values.
     pub values: Values,
+    /// Compression of the table's pages.
+    pub compression: Compression,
 }
 
 impl Options {
@@ -83,6 +86,8 @@ pub struct Report {
     pub shape: &'static str,
     /// Name of the values.
     pub values: String,
+    /// Name of the compression.
+    pub compression: String,
     /// Bytes of a write buffer.
     pub write_buffer_max_bytes: u64,
     /// Bytes of all keys and values.
@@ -139,7 +144,8 @@ fn config(options: &Options) -> TableConfig {
     let buffer = (options.expected_bytes() / BUFFER_SHARE).clamp(1, BUFFER_BYTES_MAX);
     let base = utxo::table_config(options.shape, None)
         .write_buffer(WriteBuffer::Bytes(buffer))
-        .compaction_schedule(CompactionSchedule::OneShot);
+        .compaction_schedule(CompactionSchedule::OneShot)
+        .compression(options.compression);
 
     match options.shape {
         Shape::Default => base,
@@ -161,7 +167,7 @@ fn config(options: &Options) -> TableConfig {
 /// [`Error`].
 pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     check(options)?;
-    let &Options { keys, seed, shape, ref values } = options;
+    let &Options { keys, seed, shape, ref values, compression } = options;
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
     let config = config(options);
@@ -182,6 +188,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
         seed,
         shape: name_of(shape),
         values: values.name(),
+        compression: compression.to_string(),
         write_buffer_max_bytes: buffer,
         logical_bytes,
         load_s,

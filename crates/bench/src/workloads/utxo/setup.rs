@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{CompactionThread, Session, Table, TableConfig, Update};
+use terrane::lsm::{CompactionThread, Compression, Session, Table, TableConfig, Update};
 
 use super::{
     BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, merge_debt_bytes,
@@ -41,6 +41,8 @@ pub struct Options {
     pub seed: u64,
     /// The table's shape.
     pub shape: Shape,
+    /// Compression of its pages.
+    pub compression: Compression,
     /// Memory budget of the table.
     pub memory_budget: Option<u64>,
     /// Kind of lookups that the memory is spent on first.
@@ -123,6 +125,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
 
     let config = table_config(shape, memory_budget)
         .compaction_thread(compaction_thread)
+        .compression(options.compression)
         .memory_goal(memory_goal.into());
 
     let start = Instant::now();

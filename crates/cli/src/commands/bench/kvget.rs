@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use terrane::lsm::Compression;
 use terrane_bench::instruments::device::Yardstick;
 use terrane_bench::instruments::limits::MemoryLimit;
 use terrane_bench::workloads::draws::Distribution;
@@ -92,6 +93,9 @@ pub(crate) struct SetupArgs {
     /// bitcoin (unspent outputs) or ethereum (accounts and slots)
     #[arg(long, value_name = "VALUES", value_parser = values, default_value = "random:110")]
     values: Values,
+    /// Compression of the table's pages: none or lz4
+    #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
+    compression: Compression,
     /// Seed of values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
@@ -116,6 +120,9 @@ pub(crate) struct RunArgs {
     /// Values of the table in memory, by default random:110
     #[arg(long, value_name = "VALUES", value_parser = values, requires = "in_memory")]
     values: Option<Values>,
+    /// Compression of the table in memory, by default none
+    #[arg(long, value_name = "CODEC", value_parser = args::compression, requires = "in_memory")]
+    compression: Option<Compression>,
     /// Seed of the table in memory, by default 1337
     #[arg(long, value_name = "N", value_parser = args::count, requires = "in_memory")]
     seed: Option<u64>,
@@ -185,8 +192,13 @@ impl SetupArgs {
         let started = Started::now();
         let mut progress = Progress::new(self.output.quiet);
         let Self { keys, seed, .. } = *self;
-        let options =
-            setup::Options { keys, seed, shape: self.shape.into(), values: self.values.clone() };
+        let options = setup::Options {
+            keys,
+            seed,
+            shape: self.shape.into(),
+            values: self.values.clone(),
+            compression: self.compression,
+        };
         let report = setup::run(&self.store, &options, &mut progress)?;
         drop(progress);
 
@@ -198,6 +210,7 @@ impl SetupArgs {
             ("entries by level", format!("{:?}", report.levels)),
             ("keys and values", output::bytes(report.logical_bytes)),
             ("values", report.values.clone()),
+            ("compression", report.compression.clone()),
             ("store", output::bytes(report.store_bytes.unwrap_or(0))),
             ("stream", report.stream_hash.clone()),
         ];
@@ -230,6 +243,7 @@ impl RunArgs {
             seed: self.seed.unwrap_or(1337),
             shape: self.shape.unwrap_or(ShapeArg::Levelled10).into(),
             values: self.values.clone().unwrap_or_default(),
+            compression: self.compression.unwrap_or_default(),
         }
     }
 

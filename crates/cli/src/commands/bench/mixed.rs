@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use terrane::lsm::Compression;
 use terrane_bench::workloads::draws::Distribution;
 use terrane_bench::workloads::mixed::{self, Mix, Options, Report};
 use terrane_bench::workloads::values::Values;
@@ -57,6 +58,9 @@ pub(crate) struct MixedArgs {
     /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "default")]
     shape: ShapeArg,
+    /// Compression of the table's pages: none or lz4
+    #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
+    compression: Compression,
     /// Size of a memtable, instead of the engine's
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size)]
     write_buffer: Option<u64>,
@@ -101,6 +105,7 @@ impl MixedArgs {
             values: self.values.clone(),
             seed: self.seed,
             shape: self.shape.into(),
+            compression: self.compression,
             write_buffer_bytes: self.write_buffer,
             mix: self.mix,
             ops: self.ops,

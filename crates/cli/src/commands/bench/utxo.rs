@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use terrane::lsm::Compression;
 use terrane_bench::instruments::device::{Beside, Pattern, Yardstick};
 use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
@@ -114,6 +115,9 @@ struct TableArgs {
     /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "default")]
     shape: ShapeArg,
+    /// Compression of the table's pages: none or lz4
+    #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
+    compression: Compression,
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
@@ -221,6 +225,7 @@ impl TableArgs {
             churn_percent: self.churn,
             seed: self.seed,
             shape: self.shape.into(),
+            compression: self.compression,
             memory_budget: engine.memory_budget,
             memory_goal: engine.optimize_for.into(),
             background_merges: engine.threads != Some(1),

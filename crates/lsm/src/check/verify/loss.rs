@@ -267,12 +267,7 @@ impl Check<'_> {
         let mut runs = BTreeMap::new();
         for number in std::mem::take(&mut self.damaged.runs) {
             let Some(wanted) = wanted.runs.get(&number) else { continue };
-            let damaged = DamagedRun {
-                run: wanted.run,
-                purpose: wanted.purpose,
-                filter: wanted.filter,
-                index: wanted.index,
-            };
+            let damaged = DamagedRun { run: wanted.run, build: wanted.build };
 
             let Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs } =
                 salvage(files, &damaged, salt)?;

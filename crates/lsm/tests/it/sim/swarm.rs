@@ -10,8 +10,9 @@ use std::ops::Bound;
 use terrane_io::FaultKind;
 use terrane_io::Survival;
 use terrane_lsm::{
-    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, FilterPolicy, IndexKind,
-    LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, TableConfig, Verify, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompactionThread, Compression, DiskCache, FilterPolicy,
+    IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, TableConfig, Verify,
+    WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
@@ -22,6 +23,7 @@ use super::action::{
     Action, CURSORS, EXPORTS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES,
 };
 use super::world::World;
+use crate::script::COMPRESSED_LEVELS;
 use crate::value;
 
 /// Shape of a history.
@@ -344,6 +346,8 @@ fn draw_config(
         .filter(rng.pick(&filters).clone())
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .compaction_batch_pages(*rng.pick(&[1, 2, 16, 200]))
         .queue_depth(*rng.pick(&[1, 2, 7, 64, 128]))
         .memory_budget(None)
