@@ -16,4 +16,5 @@
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod path;
 pub(crate) mod error;
+pub(crate) mod proof_error;
 pub(crate) mod account;

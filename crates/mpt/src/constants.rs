@@ -1,5 +1,6 @@
 //! Constants of the formats, for `terrane inspect constants`.
 
+use crate::scheme::binary_tree::GROUP_TAG;
 use crate::state::tables::{ABSENT_TAG, BLOCK_BYTES, PATH_END, PRESENT_TAG, STATE_VERSION};
 use crate::transfer::stream::{
     ACCOUNT_TAG, CODE_TAG, END_TAG, EXPORT_CODE_BYTES_MAX, EXPORT_MAGIC, EXPORT_VERSION, SLOT_TAG,
@@ -19,6 +20,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("MPT_NODE_LINK_TAG", LINK_TAG.to_string()),
         ("MPT_NODE_VALUE_FLAG", VALUE_FLAG.to_string()),
         ("MPT_NODE_BRANCH_HEAD_BYTES", BRANCH_HEAD_BYTES.to_string()),
+        ("MPT_NODE_GROUP_TAG", GROUP_TAG.to_string()),
         ("MPT_EXPORT_MAGIC", String::from_utf8_lossy(EXPORT_MAGIC).into_owned()),
         ("MPT_EXPORT_VERSION", EXPORT_VERSION.to_string()),
         ("MPT_EXPORT_ACCOUNT_TAG", ACCOUNT_TAG.to_string()),

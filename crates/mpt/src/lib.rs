@@ -6,7 +6,9 @@
 //! them. Its [`Outcome`] is the new root and the records to write. A [`TrieBuilder`] makes a trie
 //! bottom-up from sorted leaves. A [`MemoryTrie`] is both with maps in memory.
 //!
-//! The [`Scheme`] (hash, arity, encoding of nodes) is a parameter; [`KeccakMpt`] is Ethereum's.
+//! The [`Scheme`] (hash, arity, encoding of nodes) is a parameter: [`KeccakMpt`] is Ethereum's,
+//! and [`BinaryTree`] that of EIP-7864, over which there are a [`MemoryBinaryTree`] and committed
+//! tables.
 //!
 //! A [`State`] keeps the state of a chain in one store of LSM tables: a [`BlockBatch`] is one
 //! atomic commit, reads cost one lookup, and [`State::reorg_to`] goes back.
@@ -38,13 +40,15 @@ pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use base::account::{Account, EMPTY_CODE_HASH};
 pub use base::error::{Error, Result};
 pub use base::path::{KEY_BYTES_MAX, Path};
+pub use base::proof_error::ProofError;
 pub use constants::constants;
 pub use proof::account_proof::{AccountProof, SlotProof};
 pub use proof::range::{NodeSet, TrieRange};
 pub use proof::range_proof::{AccountRange, StorageRange};
-pub use proof::walk::{ProofError, verify_proof};
+pub use proof::walk::verify_proof;
+pub use scheme::binary_tree::{BinaryTree, STEM_BYTES, StemGroup, verify_binary_proof};
 pub use scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
-pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
+pub use scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme, TableScheme};
 pub use state::accesses::Accesses;
 pub use state::at::StateAt;
 pub use state::block::BlockBatch;
@@ -59,6 +63,7 @@ pub use table::committed::{CommittedTable, Staged};
 pub use terrane_io::ErrorKind;
 pub use transfer::import::{Import, ImportPosition};
 pub use transfer::stream::{TransferError, Transferred};
+pub use trie::binary::MemoryBinaryTree;
 pub use trie::builder::TrieBuilder;
 pub use trie::memory::MemoryTrie;
 pub use trie::record::{BranchRecord, LinkRecord, Record};

@@ -1,7 +1,8 @@
 //! The trie core: records of nodes, the bottom-up builder, and the update. It does no I/O.
 //!
 //! Begin with [`record`] (which nodes are stored), then [`builder`] (sorted leaves to nodes), then
-//! [`update`] (a batch of changes to stored nodes). [`memory`] is a trie in memory.
+//! [`update`] (a batch of changes to stored nodes). [`memory`] is a trie in memory,
+//! [`binary`] a binary tree by its keys.
 //!
 //! Invariants:
 //!
@@ -18,3 +19,4 @@ pub(crate) mod record;
 pub(crate) mod builder;
 pub(crate) mod update;
 pub(crate) mod memory;
+pub(crate) mod binary;

@@ -4,7 +4,8 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::Decodable;
 
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
-use crate::proof::walk::{ProofError, verify_proof};
+use crate::base::proof_error::ProofError;
+use crate::proof::walk::verify_proof;
 
 /// A proof of an account, or of its absence, and of some of its slots.
 ///

@@ -9,8 +9,8 @@ use alloy_primitives::{B256, Bytes, U256, hex};
 use serde_json::{Map, Value, json};
 
 use crate::base::account::Account;
+use crate::base::proof_error::ProofError;
 use crate::proof::account_proof::{AccountProof, SlotProof};
-use crate::proof::walk::ProofError;
 
 impl AccountProof {
     /// The proof as the result of `eth_getProof`.

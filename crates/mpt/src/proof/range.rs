@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::base::path::Path;
-use crate::proof::walk::{Child, Node, ProofError, string};
+use crate::base::proof_error::ProofError;
+use crate::proof::walk::{Child, Node, string};
 use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Scheme};
 use crate::trie::builder::{Nodes, Stack, Subtree};

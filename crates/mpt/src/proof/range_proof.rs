@@ -7,9 +7,9 @@ use alloy_primitives::{B256, Bytes, U256};
 
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
+use crate::base::proof_error::ProofError;
 use crate::proof::prove::{Encodings, encodings};
 use crate::proof::range::{NodeSet, TrieRange};
-use crate::proof::walk::ProofError;
 use crate::state::at::StateAt;
 use crate::state::changes::{slot_bytes, slot_leaf, slot_value};
 use crate::state::tables::EntryKind;

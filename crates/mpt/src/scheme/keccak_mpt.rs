@@ -12,7 +12,7 @@ use alloy_primitives::{B256, keccak256};
 use alloy_rlp::{Encodable, Header};
 
 use crate::base::account::EMPTY_STORAGE_ROOT;
-use crate::scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme};
+use crate::scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Reference, Scheme, TableScheme};
 
 /// The root of an empty trie: the hash of the RLP of an empty string.
 pub const EMPTY_ROOT: B256 = EMPTY_STORAGE_ROOT;
@@ -69,6 +69,20 @@ impl Scheme for KeccakMpt {
             }
         }
         value.encode(out);
+    }
+}
+
+/// The secure trie: keys are hashed, values are as they are.
+impl TableScheme for KeccakMpt {
+    const PATH_BYTES: usize = HASH_BYTES;
+    const PROVES_BY_NEIGHBOUR: bool = false;
+
+    fn hash_key(key: &[u8]) -> B256 {
+        keccak256(key)
+    }
+
+    fn leaf_value(_key: &B256, value: &[u8]) -> Vec<u8> {
+        value.to_vec()
     }
 }
 

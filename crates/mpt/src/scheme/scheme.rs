@@ -81,6 +81,10 @@ pub trait Scheme {
     /// Appends the encoding of a path of single-child nodes above a branch; `digits` is not empty.
     fn extension(digits: &[u8], child: &Reference, out: &mut Vec<u8>);
 
+    /// Calls `each` with the nodes of an extension below its first one, from the lowest up, in a
+    /// scheme that has one node for each digit: the digits above the node, and its encoding.
+    fn inner_nodes(_digits: &[u8], _child: &Reference, _each: &mut dyn FnMut(usize, &[u8])) {}
+
     /// Appends the encoding of a branch: its children by digit, and the value of the key that ends
     /// at the branch.
     fn branch(
@@ -88,4 +92,19 @@ pub trait Scheme {
         value: Option<&[u8]>,
         out: &mut Vec<u8>,
     );
+}
+
+/// A scheme that commits a plain table, see [`CommittedTable`](crate::CommittedTable).
+pub trait TableScheme: Scheme {
+    /// Bytes of the hash of a key that are its path, from the first one on.
+    const PATH_BYTES: usize;
+
+    /// Whether a proof leads to an entry in any case: that of its key, or the nearest other one.
+    const PROVES_BY_NEIGHBOUR: bool;
+
+    /// Hashes a key of the table.
+    fn hash_key(key: &[u8]) -> B256;
+
+    /// The value of the leaf of an entry, whose key has this hash.
+    fn leaf_value(key: &B256, value: &[u8]) -> Vec<u8>;
 }

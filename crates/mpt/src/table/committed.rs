@@ -2,25 +2,29 @@
 //!
 //! ```text
 //! NAME          key               value
-//! NAME_hashes   keccak(key)       key
+//! NAME_hashes   hash of key       key
 //! NAME_nodes    path              record
 //! ```
 //!
-//! The trie is secure: its keys are the hashes of the table's keys, and its values are the table's
-//! values as they are, empty ones included. `NAME_hashes` gives the entries in the order of the
-//! trie, where a leaf moves up or is split.
+//! The trie is secure: its keys are the hashes of the table's keys. In a Merkle-Patricia trie its
+//! values are the table's values as they are, empty ones included; in a binary tree, their hashes.
+//! `NAME_hashes` gives the entries in the order of the trie, where a leaf moves up or is split.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
-use alloy_primitives::{B256, Bytes, keccak256};
-use terrane_lsm::{Cursor, NamedTable, Store, Table, TableConfig, WriteBatch};
+use alloy_primitives::{B256, Bytes};
+use terrane_lsm::{Cursor, NamedTable, RecordRef, Store, Table, TableConfig, WriteBatch};
 
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
-use crate::proof::walk::{EmptyValues, ProofError, verify};
+use crate::base::proof_error::ProofError;
+use crate::proof::walk::{EmptyValues, verify};
 use crate::scheme::keccak_mpt::KeccakMpt;
-use crate::scheme::scheme::Scheme;
+use crate::scheme::scheme::TableScheme;
 use crate::state::source::value;
+use crate::trie::binary::nearest;
 use crate::trie::builder::TrieBuilder;
 use crate::trie::record::Record;
 use crate::trie::update::{Answer, Change, LEAVES_MAX, Outcome, Update, Want};
@@ -51,12 +55,33 @@ const COMPARED_TOGETHER: usize = 1024;
 /// assert_eq!(proved.as_deref(), Some(&b"100"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// With another scheme, [`BinaryTree`](crate::BinaryTree), the root is that of EIP-7864 over the
+/// BLAKE3 hashes of keys and values:
+///
+/// ```
+/// use terrane_lsm::{Store, StoreOptions, WriteBatch};
+/// use terrane_mpt::{BinaryTree, CommittedTable, TableScheme, verify_binary_proof};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let store = Store::open_dir(folder.path(), &StoreOptions::default())?;
+/// let table = CommittedTable::<BinaryTree>::open_with_scheme(&store, "ledger")?;
+/// let mut batch = WriteBatch::new();
+/// let staged = table.stage(&[(b"alice".to_vec(), Some(b"100".to_vec()))], &mut batch)?;
+/// store.write_if(&batch, staged.commit)?.wait()?;
+///
+/// let proof = table.prove(b"alice")?;
+/// let proved = verify_binary_proof(staged.root, &BinaryTree::hash_key(b"alice"), &proof)?;
+/// assert_eq!(proved, Some(BinaryTree::hash_key(b"100")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
-pub struct CommittedTable {
+pub struct CommittedTable<S = KeccakMpt> {
     store: Store,
     entries: NamedTable,
     hashes: NamedTable,
     nodes: NamedTable,
+    scheme: PhantomData<S>,
 }
 
 /// Changes that were added to a batch.
@@ -72,11 +97,12 @@ pub struct Staged {
 }
 
 /// The three tables as one commit left them.
-struct TableViews {
+struct TableViews<S> {
     commit: u64,
-    entries: std::sync::Arc<Table>,
-    hashes: std::sync::Arc<Table>,
-    nodes: std::sync::Arc<Table>,
+    entries: Arc<Table>,
+    hashes: Arc<Table>,
+    nodes: Arc<Table>,
+    scheme: PhantomData<S>,
 }
 
 impl CommittedTable {
@@ -86,12 +112,39 @@ impl CommittedTable {
     /// # Errors
     /// [`Error::Store`].
     pub fn open(store: &Store, name: &str) -> Result<Self> {
+        Self::open_with_scheme(store, name)
+    }
+
+    /// Returns the value of a key in a table of this root, or `None` if the nodes prove that the
+    /// table does not have it.
+    ///
+    /// Cost: no I/O; hashes each node once.
+    ///
+    /// # Errors
+    /// [`ProofError`] if the nodes prove neither.
+    pub fn verify_proof(
+        root: B256,
+        key: &[u8],
+        nodes: &[Bytes],
+    ) -> std::result::Result<Option<Vec<u8>>, ProofError> {
+        verify(root, KeccakMpt::hash_key(key).as_slice(), nodes, EmptyValues::Taken)
+    }
+}
+
+impl<S: TableScheme> CommittedTable<S> {
+    /// Opens the table of a name with the root of a scheme, or makes it, as
+    /// [`open`](CommittedTable::open). A table has one scheme for good.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn open_with_scheme(store: &Store, name: &str) -> Result<Self> {
         let table = |name: &str| store.table_or_create(name, &TableConfig::default());
         Ok(Self {
             store: store.clone(),
             entries: table(name)?,
             hashes: table(&format!("{name}_hashes"))?,
             nodes: table(&format!("{name}_nodes"))?,
+            scheme: PhantomData,
         })
     }
 
@@ -132,9 +185,10 @@ impl CommittedTable {
         let mut updates = Vec::new();
         let mut staged = Vec::new();
         for ((key, after), before) in changes.iter().zip(&found) {
-            let hash = keccak256(key);
+            let hash = S::hash_key(key);
             let existed = before.value().is_some();
-            let change = Change { key: hash.to_vec(), existed, after: after.clone() };
+            let leaf = after.as_deref().map(|value| S::leaf_value(&hash, value));
+            let change = Change { key: hash[..S::PATH_BYTES].to_vec(), existed, after: leaf };
             updates.push(change);
             if before.value() != after.as_deref() {
                 staged.push((hash, key, after, existed));
@@ -171,10 +225,11 @@ impl CommittedTable {
         for table in [&self.entries, &self.hashes, &self.nodes] {
             batch.delete_range::<[u8], _>(table, ..);
         }
-        Staged { root: KeccakMpt::EMPTY_ROOT, commit }
+        Staged { root: S::EMPTY_ROOT, commit }
     }
 
-    /// Proves the value of a key, or its absence: the nodes on its path, from the root down.
+    /// Proves the value of a key, or its absence: the nodes on its path, from the root down. In a
+    /// binary tree the nodes that prove an absence lead to the nearest other key.
     ///
     /// Cost: a lookup for the entry, and one for each level of the trie.
     ///
@@ -182,8 +237,16 @@ impl CommittedTable {
     /// [`Error::Store`]; [`Error::Corruption`] if entries and nodes disagree on the path.
     pub fn prove(&self, key: &[u8]) -> Result<Vec<Bytes>> {
         let views = self.views()?;
-        let after = value(&views.entries.get(key)?);
-        let touch = Change { key: keccak256(key).to_vec(), existed: after.is_some(), after };
+        let mut hash = S::hash_key(key);
+        let mut after = value(&views.entries.get(key)?);
+        if S::PROVES_BY_NEIGHBOUR && after.is_none() {
+            let Some((other, found)) = views.neighbour(&hash)? else { return Ok(Vec::new()) };
+            (hash, after) = (other, Some(found));
+        }
+
+        let existed = after.is_some();
+        let after = after.map(|value| S::leaf_value(&hash, &value));
+        let touch = Change { key: hash[..S::PATH_BYTES].to_vec(), existed, after };
         let update = Update::new_of_any_values(vec![touch])?.with_encodings();
         let outcome = views.finish(update)?;
         if !outcome.nodes.is_empty() {
@@ -191,21 +254,6 @@ impl CommittedTable {
             return Err(Error::corruption(&Path::default(), what));
         }
         Ok(outcome.encodings.into_iter().map(|(_, encoding)| encoding.into()).collect())
-    }
-
-    /// Returns the value of a key in a table of this root, or `None` if the nodes prove that the
-    /// table does not have it.
-    ///
-    /// Cost: no I/O; hashes each node once.
-    ///
-    /// # Errors
-    /// [`ProofError`] if the nodes prove neither.
-    pub fn verify_proof(
-        root: B256,
-        key: &[u8],
-        nodes: &[Bytes],
-    ) -> std::result::Result<Option<Vec<u8>>, ProofError> {
-        verify(root, keccak256(key).as_slice(), nodes, EmptyValues::Taken)
     }
 
     /// Derives all nodes from the entries again and compares them with the stored ones. Returns the
@@ -218,14 +266,14 @@ impl CommittedTable {
     /// [`Error::Store`].
     pub fn verify(&self) -> Result<u64> {
         let views = self.views()?;
-        let mut builder = TrieBuilder::<KeccakMpt>::of_any_values();
+        let mut builder = TrieBuilder::<S>::of_any_values();
         let mut cursor = views.hashes.cursor()?;
         let mut count = 0;
         let mut node_count = 0;
         loop {
             let page = views.next_page(&mut cursor, None, COMPARED_TOGETHER)?;
-            for (hash, value) in &page {
-                builder.push(hash, value)?;
+            for (path, leaf) in &page {
+                builder.push(path, leaf)?;
             }
             count += page.len() as u64;
             node_count += views.compare(builder.take_nodes())?;
@@ -245,19 +293,20 @@ impl CommittedTable {
         Ok(count)
     }
 
-    fn views(&self) -> Result<TableViews> {
+    fn views(&self) -> Result<TableViews<S>> {
         // Taken first, so that a commit between makes the number too small.
         let commit = self.store.last_commit();
         let all = self.store.views(&[&self.entries, &self.hashes, &self.nodes])?;
         let mut views = all.into_iter();
         let mut next = || views.next().expect("a view of each table");
-        Ok(TableViews { commit, entries: next(), hashes: next(), nodes: next() })
+        let scheme = PhantomData;
+        Ok(TableViews { commit, entries: next(), hashes: next(), nodes: next(), scheme })
     }
 }
 
-impl TableViews {
+impl<S: TableScheme> TableViews<S> {
     /// Supplies all that an update wants, and finishes it.
-    fn finish(&self, mut update: Update<KeccakMpt>) -> Result<Outcome> {
+    fn finish(&self, mut update: Update<S>) -> Result<Outcome> {
         while !update.wanted().is_empty() {
             let path = |want: &Want| match want {
                 Want::Node(path) => Some(path.to_vec()),
@@ -268,7 +317,7 @@ impl TableViews {
             let answers = update.wanted().iter().map(|want| match want {
                 Want::Node(_) => Ok(Answer::Node(nodes.next().as_ref().and_then(value))),
                 Want::Leaves(path) => self.leaves(path).map(Answer::Leaves),
-                // All keys of the trie have 32 bytes, so none ends at a branch.
+                // All keys of the trie have one length, so none ends at a branch.
                 Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),
             });
             let answers = answers.collect::<Result<Vec<_>>>()?;
@@ -279,12 +328,12 @@ impl TableViews {
 
     /// The leaves below a path, one more than an update takes at most.
     fn leaves(&self, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
+        let (start, end) = path.key_range(S::DIGIT_BITS);
         let mut cursor = self.hashes.cursor_at(&start)?;
         self.next_page(&mut cursor, end.as_deref(), LEAVES_MAX + 1)
     }
 
-    /// The next leaves: hashes of keys, and values.
+    /// The next leaves: their paths as bytes, and their values.
     fn next_page(
         &self,
         cursor: &mut Cursor,
@@ -298,10 +347,7 @@ impl TableViews {
             if end.is_some_and(|end| end <= record.key) {
                 break;
             }
-            if keccak256(record.value) != *record.key {
-                return Err(Error::corrupt_entry("the hash of a key"));
-            }
-            hashes.push(record.key.to_vec());
+            hashes.push(hash_of::<S>(&record)?);
             keys.push(record.value.to_vec());
             cursor.next_ref()?;
         }
@@ -309,7 +355,26 @@ impl TableViews {
         let missing = || Error::corrupt_entry("a hash whose key has no value");
         let values = self.entries.get_many(&keys)?;
         let values = values.iter().map(|found| value(found).ok_or_else(missing));
-        hashes.into_iter().zip(values).map(|(hash, value)| Ok((hash, value?))).collect()
+        let leaf = |(hash, value): (B256, Result<Vec<u8>>)| {
+            Ok((hash[..S::PATH_BYTES].to_vec(), S::leaf_value(&hash, &value?)))
+        };
+        hashes.into_iter().zip(values).map(leaf).collect()
+    }
+
+    /// The hash and the value of the key that is nearest to an absent one.
+    fn neighbour(&self, hash: &B256) -> Result<Option<(B256, Vec<u8>)>> {
+        let mut cursor = self.hashes.cursor()?;
+        cursor.seek(hash.as_slice());
+        let behind = cursor.peek()?.map(|record| record.key.to_vec());
+        let before = cursor.peek_prev()?.map(|record| record.key.to_vec());
+        let nearest = nearest(hash.as_slice(), before.as_deref(), behind.as_deref());
+        let Some(nearest) = nearest else { return Ok(None) };
+
+        let found = self.hashes.get(nearest)?;
+        let key = found.value().ok_or(Error::corrupt_entry("a hash without a key"))?;
+        let missing = Error::corrupt_entry("a hash whose key has no value");
+        let value = value(&self.entries.get(key)?).ok_or(missing)?;
+        Ok(Some((S::hash_key(key), value)))
     }
 
     /// Compares derived records with the stored ones; returns their number.
@@ -323,4 +388,10 @@ impl TableViews {
         }
         Ok(derived.len() as u64)
     }
+}
+
+/// The hash that an entry of `NAME_hashes` stands at, which must be that of its key.
+fn hash_of<S: TableScheme>(record: &RecordRef<'_>) -> Result<B256> {
+    let hash = S::hash_key(record.value);
+    (hash == *record.key).then_some(hash).ok_or(Error::corrupt_entry("the hash of a key"))
 }

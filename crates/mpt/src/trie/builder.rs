@@ -69,6 +69,12 @@ impl Nodes {
                 let digits = &path[region.len()..];
                 S::extension(digits, branch, &mut self.scratch);
                 let reference = self.refer::<S>(region);
+                if let Some(encodings) = &mut self.encodings {
+                    S::inner_nodes(digits, branch, &mut |above, encoding| {
+                        let path = Path::new(&path[..region.len() + above]);
+                        encodings.push((path, encoding.to_vec()));
+                    });
+                }
 
                 let Some(hash) = branch.as_hash() else {
                     return Some(Child { reference, recorded: RecordedChild::Flat });

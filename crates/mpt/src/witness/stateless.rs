@@ -6,9 +6,10 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 
 use crate::base::account::{Account, EMPTY_CODE_HASH, EMPTY_STORAGE_ROOT};
 use crate::base::path::Path;
+use crate::base::proof_error::ProofError;
 use crate::proof::account_proof::slot_of_leaf;
 use crate::proof::range::NodeSet;
-use crate::proof::walk::{EmptyValues, ProofError, walk};
+use crate::proof::walk::{EmptyValues, walk};
 use crate::state::changes::{AccountChange, ChangeSet, slot_bytes, slot_leaf};
 use crate::witness::partial::{PartialTrie, PartialTrieError};
 use crate::witness::witness::{Witness, WitnessError};

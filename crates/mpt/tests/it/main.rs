@@ -21,3 +21,4 @@ mod witnesses;
 mod published_witness;
 mod imports;
 mod committed;
+mod binary;
