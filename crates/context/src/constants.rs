@@ -4,7 +4,7 @@ use crate::base::address::UNIT_BYTES;
 use crate::base::path::HEIGHT_MAX;
 use crate::object::record::{
     ENTRIES_DELTA, FLAT, INLINE_BYTES_MAX, INNER, INNER_DELTA, LEAF, TAG_DIR, TAG_HEX, TAG_INLINE,
-    TAG_VALUE, VALUE,
+    TAG_KEPT, TAG_VALUE, VALUE,
 };
 use crate::pack::archive::{VOLUME_MAGIC, VOLUME_VERSION};
 use crate::pack::chunk::{CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, RUN_BYTES};
@@ -68,6 +68,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_TAG_VALUE", TAG_VALUE.to_string()),
         ("CONTEXT_TAG_DIR", TAG_DIR.to_string()),
         ("CONTEXT_TAG_HEX", TAG_HEX.to_string()),
+        ("CONTEXT_TAG_KEPT", TAG_KEPT.to_string()),
         ("CONTEXT_INLINE_BYTES_MAX", INLINE_BYTES_MAX.to_string()),
         ("CONTEXT_HEIGHT_MAX", HEIGHT_MAX.to_string()),
         ("CONTEXT_SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),

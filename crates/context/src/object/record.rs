@@ -9,16 +9,21 @@
 //! record: a *stale* child has another hash than the list says, a *changed* one differs from the
 //! full record that the next delta is based on.
 //!
-//! **Deltas.** A delta is never based on a delta, so a node costs two reads at most. A delta is
-//! worth writing while its number of changes, times its bytes, is below twice the bytes of the full
-//! record. The deltas up to the next full record then take about the bytes of that full record,
-//! which minimizes the sum.
+//! **Deltas.** A delta of entries is based on a full record. A delta of an inode with buckets is
+//! based on a full record, or on such a delta, the *middle* one. So a node costs three reads at
+//! most, and two if it has entries. A delta is worth writing while its number of changes, times its
+//! bytes, is below a multiple of the bytes of its base: twice as many for single changes, since the
+//! deltas up to the next base then take about the bytes of that base, which minimizes the sum. The
+//! multiples are measured ones: blocks make several changes at once, and middle deltas are rarer
+//! than changes.
 
 #![doc = include_str!("../../../../docs/format/context-record.md")]
 
 use std::cmp::Ordering;
 
-use crate::base::address::{Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8};
+use crate::base::address::{
+    Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8, take_u32,
+};
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
 use crate::base::hashing::{BUCKET_BYTES, EntryLayout, STEP_BYTES_MAX};
@@ -35,9 +40,10 @@ pub(crate) const INNER_DELTA: u8 = 5;
 pub(crate) const ENTRIES_DELTA: u8 = 6;
 
 /// Returns whether a delta is worth writing that has this number of changes, and of bytes, for a
-/// node whose full record has `full` bytes.
-fn is_delta_worth(changes: usize, bytes: usize, full: usize) -> bool {
-    changes > 0 && changes * bytes < 2 * full && bytes < full
+/// node whose full record has `full` bytes. Its base is used for as long as the product of both is
+/// below `budget`.
+fn is_delta_worth(changes: usize, bytes: usize, budget: usize, full: usize) -> bool {
+    changes > 0 && changes * bytes < budget && bytes < full
 }
 
 /// Approximate bytes of an extent in a record.
@@ -50,6 +56,9 @@ pub(crate) const TAG_VALUE: u8 = 2;
 pub(crate) const TAG_DIR: u8 = 3;
 /// Flag of the tag: the step consists of hexadecimal digits, two in a byte.
 pub(crate) const TAG_HEX: u8 = 0x10;
+/// Flag of the tag in a delta: the step is that of an entry of the full record, named by its
+/// number.
+pub(crate) const TAG_KEPT: u8 = 0x20;
 
 /// The shortest step that is written as hexadecimal digits, in bytes.
 const HEX_STEP_BYTES_MIN: usize = 8;
@@ -109,6 +118,21 @@ pub(crate) struct Record {
 pub(crate) enum RecordBody {
     Entries(Entries),
     Inner(Inner),
+}
+
+/// Form of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The node is as it was read.
+    Read,
+    /// A delta, which no delta can be based on.
+    Delta,
+    /// A delta on a full record, which later deltas can be based on.
+    Middle,
+    /// A full record, which later deltas can be based on.
+    Full,
+    /// Another record of the same content, of which nothing else is known.
+    Other,
 }
 
 /// Extent of a child that is not stored.
@@ -251,6 +275,10 @@ pub(crate) struct Inner {
     full: Option<Extent>,
     /// Mask of the buckets that differ from the full record.
     changed: u32,
+    /// Delta on the full record that a delta can be based on.
+    middle: Option<Extent>,
+    /// Mask of the buckets that differ from this delta.
+    recent: u32,
 }
 
 impl Inner {
@@ -259,7 +287,18 @@ impl Inner {
     pub(crate) fn new(depth: u8, count: u64, buckets: usize) -> Self {
         let extents = Vec::with_capacity(buckets);
         let list = Vec::with_capacity(buckets * BUCKET_BYTES);
-        Self { depth, count, mask: 0, list, extents, stale: 0, full: None, changed: 0 }
+        Self {
+            depth,
+            count,
+            mask: 0,
+            list,
+            extents,
+            stale: 0,
+            full: None,
+            changed: 0,
+            middle: None,
+            recent: 0,
+        }
     }
 
     /// Number of buckets that are not empty.
@@ -327,6 +366,7 @@ impl Inner {
         self.extents.insert(rank, NOWHERE);
         self.mask |= 1 << bucket;
         self.changed |= 1 << bucket;
+        self.recent |= 1 << bucket;
         if hash.is_none() {
             self.stale |= 1 << bucket;
         }
@@ -340,6 +380,7 @@ impl Inner {
         self.extents[rank] = NOWHERE;
         self.stale |= 1 << bucket;
         self.changed |= 1 << bucket;
+        self.recent |= 1 << bucket;
         self.check();
     }
 
@@ -362,6 +403,7 @@ impl Inner {
         let bit = 1 << bucket;
         self.mask &= !bit;
         self.changed &= !bit;
+        self.recent &= !bit;
         self.stale &= !bit;
         self.check();
         rank
@@ -370,13 +412,26 @@ impl Inner {
     fn check(&self) {
         debug_assert_eq!(self.extents.len(), self.mask.count_ones() as usize, "an extent each");
         debug_assert_eq!(self.list.len(), self.extents.len() * BUCKET_BYTES, "a hash each");
-        debug_assert_eq!((self.stale | self.changed) & !self.mask, 0, "buckets that are there");
+        let flagged = self.stale | self.changed | self.recent;
+        debug_assert_eq!(flagged & !self.mask, 0, "buckets that are there");
     }
 
     /// Bases later deltas on a full record of this content, or on none.
     pub(crate) fn rebase(&mut self, full: Option<Extent>) {
         self.full = full;
         self.changed = if full.is_some() { 0 } else { self.mask };
+        (self.middle, self.recent) = (None, self.changed);
+    }
+
+    /// Bases later deltas on a delta of this content, which is based on the full record.
+    pub(crate) fn rebase_middle(&mut self, middle: Extent) {
+        debug_assert!(self.full.is_some(), "a delta is based on a full record");
+        (self.middle, self.recent) = (Some(middle), 0);
+    }
+
+    /// Full record of the content, or of the content that it differs from.
+    pub(crate) fn full(&self) -> Option<Extent> {
+        self.full
     }
 }
 
@@ -724,8 +779,8 @@ impl Entries {
     /// written in full.
     fn delta_base(&self) -> Option<Extent> {
         let (full, _) = self.full?;
-        let mut changes = 0;
-        let mut changed_bytes = RECORD_BYTES + EXTENT_BYTES;
+        let mut changes = self.gone.len();
+        let mut changed_bytes = RECORD_BYTES + EXTENT_BYTES + changes;
         let mut full_bytes = RECORD_BYTES;
         for item in &self.items {
             let step = usize::from(item.step_len) >> u8::from(item.has(HEX));
@@ -733,27 +788,25 @@ impl Entries {
                 TAG_INLINE => 1 + usize::from(item.value_len),
                 _ => EXTENT_BYTES + HASH_BYTES,
             };
-            let bytes = 2 + step + content;
-            full_bytes += bytes;
+            full_bytes += 2 + step + content;
             if item.has(CHANGED) {
                 changes += 1;
-                changed_bytes += bytes;
+                changed_bytes += 2 + content + if item.has(NEW) { step } else { 0 };
             }
         }
-        changes += self.gone.len();
-        changed_bytes += self.gone.iter().map(|step| 1 + step.len()).sum::<usize>();
-        is_delta_worth(changes, changed_bytes, full_bytes).then_some(full)
+        let budget = full_bytes * 3 / 2;
+        is_delta_worth(changes, changed_bytes, budget, full_bytes).then_some(full)
     }
 
     /// Writes the body of a record at `at`, given the links of the children that are nowhere, in
-    /// the order of their entries. Returns whether the record is full.
+    /// the order of their entries. Returns its form.
     pub(crate) fn put(
         &self,
         at: Address,
         height: u16,
         links: &mut dyn Iterator<Item = Link>,
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Form {
         let kind = if self.leaf { LEAF } else { FLAT };
         let base = self.delta_base();
         match base {
@@ -761,11 +814,7 @@ impl Entries {
                 out.extend_from_slice(&[ENTRIES_DELTA, kind]);
                 put_leb(out, u64::from(height));
                 full.put(at, out);
-                put_leb(out, self.gone.len() as u64);
-                for step in &self.gone {
-                    out.push(step.len() as u8);
-                    out.extend_from_slice(step);
-                }
+                self.put_gone(out);
             }
             None => {
                 out.push(kind);
@@ -775,7 +824,10 @@ impl Entries {
 
         let is_own = |item: &usize| base.is_none() || self.items[*item].has(CHANGED);
         put_leb(out, (0..self.len()).filter(is_own).count() as u64);
+        let mut numbers = FullNumbers::new(self);
+        let mut next = 0;
         for item in 0..self.len() {
+            let number = if base.is_some() { numbers.pass(item) } else { None };
             let stored = match self.stored(item) {
                 Stored::Nowhere { is_value, .. } => {
                     let link = links.next().expect("one for each child that is nowhere");
@@ -783,14 +835,80 @@ impl Entries {
                 }
                 stored => stored,
             };
-            if is_own(&item) {
-                let is_hex = self.items[item].has(HEX);
-                put_entry(at, (self.step(item), is_hex), stored, out);
+            if !is_own(&item) {
+                continue;
+            }
+            match number {
+                // The full record has the step.
+                Some(number) => {
+                    out.push(tag(&stored) | TAG_KEPT);
+                    put_leb(out, u64::from(number - next));
+                    next = number + 1;
+                    put_payload(at, stored, out);
+                }
+                None => put_entry(at, (self.step(item), self.items[item].has(HEX)), stored, out),
             }
         }
         debug_assert!(links.next().is_none(), "each link belongs to a child");
 
-        base.is_none()
+        if base.is_none() { Form::Full } else { Form::Delta }
+    }
+
+    /// Writes which entries of the full record are not here any more: their number, and for each
+    /// one the entries between it and the one before.
+    fn put_gone(&self, out: &mut Vec<u8>) {
+        put_leb(out, self.gone.len() as u64);
+        if self.gone.is_empty() {
+            return;
+        }
+        let mut numbers = FullNumbers::new(self);
+        (0..self.len()).for_each(|item| _ = numbers.pass(item));
+        let mut next = 0;
+        for number in numbers.gone() {
+            put_leb(out, u64::from(number - next));
+            next = number + 1;
+        }
+    }
+}
+
+/// Numbers of entries in the full record, in whose order the items pass.
+struct FullNumbers<'a> {
+    entries: &'a Entries,
+    /// Number of the next entry of the full record.
+    next: u32,
+    /// Numbers of the entries before it that are gone.
+    gone: Vec<u32>,
+}
+
+impl<'a> FullNumbers<'a> {
+    fn new(entries: &'a Entries) -> Self {
+        Self { entries, next: 0, gone: Vec::new() }
+    }
+
+    /// Passes an item; returns its number if the full record has its step.
+    fn pass(&mut self, item: usize) -> Option<u32> {
+        let Entries { gone, items, .. } = self.entries;
+        while gone.get(self.gone.len()).is_some_and(|gone| **gone < *self.entries.step(item)) {
+            self.pass_gone();
+        }
+        if items[item].has(NEW) {
+            return None;
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+
+    fn pass_gone(&mut self) {
+        self.gone.push(self.next);
+        self.next += 1;
+    }
+
+    /// Numbers of all entries that are gone, after the last item.
+    fn gone(mut self) -> Vec<u32> {
+        while self.gone.len() < self.entries.gone.len() {
+            self.pass_gone();
+        }
+        self.gone
     }
 }
 
@@ -807,14 +925,19 @@ pub(crate) fn put_entries<'a>(
     entries.for_each(|(step, stored)| put_entry(at, (step, is_hex(step)), stored, out));
 }
 
-/// Writes an entry of a record at `at`.
-fn put_entry(at: Address, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out: &mut Vec<u8>) {
-    let tag = match stored {
+/// Tag of the entry of a content.
+fn tag(stored: &Stored<'_>) -> u8 {
+    match stored {
         Stored::Inline(_) => TAG_INLINE,
         Stored::Value(_) => TAG_VALUE,
         Stored::Dir(_) => TAG_DIR,
         Stored::Nowhere { .. } => unreachable!("children are written before their directory"),
-    };
+    }
+}
+
+/// Writes an entry of a record at `at`.
+fn put_entry(at: Address, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out: &mut Vec<u8>) {
+    let tag = tag(&stored);
     debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
     if is_hex {
         out.extend_from_slice(&[tag | TAG_HEX, (step.len() / 2) as u8]);
@@ -823,6 +946,11 @@ fn put_entry(at: Address, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out
         out.extend_from_slice(&[tag, step.len() as u8]);
         out.extend_from_slice(step);
     }
+    put_payload(at, stored, out);
+}
+
+/// Writes the content of an entry of a record at `at`.
+fn put_payload(at: Address, stored: Stored<'_>, out: &mut Vec<u8>) {
     match stored {
         Stored::Inline(value) => {
             put_leb(out, value.len() as u64);
@@ -853,41 +981,54 @@ impl Stored<'_> {
 }
 
 impl Inner {
-    /// Full record on which a delta of the content is best based; `None` if the content is best
-    /// written in full.
-    fn delta_base(&self) -> Option<Extent> {
+    /// Record on which a delta of the content is best based, and the buckets that differ from it;
+    /// `None` if the content is best written in full.
+    fn delta_base(&self) -> Option<(Extent, u32)> {
         const LINK_BYTES: usize = EXTENT_BYTES + HASH_BYTES;
 
-        let changes = self.changed.count_ones() as usize;
-        let changed_bytes = RECORD_BYTES + EXTENT_BYTES + changes * LINK_BYTES;
         let full_bytes = RECORD_BYTES + self.len() * LINK_BYTES;
-        self.full.filter(|_| is_delta_worth(changes, changed_bytes, full_bytes))
+        let is_worth = |own: u32, budget: usize| {
+            let changes = own.count_ones() as usize;
+            let bytes = RECORD_BYTES + EXTENT_BYTES + changes * LINK_BYTES;
+            is_delta_worth(changes, bytes, budget, full_bytes)
+        };
+        let full = self.full?;
+        match self.middle {
+            // A read less if the deltas are the same.
+            Some(middle)
+                if self.recent != self.changed
+                    && is_worth(self.recent, 2 * middle.bytes as usize) =>
+            {
+                Some((middle, self.recent))
+            }
+            _ => is_worth(self.changed, 8 * full_bytes).then_some((full, self.changed)),
+        }
     }
 
     /// Writes the body of a record at `at`, given the links of the buckets that are nowhere, in
-    /// ascending order. Returns whether the record is full.
+    /// ascending order. Returns its form.
     pub(crate) fn put(
         &self,
         at: Address,
         height: u16,
         links: &mut dyn Iterator<Item = Link>,
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Form {
         let base = self.delta_base();
         out.push(if base.is_some() { INNER_DELTA } else { INNER });
         put_leb(out, u64::from(height));
         out.push(self.depth);
         put_leb(out, self.count);
-        if let Some(full) = base {
-            full.put(at, out);
+        if let Some((base, _)) = base {
+            base.put(at, out);
         }
         out.extend_from_slice(&self.mask.to_le_bytes());
-        if base.is_some() {
-            out.extend_from_slice(&self.changed.to_le_bytes());
+        if let Some((_, own)) = base {
+            out.extend_from_slice(&own.to_le_bytes());
         }
 
         // A delta stores the links of changed buckets only.
-        let own = if base.is_some() { self.changed } else { self.mask };
+        let own = base.map_or(self.mask, |(_, own)| own);
         for (rank, bucket) in self.buckets().enumerate() {
             let link = self.link(rank).or_else(|| links.next());
             if own >> bucket & 1 == 1 {
@@ -896,7 +1037,11 @@ impl Inner {
         }
         debug_assert!(links.next().is_none(), "each link belongs to a bucket");
 
-        base.is_none()
+        match base {
+            None => Form::Full,
+            Some((base, _)) if Some(base) == self.full => Form::Middle,
+            Some(_) => Form::Delta,
+        }
     }
 }
 
@@ -904,13 +1049,15 @@ impl Inner {
 #[derive(Debug)]
 pub(crate) enum Decoded {
     Record(Record),
-    /// Difference from the record at `full`, which the caller must read and [apply](Delta::apply).
+    /// Difference from the record at `base`, which the caller must read and [apply](Delta::apply).
     Delta(Delta),
 }
 
 #[derive(Debug)]
 pub(crate) struct Delta {
-    full: Extent,
+    /// Where the delta is.
+    extent: Extent,
+    base: Extent,
     height: u16,
     changes: Changes,
 }
@@ -918,34 +1065,91 @@ pub(crate) struct Delta {
 #[derive(Debug)]
 enum Changes {
     /// Links of the changed buckets.
-    Inner { depth: u8, count: u64, mask: u32, changed: u32, links: Vec<Link> },
-    /// New and changed entries, and the removed steps.
-    Entries(Entries, Vec<Box<[u8]>>),
+    Inner {
+        depth: u8,
+        count: u64,
+        mask: u32,
+        changed: u32,
+        links: Vec<Link>,
+    },
+    Entries(EntriesDelta),
+}
+
+/// Differences of the entries of a node from those of a full record.
+#[derive(Debug)]
+struct EntriesDelta {
+    leaf: bool,
+    /// Numbers of the entries of the full record that are gone, ascending.
+    gone: Vec<usize>,
+    /// New and changed entries, ascending.
+    own: Vec<OwnEntry>,
+}
+
+/// Entry of a delta.
+#[derive(Debug)]
+struct OwnEntry {
+    name: OwnName,
+    content: OwnContent,
+}
+
+#[derive(Debug)]
+enum OwnName {
+    /// Number of the entry of the full record that has the step.
+    Kept(usize),
+    New(Box<[u8]>),
+}
+
+#[derive(Debug)]
+enum OwnContent {
+    Inline(Box<[u8]>),
+    Value(Link),
+    Dir(Link),
+}
+
+impl OwnContent {
+    fn of(stored: Stored<'_>) -> Self {
+        match stored {
+            Stored::Inline(bytes) => Self::Inline(bytes.into()),
+            Stored::Value(link) => Self::Value(link),
+            Stored::Dir(link) => Self::Dir(link),
+            Stored::Nowhere { .. } => unreachable!("what is decoded is stored"),
+        }
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        match self {
+            Self::Inline(bytes) => Stored::Inline(bytes),
+            Self::Value(link) => Stored::Value(*link),
+            Self::Dir(link) => Stored::Dir(*link),
+        }
+    }
 }
 
 impl Delta {
-    pub(crate) fn full(&self) -> Extent {
-        self.full
+    /// Record that the delta is based on: a full one, or for an inode with buckets a delta on one.
+    pub(crate) fn base(&self) -> Extent {
+        self.base
     }
 
     /// Returns the node, given the record that the delta is based on.
-    pub(crate) fn apply(self, full: &Record) -> Result<Record, Corrupt> {
-        let body = match (self.changes, &full.body) {
-            (changes @ Changes::Inner { .. }, RecordBody::Inner(base)) if base.is_full() => {
-                RecordBody::Inner(apply_links(changes, base)?)
+    pub(crate) fn apply(self, base: &Record) -> Result<Record, Corrupt> {
+        let body = match (self.changes, &base.body) {
+            (changes @ Changes::Inner { .. }, RecordBody::Inner(base)) if base.is_base() => {
+                RecordBody::Inner(apply_links(self.extent, changes, base)?)
             }
-            (Changes::Entries(own, gone), RecordBody::Entries(base)) if base.is_full() => {
-                RecordBody::Entries(apply_entries(&own, &gone, base)?)
+            (Changes::Entries(delta), RecordBody::Entries(base)) if base.is_full() => {
+                RecordBody::Entries(apply_entries(&delta, base)?)
             }
-            _ => return Err(Corrupt::rule("a delta is based on a full record of its kind", 1, 0)),
+            _ => return Err(Corrupt::rule("a delta is based on a base of its kind", 1, 0)),
         };
         Ok(Record { height: self.height, body })
     }
 }
 
 impl Inner {
-    fn is_full(&self) -> bool {
-        self.full.is_some() && self.changed == 0
+    /// Returns whether the node is as its full record, or its middle one, has it.
+    fn is_base(&self) -> bool {
+        self.full.is_some() && (self.changed == 0 || self.middle.is_some() && self.recent == 0)
     }
 
     /// Appends a bucket of a record, the highest so far.
@@ -967,7 +1171,7 @@ impl Entries {
     }
 }
 
-fn apply_links(changes: Changes, base: &Inner) -> Result<Inner, Corrupt> {
+fn apply_links(extent: Extent, changes: Changes, base: &Inner) -> Result<Inner, Corrupt> {
     let Changes::Inner { depth, count, mask, changed, links } = changes else {
         return Err(Corrupt::rule("a delta is based on a full record of its kind", 1, 0));
     };
@@ -986,36 +1190,65 @@ fn apply_links(changes: Changes, base: &Inner) -> Result<Inner, Corrupt> {
         } else {
             base.rank(bucket).and_then(|rank| base.link(rank))
         };
-        let link =
-            link.ok_or(Corrupt::rule("a bucket that is kept is in the full record", 1, 0))?;
+        let link = link.ok_or(Corrupt::rule("a bucket that is kept is in the base", 1, 0))?;
         inner.push(bucket, &link);
     }
 
     debug_assert!(own.next().is_none(), "changed buckets are not empty");
-    (inner.full, inner.changed) = (base.full, changed);
+    inner.full = base.full;
+    if base.changed == 0 {
+        (inner.changed, inner.middle) = (changed, Some(extent));
+    } else {
+        inner.changed = (base.changed | changed) & mask;
+        (inner.middle, inner.recent) = (base.middle, changed);
+    }
     inner.check();
     Ok(inner)
 }
 
-fn apply_entries(own: &Entries, gone: &[Box<[u8]>], base: &Entries) -> Result<Entries, Corrupt> {
-    if base.leaf != own.leaf {
+fn apply_entries(delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrupt> {
+    if base.leaf != delta.leaf {
         return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
     }
-
-    let mut entries = base.clone();
-    for step in gone {
-        // A removed step that the base lacks would make the delta ambiguous.
-        let lacks = Corrupt::rule("a step that is gone is in the full record", 1, 0);
-        entries.remove(entries.position(step).map_err(|_| lacks)?);
+    let len = base.len();
+    let lacks = |number: usize| {
+        Corrupt::rule("a delta names entries of the full record", len as u64, number as u64)
+    };
+    if let Some(&last) = delta.gone.last().filter(|last| **last >= len) {
+        return Err(lacks(last));
     }
-    for item in 0..own.len() {
-        let step = own.step(item);
-        if gone.binary_search_by(|gone| (**gone).cmp(step)).is_ok() {
-            return Err(Corrupt::rule("a step that is gone is not there", 0, 1));
+
+    // First what keeps its number, then what changes those behind it, from the last one on.
+    let mut entries = base.clone();
+    let mut before: Option<&[u8]> = None;
+    for own in &delta.own {
+        let step = match &own.name {
+            OwnName::New(step) => &**step,
+            OwnName::Kept(number) if *number >= len => return Err(lacks(*number)),
+            OwnName::Kept(number) if delta.gone.binary_search(number).is_ok() => {
+                return Err(Corrupt::rule("an entry that is gone is not there", 0, *number as u64));
+            }
+            OwnName::Kept(number) => {
+                entries.set(*number, own.content.stored());
+                base.step(*number)
+            }
+        };
+        // The order of the entries has one encoding.
+        if before.is_some_and(|before| before >= step) {
+            return Err(Corrupt::rule("steps ascend", 1, step.len() as u64));
         }
+        before = Some(step);
+    }
+    for number in delta.gone.iter().rev() {
+        entries.remove(*number);
+    }
+    for own in &delta.own {
+        let OwnName::New(step) = &own.name else { continue };
         match entries.position(step) {
-            Ok(found) => entries.set(found, own.stored(item)),
-            Err(position) => entries.insert(position, step, own.stored(item)),
+            Err(position) if base.position(step).is_err() => {
+                entries.insert(position, step, own.content.stored());
+            }
+            _ => return Err(Corrupt::rule("the full record lacks a new step", 0, 1)),
         }
     }
     Ok(entries)
@@ -1077,14 +1310,13 @@ impl Record {
                 Decoded::Record(Self { height, body: RecordBody::Inner(inner) })
             }
             INNER_DELTA => {
-                let (full, changes) = decode_inner_delta(extent, &mut bytes)?;
-                Decoded::Delta(Delta { full, height, changes })
+                let (base, changes) = decode_inner_delta(extent, &mut bytes)?;
+                Decoded::Delta(Delta { extent, base, height, changes })
             }
             _ => {
-                let full = Extent::take(extent.at, &mut bytes)?;
-                let gone = take_steps(&mut bytes)?;
-                let own = decode_entries(extent, leaf, &mut bytes)?;
-                Decoded::Delta(Delta { full, height, changes: Changes::Entries(own, gone) })
+                let base = Extent::take(extent.at, &mut bytes)?;
+                let changes = Changes::Entries(decode_entries_delta(extent, leaf, &mut bytes)?);
+                Decoded::Delta(Delta { extent, base, height, changes })
             }
         };
 
@@ -1097,19 +1329,63 @@ impl Record {
     }
 }
 
-/// Reads steps, which must ascend.
-fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
+/// Reads the number of an entry of a full record, whose first possible one is `next`.
+fn take_number(bytes: &mut &[u8], next: &mut usize) -> Result<usize, Corrupt> {
+    let number = *next + take_u32(bytes)? as usize;
+    *next = number + 1;
+    Ok(number)
+}
+
+fn decode_entries_delta(
+    extent: Extent,
+    leaf: bool,
+    bytes: &mut &[u8],
+) -> Result<EntriesDelta, Corrupt> {
+    // The counts come from the disk: capacities are bounded by the bytes that are there.
     let count = take_leb(bytes)? as usize;
-    let mut steps: Vec<Box<[u8]>> = Vec::with_capacity(count.min(bytes.len() / 2));
+    let mut gone = Vec::with_capacity(count.min(bytes.len()));
+    let mut next = 0;
     for _ in 0..count {
-        let len = take_u8(bytes)?;
-        let step = take_bytes(bytes, usize::from(len))?;
-        if step.is_empty() || steps.last().is_some_and(|last| **last >= *step) {
-            return Err(Corrupt::rule("steps ascend", steps.len() as u64, u64::from(len)));
-        }
-        steps.push(step.into());
+        gone.push(take_number(bytes, &mut next)?);
     }
-    Ok(steps)
+
+    let count = take_leb(bytes)? as usize;
+    let mut own = Vec::with_capacity(count.min(bytes.len() / 3));
+    let mut next = 0;
+    for _ in 0..count {
+        let tag = take_u8(bytes)?;
+        let name = if tag & TAG_KEPT == 0 {
+            let mut room = [0; STEP_BYTES_MAX];
+            let step = take_step(tag, bytes, &mut room)?;
+            if step.is_empty() {
+                return Err(Corrupt::rule("bytes of a step", 1, 0));
+            }
+            OwnName::New(step.into())
+        } else {
+            OwnName::Kept(take_number(bytes, &mut next)?)
+        };
+        let flag = if tag & TAG_KEPT == 0 { TAG_HEX } else { TAG_KEPT };
+        let content = OwnContent::of(take_content(extent, tag & !flag, bytes)?);
+        own.push(OwnEntry { name, content });
+    }
+    Ok(EntriesDelta { leaf, gone, own })
+}
+
+/// Reads the content of an entry with this tag.
+fn take_content<'a>(extent: Extent, tag: u8, bytes: &mut &'a [u8]) -> Result<Stored<'a>, Corrupt> {
+    match tag {
+        TAG_INLINE => {
+            let len = take_leb(bytes)? as usize;
+            if len > INLINE_BYTES_MAX {
+                let most = INLINE_BYTES_MAX as u64;
+                return Err(Corrupt::rule("bytes of a value in place", most, len as u64));
+            }
+            Ok(Stored::Inline(take_bytes(bytes, len)?))
+        }
+        TAG_VALUE => Ok(Stored::Value(Link::take(extent.at, bytes)?)),
+        TAG_DIR => Ok(Stored::Dir(Link::take(extent.at, bytes)?)),
+        _ => Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
+    }
 }
 
 /// Bytes of the list and of the values of encoded entries, up to the first that is damaged.
@@ -1164,19 +1440,7 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
             return Err(Corrupt::rule("steps ascend", item as u64, step.len() as u64));
         }
 
-        let stored = match tag & !TAG_HEX {
-            TAG_INLINE => {
-                let len = take_leb(bytes)? as usize;
-                if len > INLINE_BYTES_MAX {
-                    let most = INLINE_BYTES_MAX as u64;
-                    return Err(Corrupt::rule("bytes of a value in place", most, len as u64));
-                }
-                Stored::Inline(take_bytes(bytes, len)?)
-            }
-            TAG_VALUE => Stored::Value(Link::take(extent.at, bytes)?),
-            TAG_DIR => Stored::Dir(Link::take(extent.at, bytes)?),
-            _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
-        };
+        let stored = take_content(extent, tag & !TAG_HEX, bytes)?;
         entries.push(step, stored);
     }
 
@@ -1215,7 +1479,7 @@ fn decode_inner(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
 fn decode_inner_delta(extent: Extent, bytes: &mut &[u8]) -> Result<(Extent, Changes), Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
-    let full = Extent::take(extent.at, bytes)?;
+    let base = Extent::take(extent.at, bytes)?;
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
     check_count(count, mask)?;
@@ -1231,7 +1495,7 @@ fn decode_inner_delta(extent: Extent, bytes: &mut &[u8]) -> Result<(Extent, Chan
 
     let links = (0..changed.count_ones()).map(|_| Link::take(extent.at, bytes));
     let links: Vec<Link> = links.collect::<Result<_, Corrupt>>()?;
-    Ok((full, Changes::Inner { depth, count, mask, changed, links }))
+    Ok((base, Changes::Inner { depth, count, mask, changed, links }))
 }
 
 #[cfg(test)]
@@ -1269,14 +1533,15 @@ mod tests {
         for changed in [0, 0b0010_1000] {
             (inner.full, inner.changed) = (Some(link(250).extent), changed);
             let mut body = Vec::new();
-            let is_full = inner.put(PLACE.at, 7, &mut std::iter::empty(), &mut body);
-            assert_eq!(is_full, changed == 0);
+            let form = inner.put(PLACE.at, 7, &mut std::iter::empty(), &mut body);
+            assert_eq!(form, if changed == 0 { Form::Full } else { Form::Middle });
             bodies.push(body);
         }
 
         let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
         link(250).extent.put(PLACE.at, &mut delta);
-        delta.extend_from_slice(&[1, 1, b'a', 1, TAG_INLINE, 1, b'd', 2, 7, 7]);
+        delta.extend_from_slice(&[1, 0, 2, TAG_KEPT | TAG_INLINE, 1, 1, 9]);
+        delta.extend_from_slice(&[TAG_INLINE, 1, b'd', 2, 7, 7]);
         bodies.push(delta);
 
         bodies
@@ -1369,16 +1634,164 @@ mod tests {
         let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
         assert_eq!(links.len(), 4);
 
-        for other in [&applied, &flat, &leaf] {
+        // A delta can be based on the middle one, and no delta on that.
+        let second = delta(&bodies[3]).apply(&applied).unwrap();
+        let RecordBody::Inner(links) = &second.body else { panic!("an inode") };
+        assert_eq!((links.len(), links.recent, links.changed), (4, 0b0010_1000, 0b0010_1000));
+        for other in [&second, &flat, &leaf] {
             assert!(delta(&bodies[3]).apply(other).is_err());
         }
         let applied = delta(&bodies[4]).apply(&flat).unwrap();
         let RecordBody::Entries(entries) = &applied.body else { panic!("entries") };
         let steps: Vec<&[u8]> = (0..entries.len()).map(|ordinal| entries.step(ordinal)).collect();
         assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);
+        assert!(matches!(entries.stored(0), Stored::Inline([9])));
 
         for other in [&applied, &inner, &leaf] {
             assert!(delta(&bodies[4]).apply(other).is_err());
+        }
+    }
+
+    /// A delta of entries names those of its base by number. Each number, and each step, has one
+    /// way to be named.
+    #[test]
+    fn a_delta_of_entries_names_what_the_full_record_has() {
+        const KEPT: u8 = TAG_KEPT | TAG_INLINE;
+
+        let Decoded::Record(full) = Record::decode(PLACE, &bodies()[0]).unwrap() else {
+            panic!("a full record")
+        };
+        let apply = |rest: &[u8]| {
+            let mut body = vec![ENTRIES_DELTA, FLAT, 2];
+            link(250).extent.put(PLACE.at, &mut body);
+            body.extend_from_slice(rest);
+            match Record::decode(PLACE, &body)? {
+                Decoded::Record(_) => panic!("a delta"),
+                Decoded::Delta(delta) => delta.apply(&full),
+            }
+        };
+        // Steps of the full record: `a`, `bb`, `c`.
+        let sound: [&[u8]; 4] = [
+            &[1, 2, 1, KEPT, 1, 0],
+            &[3, 0, 0, 0, 1, TAG_INLINE, 1, b'd', 0],
+            &[0, 2, KEPT, 0, 0, KEPT, 1, 1, 7],
+            &[1, 0, 2, TAG_INLINE, 1, b'b', 0, KEPT, 1, 0],
+        ];
+        for rest in sound {
+            assert!(apply(rest).is_ok(), "{rest:?}");
+        }
+        let forged: [&[u8]; 8] = [
+            // Numbers that the full record does not have.
+            &[1, 3, 1, KEPT, 0, 0],
+            &[0, 1, KEPT, 3, 0],
+            &[0, 2, KEPT, 1, 0, KEPT, 1, 0],
+            // An entry that is gone and there.
+            &[1, 1, 1, KEPT, 1, 0],
+            // A new step that the full record has, gone or not.
+            &[0, 1, TAG_INLINE, 1, b'a', 0],
+            &[1, 0, 1, TAG_INLINE, 1, b'a', 0],
+            // Steps that do not ascend.
+            &[0, 2, KEPT, 2, 0, TAG_INLINE, 1, b'b', 0],
+            &[0, 1, KEPT | TAG_HEX, 0, 0],
+        ];
+        for rest in forged {
+            assert!(apply(rest).is_err(), "{rest:?}");
+        }
+    }
+
+    /// The chain of records of a node says what the node is after any changes.
+    #[test]
+    fn a_node_written_block_after_block_is_read_as_it_was() {
+        let mut forms = [0; 3];
+        for_each_seed("a_node_written_block_after_block", 6, |rng, _| {
+            let mut inner = Inner::new(2, 900, 0);
+            let mut entries = Entries::new(rng.chance(1, 2));
+            let mut records: Vec<(Extent, Vec<u8>)> = Vec::new();
+            for number in 0..120 {
+                let at = Address { chunk: 3, unit: 1_000 + 1_000 * number };
+                for unit in 0..=rng.below(3) as u32 {
+                    let link = Link {
+                        extent: Extent { at: Address { chunk: 3, unit: 1 + unit }, bytes: 50 },
+                        hash: Hash([number as u8; 32]),
+                    };
+                    let bucket = rng.index(32);
+                    if inner.rank(bucket).is_none() {
+                        inner.insert(bucket, None);
+                    } else if rng.chance(1, 4) && inner.len() > 1 {
+                        inner.remove(bucket);
+                        continue;
+                    } else {
+                        inner.change(bucket);
+                    }
+                    inner.settle(bucket, &link);
+
+                    let step = [b's', rng.below(60) as u8 + b'0'];
+                    let stored = if rng.chance(1, 2) {
+                        Stored::Dir(link)
+                    } else {
+                        Stored::Inline(&[number as u8; 20][..rng.index(20)])
+                    };
+                    match entries.position(&step) {
+                        Ok(item) if rng.chance(1, 3) => entries.remove(item),
+                        Ok(item) => entries.set(item, stored),
+                        Err(item) => entries.insert(item, &step, stored),
+                    }
+                }
+
+                let mut body = Vec::new();
+                let form = inner.put(at, 7, &mut std::iter::empty(), &mut body);
+                let extent = Extent { at, bytes: body.len() as u32 + 5 };
+                match form {
+                    Form::Full => inner.rebase(Some(extent)),
+                    Form::Middle => inner.rebase_middle(extent),
+                    _ => {}
+                }
+                forms[usize::from(form == Form::Middle) + 2 * usize::from(form == Form::Delta)] +=
+                    1;
+                records.push((extent, body));
+                let RecordBody::Inner(read) = chain(&records).body else { panic!("an inode") };
+                assert_eq!((read.list(), &read.extents), (inner.list(), &inner.extents));
+                assert_eq!(
+                    (read.mask, read.changed, read.full),
+                    (inner.mask, inner.changed, inner.full)
+                );
+                assert_eq!((read.middle, read.recent), (inner.middle, inner.recent));
+
+                let mut body = Vec::new();
+                let at = Address { unit: at.unit + 500, ..at };
+                let form = entries.put(at, 7, &mut std::iter::empty(), &mut body);
+                let extent = Extent { at, bytes: body.len() as u32 + 5 };
+                if form == Form::Full {
+                    entries.rebase(Some(extent));
+                }
+                records.push((extent, body));
+                let RecordBody::Entries(read) = chain(&records).body else { panic!("entries") };
+                let all = |entries: &Entries| -> Vec<String> {
+                    let entry =
+                        |item| format!("{:?} {:?}", entries.step(item), entries.stored(item));
+                    (0..entries.len()).map(entry).collect()
+                };
+                assert_eq!(all(&read), all(&entries));
+                assert_eq!((&read.gone, read.full), (&entries.gone, entries.full));
+            }
+        });
+        assert!(forms.iter().all(|count| *count > 20), "{forms:?}");
+    }
+
+    /// Reads the last record, with the bases that it needs.
+    fn chain(records: &[(Extent, Vec<u8>)]) -> Record {
+        let find = |wanted: Extent| {
+            let at =
+                records.iter().position(|(extent, _)| *extent == wanted).expect("it was written");
+            &records[..=at]
+        };
+        let (extent, body) = records.last().unwrap();
+        match Record::decode(*extent, body).unwrap() {
+            Decoded::Record(record) => record,
+            Decoded::Delta(delta) => {
+                let base = chain(find(delta.base()));
+                delta.apply(&base).unwrap()
+            }
         }
     }
 }

@@ -262,9 +262,15 @@ impl Marks {
         let record = match Record::decode(extent, body).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
-                self.mark_base(delta.full().at);
-                let full = pack.record_aside(delta.full(), &self.records)?;
-                delta.apply(&full).map_err(fail)?
+                self.mark_base(delta.base().at);
+                let base = pack.record_aside(delta.base(), &self.records)?;
+                if let RecordBody::Inner(inner) = &base.body
+                    && let Some(full) = inner.full()
+                {
+                    // The base may be a delta in turn.
+                    self.mark_base(full.at);
+                }
+                delta.apply(&base).map_err(fail)?
             }
         };
 

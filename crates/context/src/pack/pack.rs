@@ -35,6 +35,8 @@ const CACHED_VALUE_BYTES: usize = 64 << 10;
 /// Largest node that a batch reads, in bytes, which bounds the memory of reads in flight.
 const FETCHED_NODE_BYTES: u32 = 1 << 20;
 
+/// Most deltas of one node, each based on the next one.
+const DELTAS_MAX: usize = 2;
 /// Upper bound of open chunks, beside those that running calls hold.
 const OPEN_FILES_MAX: usize = 256;
 
@@ -454,19 +456,57 @@ impl Pack {
         fetched
     }
 
+    /// Reads the uncached ones of these nodes and values, and the bases of deltas: a batch for each
+    /// link of the longest chain of at most `deltas` deltas.
+    ///
+    /// Returns the nodes; `None` for missing or damaged nodes.
+    fn fetch_chains(
+        &self,
+        nodes: &[Extent],
+        values: &[Extent],
+        deltas: usize,
+    ) -> Vec<Option<Arc<Record>>> {
+        let fetched = self.fetch_once(nodes, values);
+        debug_assert_eq!(fetched.len(), nodes.len(), "a result for each node");
+        let base = |fetched: &Option<Fetched>| match fetched {
+            Some(Fetched::Delta(delta)) => Some(delta.base()),
+            _ => None,
+        };
+
+        // Deltas of one batch often share a base: one read for each.
+        let mut bases: Vec<Extent> = fetched.iter().filter_map(base).collect();
+        bases.sort_unstable_by_key(|extent| extent.at);
+        bases.dedup_by_key(|extent| extent.at);
+        let records = match deltas.checked_sub(1) {
+            Some(deltas) if !bases.is_empty() => self.fetch_chains(&bases, &[], deltas),
+            _ => vec![None; bases.len()],
+        };
+        debug_assert_eq!(records.len(), bases.len(), "a result for each base");
+
+        // A node whose base failed is left to the call that needs it.
+        let whole = |(fetched, extent): (Option<Fetched>, &Extent)| match fetched? {
+            Fetched::Record(record) => Some(record),
+            Fetched::Delta(delta) => {
+                let base = bases.binary_search_by_key(&delta.base().at, |base| base.at).ok()?;
+                let base = records[base].as_ref()?;
+                Some(self.keep(*extent, delta.apply(base).ok()?))
+            }
+        };
+
+        fetched.into_iter().zip(nodes).map(whole).collect()
+    }
+
     /// Reads the directory node at an extent, and the base of a delta.
     pub(crate) fn record_at(&self, extent: Extent) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
         }
-        let fail = |what| self.corrupt(extent.at, what);
-
-        // A delta needs its base, which is a full record: two reads at most.
-        let record = match Record::decode(extent, &self.body(extent)?).map_err(fail)? {
+        // A delta needs its base: two reads, or three if the base is a delta in turn.
+        let record = match self.decode(extent)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
-                let full = self.full_record(delta.full())?;
-                delta.apply(&full).map_err(fail)?
+                let base = self.base_record(delta.base())?;
+                delta.apply(&base).map_err(|what| self.corrupt(extent.at, what))?
             }
         };
 
@@ -487,27 +527,48 @@ impl Pack {
         }
 
         // The cache of the store stays as it is: the sweep reads each base once or twice.
-        let record = Arc::new(self.decode_full(extent)?);
+        let record = match self.decode(extent)? {
+            Decoded::Record(record) => record,
+            Decoded::Delta(delta) => {
+                let full = self.decode_full(delta.base())?;
+                delta.apply(&full).map_err(|what| self.corrupt(extent.at, what))?
+            }
+        };
+        let record = Arc::new(record);
         aside.insert(extent.at, Cached::Record(Arc::clone(&record)));
         Ok(record)
     }
 
-    /// Reads the base of a delta.
-    fn full_record(&self, extent: Extent) -> Result<Arc<Record>> {
+    /// Reads the base of a delta: a full record, or a delta on one.
+    fn base_record(&self, extent: Extent) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
         }
-        Ok(self.keep(extent, self.decode_full(extent)?))
+        let record = match self.decode(extent)? {
+            Decoded::Record(record) => record,
+            Decoded::Delta(delta) => {
+                let full = match self.cached(delta.base().at) {
+                    Some(Cached::Record(record)) => record,
+                    _ => self.keep(delta.base(), self.decode_full(delta.base())?),
+                };
+                delta.apply(&full).map_err(|what| self.corrupt(extent.at, what))?
+            }
+        };
+        Ok(self.keep(extent, record))
+    }
+
+    fn decode(&self, extent: Extent) -> Result<Decoded> {
+        let body = self.body(extent)?;
+        Record::decode(extent, &body).map_err(|what| self.corrupt(extent.at, what))
     }
 
     fn decode_full(&self, extent: Extent) -> Result<Record> {
-        match Record::decode(extent, &self.body(extent)?) {
-            Ok(Decoded::Record(record)) => Ok(record),
-            Ok(Decoded::Delta(_)) => {
-                Err(self
-                    .corrupt(extent.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
+        match self.decode(extent)? {
+            Decoded::Record(record) => Ok(record),
+            Decoded::Delta(_) => {
+                let what = Corrupt::rule("a chain of deltas ends with a full record", 4, 5);
+                Err(self.corrupt(extent.at, what))
             }
-            Err(what) => Err(self.corrupt(extent.at, what)),
         }
     }
 
@@ -1029,31 +1090,7 @@ impl Source for Pack {
     }
 
     fn fetch(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Arc<Record>>> {
-        let fetched = self.fetch_once(nodes, values);
-        debug_assert_eq!(fetched.len(), nodes.len(), "a result for each node");
-        let delta = |fetched: &Option<Fetched>| match fetched {
-            Some(Fetched::Delta(delta)) => Some(delta.full()),
-            _ => None,
-        };
-
-        // Deltas of one batch often share a base: one read for each.
-        let mut bases: Vec<Extent> = fetched.iter().filter_map(delta).collect();
-        bases.sort_unstable_by_key(|extent| extent.at);
-        bases.dedup_by_key(|extent| extent.at);
-        let full = self.fetch_once(&bases, &[]);
-        debug_assert_eq!(full.len(), bases.len(), "a result for each base");
-
-        // A node whose base failed is left to the call that needs it.
-        let whole = |(fetched, extent): (Option<Fetched>, &Extent)| match fetched? {
-            Fetched::Record(record) => Some(record),
-            Fetched::Delta(delta) => {
-                let base = bases.binary_search_by_key(&delta.full().at, |base| base.at).ok()?;
-                let Some(Fetched::Record(base)) = &full[base] else { return None };
-                Some(self.keep(*extent, delta.apply(base).ok()?))
-            }
-        };
-
-        fetched.into_iter().zip(nodes).map(whole).collect()
+        self.fetch_chains(nodes, values, DELTAS_MAX)
     }
 }
 

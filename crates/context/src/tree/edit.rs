@@ -451,9 +451,9 @@ mod tests {
     use crate::base::corrupt::Corrupt;
     use crate::base::hash::Hash;
     use crate::base::hashing::{Rules, Scheme};
-    use crate::object::record::Record;
+    use crate::object::record::{Form, Record};
     use crate::tree::digest::Hasher;
-    use crate::tree::node::{Form, Member, Place, Source};
+    use crate::tree::node::{Member, Place, Source};
 
     /// Records in memory, by their addresses, of which so many can be read.
     #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::path::{HEIGHT_MAX, PathText};
-use crate::object::record::{NOWHERE, RecordBody, VALUE};
-use crate::tree::node::{Child, Content, Env, Form, Member, Node, Place, Shape, Spot, Value};
+use crate::object::record::{Form, NOWHERE, RecordBody, VALUE};
+use crate::tree::node::{Child, Content, Env, Member, Node, Place, Shape, Spot, Value};
 
 /// Target of records.
 pub(crate) trait Sink {
@@ -212,10 +212,10 @@ impl<'a> Written<'a> {
         }
 
         let at = sink.next();
-        let mut is_full = false;
+        let mut form = Form::Full;
         let extent = sink.put(&mut |out| {
             let mut links = links.iter().copied();
-            is_full = match body {
+            form = match body {
                 RecordBody::Entries(entries) => entries.put(at, height, &mut links, out),
                 RecordBody::Inner(inner) => inner.put(at, height, &mut links, out),
             };
@@ -223,7 +223,6 @@ impl<'a> Written<'a> {
 
         debug_assert_eq!(extent.at, at, "references are relative to where the record is");
         debug_assert!(extent.bytes > 0, "a record has a length");
-        let form = if is_full { Form::Full } else { Form::Delta };
         self.nodes.push((node, Place { extent, form }, height));
         let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {

@@ -233,9 +233,10 @@ mod tests {
     use super::*;
     use crate::base::address::{Address, Extent};
     use crate::base::hashing::Rules;
+    use crate::object::record::Form;
     use crate::tree::digest::Hasher;
     use crate::tree::edit::bind;
-    use crate::tree::node::{Form, Known, Member, Place, Shape, Spot, Value};
+    use crate::tree::node::{Known, Member, Place, Shape, Spot, Value};
 
     /// Notes a place for each node below, as if a commit had written them.
     fn store(node: &Node) {

@@ -29,7 +29,7 @@ use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::base::latency::{FindSampler, FindTimer};
 use crate::base::path::PathText;
-use crate::object::record::{Entries, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored};
+use crate::object::record::{Entries, Form, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored};
 
 /// Source of records.
 pub(crate) trait Source: Send + Sync + Debug {
@@ -144,19 +144,6 @@ pub(crate) struct Node {
 pub(crate) struct Place {
     pub(crate) extent: Extent,
     pub(crate) form: Form,
-}
-
-/// Form of the record at a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// The node is as it was read.
-    Read,
-    /// A delta was written.
-    Delta,
-    /// A full record, which later deltas can be based on.
-    Full,
-    /// Another record of the same content, of which nothing else is known.
-    Other,
 }
 
 /// Child in memory, in its node.
@@ -894,11 +881,11 @@ impl Node {
             }
         }
         let full = (place.form == Form::Full).then_some(place.extent);
-        if place.form != Form::Delta {
-            match &mut record.body {
-                RecordBody::Entries(entries) => entries.rebase(full),
-                RecordBody::Inner(inner) => inner.rebase(full),
-            }
+        match (&mut record.body, place.form) {
+            (_, Form::Delta) => {}
+            (RecordBody::Inner(inner), Form::Middle) => inner.rebase_middle(place.extent),
+            (RecordBody::Entries(entries), _) => entries.rebase(full),
+            (RecordBody::Inner(inner), _) => inner.rebase(full),
         }
 
         // Stored values need not stay in memory.

@@ -69,7 +69,7 @@ fn write(seed: u64) -> (Arc<SimDisk>, Expected) {
     store.set_branch(b"main", &commits[4].0).unwrap();
     store.collect(&Retain::newest(2), &mut go).unwrap();
     commits.drain(..4);
-    for number in 6..12 {
+    for number in 6..16 {
         commits.push(commit(&store, commits.last(), number));
     }
     store.set_branch(b"x", &commits[6].0).unwrap();
