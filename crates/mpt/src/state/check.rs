@@ -174,8 +174,8 @@ impl State {
             return Err(Error::RootMismatch { expected: self.root(), computed: *computed });
         }
         let [accounts, storage] = fresh;
-        self.tables.account_nodes = store.replace("account_nodes", &accounts)?;
-        self.tables.storage_nodes = store.replace("storage_nodes", &storage)?;
+        self.tables.handles.account_nodes = store.replace("account_nodes", &accounts)?;
+        self.tables.handles.storage_nodes = store.replace("storage_nodes", &storage)?;
         Ok(report)
     }
 }

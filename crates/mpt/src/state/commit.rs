@@ -14,8 +14,8 @@ use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{AccountChange, ChangeSet, slot_bytes, slot_leaf, slot_value};
 use crate::state::source::{Job, Source, each_slot};
 use crate::state::tables::{
-    ACCOUNT_NODE_KIND, EntryKind, STORAGE_NODE_KIND, Tables, Views, change_key, change_value,
-    height_key, node_history_key, node_key, slot_key, value_history_key,
+    ACCOUNT_NODE_KIND, EntryKind, STORAGE_NODE_KIND, TableSet, Tables, Views, change_key,
+    change_value, height_key, node_history_key, node_key, slot_key, value_history_key,
 };
 use crate::trie::record::Record;
 use crate::trie::update::{Change, NodeChange, Outcome, Update};
@@ -228,7 +228,7 @@ impl Writer<'_> {
     /// Writes a node and its record before.
     fn node(&mut self, owner: Option<&B256>, change: &NodeChange) {
         let NodeChange { path, before, after } = change;
-        let Tables { account_nodes, storage_nodes, .. } = self.tables;
+        let TableSet { account_nodes, storage_nodes, .. } = &self.tables.handles;
         let table = if owner.is_some() { storage_nodes } else { account_nodes };
         let key = node_key(owner, path);
         match after {
@@ -270,7 +270,8 @@ impl Writer<'_> {
     /// Keeps the record of a node before the block.
     fn undo_node(&mut self, has_owner: bool, key: &[u8], before: Option<&[u8]>) {
         let Keep::History(height) = self.keep else { return };
-        let Tables { changes, account_node_history, storage_node_history, .. } = self.tables;
+        let TableSet { changes, account_node_history, storage_node_history, .. } =
+            &self.tables.handles;
         let (kind, history) = if has_owner {
             (STORAGE_NODE_KIND, storage_node_history)
         } else {

@@ -258,9 +258,8 @@ impl State {
         mut batch: WriteBatch,
         block: Block,
     ) -> Result<Committed> {
-        let Tables { store, meta, .. } = &self.tables;
-        batch.insert(meta, TIP_KEY, block.tip_bytes());
-        let ticket = store.write_if(&batch, views.commit)?;
+        batch.insert(&self.tables.meta, TIP_KEY, block.tip_bytes());
+        let ticket = self.tables.store.write_if(&batch, views.commit)?;
         self.tip = Some(block);
         Ok(Committed { block, ticket })
     }

@@ -17,6 +17,7 @@
 //!
 //! Heights in keys are big-endian, so that their order is that of blocks.
 
+use std::ops::Deref;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
@@ -99,21 +100,65 @@ pub(crate) enum EntryKind {
     Code = 3,
 }
 
+/// One thing for each table of a state: its handle, or a view.
+#[derive(Debug, Clone)]
+pub(crate) struct TableSet<T> {
+    pub(crate) meta: T,
+    pub(crate) accounts: T,
+    pub(crate) slots: T,
+    pub(crate) code: T,
+    pub(crate) account_nodes: T,
+    pub(crate) storage_nodes: T,
+    pub(crate) blocks: T,
+    pub(crate) changes: T,
+    pub(crate) value_history: T,
+    pub(crate) account_node_history: T,
+    pub(crate) storage_node_history: T,
+}
+
+impl<T> TableSet<T> {
+    /// Makes the thing of each table, by the names of [`NAMES`] in their order.
+    fn make(each: impl FnMut(&'static str) -> Result<T>) -> Result<Self> {
+        let mut made = NAMES.into_iter().map(each);
+        let mut next = || made.next().expect("a name for each table");
+        Ok(Self {
+            meta: next()?,
+            accounts: next()?,
+            slots: next()?,
+            code: next()?,
+            account_nodes: next()?,
+            storage_nodes: next()?,
+            blocks: next()?,
+            changes: next()?,
+            value_history: next()?,
+            account_node_history: next()?,
+            storage_node_history: next()?,
+        })
+    }
+
+    /// All, in the order of [`NAMES`].
+    fn all(&self) -> [&T; NAMES.len()] {
+        [
+            &self.meta,
+            &self.accounts,
+            &self.slots,
+            &self.code,
+            &self.account_nodes,
+            &self.storage_nodes,
+            &self.blocks,
+            &self.changes,
+            &self.value_history,
+            &self.account_node_history,
+            &self.storage_node_history,
+        ]
+    }
+}
+
 /// The tables of a state.
 #[derive(Debug, Clone)]
 pub(crate) struct Tables {
     pub(crate) store: Store,
-    pub(crate) meta: NamedTable,
-    pub(crate) accounts: NamedTable,
-    pub(crate) slots: NamedTable,
-    pub(crate) code: NamedTable,
-    pub(crate) account_nodes: NamedTable,
-    pub(crate) storage_nodes: NamedTable,
-    pub(crate) blocks: NamedTable,
-    pub(crate) changes: NamedTable,
-    pub(crate) value_history: NamedTable,
-    pub(crate) account_node_history: NamedTable,
-    pub(crate) storage_node_history: NamedTable,
+    pub(crate) handles: TableSet<NamedTable>,
 }
 
 /// All tables as one commit left them.
@@ -121,17 +166,23 @@ pub(crate) struct Tables {
 pub(crate) struct Views {
     /// The last commit when the views were taken, or an earlier one.
     pub(crate) commit: u64,
-    pub(crate) meta: Arc<Table>,
-    pub(crate) accounts: Arc<Table>,
-    pub(crate) slots: Arc<Table>,
-    pub(crate) code: Arc<Table>,
-    pub(crate) account_nodes: Arc<Table>,
-    pub(crate) storage_nodes: Arc<Table>,
-    pub(crate) blocks: Arc<Table>,
-    pub(crate) changes: Arc<Table>,
-    pub(crate) value_history: Arc<Table>,
-    pub(crate) account_node_history: Arc<Table>,
-    pub(crate) storage_node_history: Arc<Table>,
+    tables: TableSet<Arc<Table>>,
+}
+
+impl Deref for Tables {
+    type Target = TableSet<NamedTable>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.handles
+    }
+}
+
+impl Deref for Views {
+    type Target = TableSet<Arc<Table>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.tables
+    }
 }
 
 impl Tables {
@@ -147,21 +198,9 @@ impl Tables {
             return Err(Error::NotAState { why: "the store has other tables" });
         }
 
-        let table = |name: &str| store.table_or_create(name, &TableConfig::default());
-        let tables = Self {
-            meta: table("meta")?,
-            accounts: table("accounts")?,
-            slots: table("slots")?,
-            code: table("code")?,
-            account_nodes: table("account_nodes")?,
-            storage_nodes: table("storage_nodes")?,
-            blocks: table("blocks")?,
-            changes: table("changes")?,
-            value_history: table("value_history")?,
-            account_node_history: table("account_node_history")?,
-            storage_node_history: table("storage_node_history")?,
-            store,
-        };
+        let table = |name: &str| Ok(store.table_or_create(name, &TableConfig::default())?);
+        let handles = TableSet::make(table)?;
+        let tables = Self { store, handles };
         tables.check_format()?;
         Ok(tables)
     }
@@ -187,35 +226,9 @@ impl Tables {
         // Taken first: a commit between makes the number too small, and a later commit that relies
         // on the views is refused.
         let commit = self.store.last_commit();
-        let all = [
-            &self.meta,
-            &self.accounts,
-            &self.slots,
-            &self.code,
-            &self.account_nodes,
-            &self.storage_nodes,
-            &self.blocks,
-            &self.changes,
-            &self.value_history,
-            &self.account_node_history,
-            &self.storage_node_history,
-        ];
-        let mut views = self.store.views(&all)?.into_iter();
-        let mut next = || views.next().expect("a view of each table");
-        Ok(Views {
-            commit,
-            meta: next(),
-            accounts: next(),
-            slots: next(),
-            code: next(),
-            account_nodes: next(),
-            storage_nodes: next(),
-            blocks: next(),
-            changes: next(),
-            value_history: next(),
-            account_node_history: next(),
-            storage_node_history: next(),
-        })
+        let mut views = self.store.views(&self.all())?.into_iter();
+        let tables = TableSet::make(|_| Ok(views.next().expect("a view of each table")))?;
+        Ok(Views { commit, tables })
     }
 }
 
@@ -240,20 +253,7 @@ impl Views {
             }
             table => Ok(table?),
         };
-        let views = Self {
-            commit: reader.last_commit(),
-            meta: table("meta")?,
-            accounts: table("accounts")?,
-            slots: table("slots")?,
-            code: table("code")?,
-            account_nodes: table("account_nodes")?,
-            storage_nodes: table("storage_nodes")?,
-            blocks: table("blocks")?,
-            changes: table("changes")?,
-            value_history: table("value_history")?,
-            account_node_history: table("account_node_history")?,
-            storage_node_history: table("storage_node_history")?,
-        };
+        let views = Self { commit: reader.last_commit(), tables: TableSet::make(table)? };
         match views.meta.get(FORMAT_KEY)?.value() {
             Some(bytes) => check_version(bytes)?,
             None => return Err(Error::NotAState { why: "it has no version" }),
