@@ -85,8 +85,10 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
         let sweeps = Sweeps::of(&workspace.files()?)?;
         times.take("build sweeps", &mut sweeps.build(workspace))?;
         times.take("sweeps", &mut sweeps.run(workspace))?;
+        times.take_with("soak", || crate::soak::run_share(workspace))?;
     }
 
+    times.take_with("deny", || crate::advisories::run(workspace))?;
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     times.take_with("capi", || capi::run(workspace, capi::Mode::Compare))?;

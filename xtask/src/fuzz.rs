@@ -5,7 +5,7 @@
 //! `fuzz/corpus`, which a test compares with the targets that there are.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -83,14 +83,40 @@ impl Totals {
     }
 }
 
-/// Builds the fuzzer, and runs the targets.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
-    let fuzz = workspace.root.join("fuzz");
-    let mut known: Vec<String> = fs::read_dir(fuzz.join("corpus"))
+/// The names of all targets.
+pub(crate) fn targets(workspace: &Workspace) -> Result<Vec<String>, String> {
+    let mut known: Vec<String> = fs::read_dir(workspace.root.join("fuzz/corpus"))
         .map_err(|error| format!("cannot read fuzz/corpus: {error}"))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     known.sort();
+    Ok(known)
+}
+
+/// The command that fuzzes a target for some seconds; `None` where no fuzzer was built.
+pub(crate) fn long_run(
+    workspace: &Workspace,
+    target: &str,
+    seconds: u64,
+    seed: u64,
+) -> Option<Command> {
+    let program = program(workspace).ok().filter(|program| program.is_file())?;
+    let mut command = command(workspace, &program, target).ok()?;
+    // Zero lets libFuzzer draw a seed.
+    command.arg(format!("-seed={}", seed % 0xffff_ffff + 1));
+    fuzz_for(workspace, &mut command, target, Duration::from_secs(seconds));
+    Some(command)
+}
+
+/// The number of executions in an output of libFuzzer.
+pub(crate) fn executions(output: &str) -> u64 {
+    Totals::read(output).executions
+}
+
+/// Builds the fuzzer, and runs the targets.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
+    let fuzz = workspace.root.join("fuzz");
+    let known = targets(workspace)?;
     if let Some(name) = options.targets.iter().find(|name| !known.contains(name)) {
         return Err(format!("no target {name}; there are {}", known.join(", ")));
     }
@@ -99,24 +125,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     let program = build(workspace)?;
     let (mut sum, mut failed) = (0, Vec::new());
     for target in targets {
-        let folder = |name: &str| fuzz.join(name).join(target);
-        let (corpus, found, artifacts) =
-            (folder("corpus"), folder("corpus.found"), folder("artifacts"));
-        for folder in [&found, &artifacts] {
-            fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        }
-
-        let mut command = Command::new(&program);
-        command.env("TERRANE_FUZZ_TARGET", target).current_dir(&workspace.root);
+        let mut command = command(workspace, &program, target)?;
         match &options.action {
-            Action::Fuzz(time) => {
-                command.arg(format!("-max_total_time={}", time.as_secs()));
-                command.args([INPUT_BYTES_MAX, "-print_final_stats=1", "-timeout=20"]);
-                command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-                command.args([&found, &corpus]);
-            }
+            Action::Fuzz(time) => fuzz_for(workspace, &mut command, target, *time),
             Action::Replay(file) => drop(command.arg(file)),
-            Action::Minimise => drop(command.args(["-set_cover_merge=1"]).args([&corpus, &found])),
+            Action::Minimise => {
+                command.arg("-set_cover_merge=1");
+                command.args(["corpus", "corpus.found"].map(|name| fuzz.join(name).join(target)));
+            }
         }
 
         let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
@@ -136,6 +152,33 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
+/// The program on a target, whose folders are made.
+fn command(workspace: &Workspace, program: &Path, target: &str) -> Result<Command, String> {
+    for name in ["corpus.found", "artifacts"] {
+        let folder = workspace.root.join("fuzz").join(name).join(target);
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+
+    let mut command = Command::new(program);
+    command.env("TERRANE_FUZZ_TARGET", target).current_dir(&workspace.root);
+    Ok(command)
+}
+
+/// Lets the fuzzer look for more inputs for some time.
+fn fuzz_for(workspace: &Workspace, command: &mut Command, target: &str, time: Duration) {
+    let folder = |name: &str| workspace.root.join("fuzz").join(name).join(target);
+    command.arg(format!("-max_total_time={}", time.as_secs()));
+    command.args([INPUT_BYTES_MAX, "-print_final_stats=1", "-timeout=20"]);
+    command.arg(format!("-artifact_prefix={}/", folder("artifacts").display()));
+    command.args([folder("corpus.found"), folder("corpus")]);
+}
+
+/// Path of the fuzzer, which need not have been built.
+fn program(workspace: &Workspace) -> Result<PathBuf, String> {
+    let host = workspace.compiler()?.host;
+    Ok(workspace.root.join("fuzz/target").join(host).join("release/fuzzer"))
+}
+
 /// Builds the fuzzer; returns its path.
 fn build(workspace: &Workspace) -> Result<PathBuf, String> {
     let host = workspace.compiler()?.host;
@@ -147,7 +190,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf, String> {
     if !status.success() {
         return Err("the fuzzer cannot be built; it needs a C++ compiler (g++)".to_owned());
     }
-    Ok(workspace.root.join("fuzz/target").join(host).join("release/fuzzer"))
+    program(workspace)
 }
 
 #[cfg(test)]

@@ -28,6 +28,10 @@ mod package;
 
 mod fuzz;
 
+mod soak;
+
+mod advisories;
+
 mod capi;
 
 mod python;
@@ -77,6 +81,11 @@ usage: cargo xtask <command>
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
                            killed at random, and each view must be what a commit left; then three processes an
                            index, and a context store, whose writers are killed 100 times
+  soak --hours H [--report FILE] [--seed N]
+                           all random searches, each for a share of the time, with draws that no run before
+                           had: fuzzing, sweeps, histories, crash images, kills; adds its counts to FILE
+                           (bench/results/soak.txt) after each step, and ends at the first failure
+  soak --minutes M ..      the same with what `cargo test` has built, and without a report unless asked
 ";
 
 fn main() -> ExitCode {
@@ -141,6 +150,10 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("readers", ["--seconds", seconds]) => {
             let seconds = seconds.parse().map_err(|_| Failure::Usage)?;
             Ok(sim::readers(&workspace, seconds)?)
+        }
+        ("soak", options) => {
+            let options = soak::Options::parse(options).ok_or(Failure::Usage)?;
+            Ok(soak::run(&workspace, &options)?)
         }
         ("ci", options)
             if options.iter().all(|option| {

@@ -11,6 +11,25 @@ use std::thread;
 
 use crate::workspace::Workspace;
 
+/// The package of the tests of the tables.
+pub(crate) const TABLES: &str = "terrane-lsm-tests";
+
+/// The test of random histories on the simulated disk.
+pub(crate) const HISTORIES: &str =
+    "sim::any_history_gives_the_models_answers_on_the_simulated_disk";
+
+/// The test of crashes at every call of workloads.
+pub(crate) const CRASH_IMAGES: &str = "store_sweep::after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_the_rest";
+
+/// Tests that kill processes `TERRANE_KILL_CYCLES` times, with their packages: of every kind of
+/// store, of the tables, of the index and of the context store. The last two have readers, too.
+pub(crate) const KILLS: [(&str, &str); 4] = [
+    ("terrane-fuzz", "kills::no_acknowledged_commit_is_lost_whatever_is_killed"),
+    (TABLES, "kill::nothing_durable_is_lost_when_the_process_is_killed"),
+    ("terrane-btree-tests", "processes::readers_see_what_a_writer_flushed_whoever_is_killed"),
+    ("terrane-context-tests", "processes::readers_see_whole_commits_whoever_is_killed"),
+];
+
 /// Tests to run, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -77,14 +96,12 @@ impl Options {
     fn test(&self) -> &'static str {
         match self.kind {
             Kind::Histories { is_real: false, .. } | Kind::Replay { is_real: false, .. } => {
-                "sim::any_history_gives_the_models_answers_on_the_simulated_disk"
+                HISTORIES
             }
             Kind::Histories { is_real: true, .. } | Kind::Replay { is_real: true, .. } => {
                 "sim::any_history_gives_the_models_answers_on_the_real_disk"
             }
-            Kind::CrashImages(_) => {
-                "store_sweep::after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_the_rest"
-            }
+            Kind::CrashImages(_) => CRASH_IMAGES,
             Kind::StoreFaults(_) => {
                 "store_faults::every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store"
             }
@@ -109,7 +126,7 @@ fn test_command(workspace: &Workspace, package: &str, test: &str) -> Command {
 
 /// Runs the tests until the time is over, all is done, or one fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
-    let mut command = test_command(workspace, "terrane-lsm-tests", options.test());
+    let mut command = test_command(workspace, TABLES, options.test());
     command.env("TERRANE_SIM_START", options.seed.to_string());
     command.env("TERRANE_SIM_JOBS", options.jobs().to_string());
 
@@ -134,20 +151,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     if status.success() { Ok(()) } else { Err("sim: a history failed, see above".to_owned()) }
 }
 
-/// The test of the index in which processes read and write side by side, and are killed.
-const INDEX_TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_is_killed";
-
-/// The test in which they read and write a context store.
-const CONTEXT_TEST: &str = "processes::readers_see_whole_commits_whoever_is_killed";
-
-/// Kills a process that commits to a store `cycles` times, then a process that writes an index, and
-/// one that writes a context store.
+/// Kills processes that commit to stores of every kind `cycles` times, then as often a process that
+/// writes many tables, one that writes an index, and one that writes a context store.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
-    let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
-    let cycles = [("TERRANE_KILL_CYCLES", cycles)];
-    run_test(workspace, "terrane-lsm-tests", test, &cycles)?;
-    run_test(workspace, "terrane-btree-tests", INDEX_TEST, &cycles)?;
-    run_test(workspace, "terrane-context-tests", CONTEXT_TEST, &cycles)
+    KILLS.iter().try_for_each(|(package, test)| {
+        run_test(workspace, package, test, &[("TERRANE_KILL_CYCLES", cycles)])
+    })
 }
 
 /// Runs readers of a store beside its writer for `seconds` seconds and kills them at random; then
@@ -155,10 +164,9 @@ pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
 pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
     let test = "reader::processes_agree_when_they_are_killed_at_random";
     let seconds = ("TERRANE_READERS_SECONDS", seconds);
-    run_test(workspace, "terrane-lsm-tests", test, &[seconds])?;
+    run_test(workspace, TABLES, test, &[seconds])?;
     let variables = [seconds, ("TERRANE_KILL_CYCLES", 100)];
-    run_test(workspace, "terrane-btree-tests", INDEX_TEST, &variables)?;
-    run_test(workspace, "terrane-context-tests", CONTEXT_TEST, &variables)
+    KILLS[2..].iter().try_for_each(|(package, test)| run_test(workspace, package, test, &variables))
 }
 
 fn run_test(

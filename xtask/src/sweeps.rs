@@ -58,6 +58,16 @@ impl Sweeps {
         Ok(sweeps)
     }
 
+    /// Names of the packages with sweeps.
+    pub(crate) fn packages(&self) -> impl Iterator<Item = &str> {
+        self.packages.iter().map(String::as_str)
+    }
+
+    /// Beginnings of the names of all sweeps.
+    pub(crate) fn modules(&self) -> impl Iterator<Item = &str> {
+        self.modules.iter().map(String::as_str)
+    }
+
     /// Builds the tests, so that the time of the sweeps is that of their work.
     pub(crate) fn build(&self, workspace: &Workspace) -> Command {
         let mut command = self.cargo_test(workspace);

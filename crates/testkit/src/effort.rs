@@ -30,6 +30,9 @@ use std::ops::Range;
 /// The variable that asks for whole sweeps.
 pub(crate) const VARIABLE: &str = "TERRANE_EFFORT";
 
+/// The number of a series of long runs.
+pub(crate) const SERIES: &str = "TERRANE_SERIES";
+
 /// Effort of sweeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
@@ -91,6 +94,17 @@ fn parse(text: Option<&str>) -> Result<Effort, String> {
         Some("full") => Ok(Effort::Full),
         Some(text) => Err(format!("{VARIABLE}={text} is no effort; write sample or full")),
     }
+}
+
+/// The series of draws that `TERRANE_SERIES` asks for, below 2^32; series 0 is that of `cargo
+/// test`.
+///
+/// # Panics
+/// When the variable is no such number.
+pub(crate) fn series() -> u64 {
+    let Some(text) = env_value(SERIES) else { return 0 };
+    let number: Option<u32> = text.parse().ok();
+    number.unwrap_or_else(|| panic!("{SERIES}={text} is no number below 2^32")).into()
 }
 
 /// An unset variable and an empty one are the same: `SEED= cargo test` replays nothing.

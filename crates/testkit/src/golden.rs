@@ -64,6 +64,15 @@ fn mode() -> Mode {
     }
 }
 
+/// Whether golden files and texts are to be written and not compared.
+///
+/// # Panics
+/// When `TERRANE_GOLDEN` is anything but `write`.
+#[must_use]
+pub fn is_writing() -> bool {
+    mode() == Mode::Write
+}
+
 fn path_of(crate_dir: &Path, name: &str) -> PathBuf {
     let plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);

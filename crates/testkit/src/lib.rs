@@ -1,5 +1,6 @@
 //! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
-//! files, a skewed distribution, sweeps over crashes and faults, child processes.
+//! files, a skewed distribution, sweeps over crashes and faults, child processes, counts of long
+//! runs.
 //!
 //! This crate depends on no crate of ours but `terrane_io`, whose tests do without it (its
 //! documentation tests depend on the facade). So every other crate can name it as a
@@ -10,6 +11,7 @@
 // Bottom-up: a module imports only from modules above it.
 pub mod draw;
 pub mod effort;
+pub mod tally;
 pub mod seeds;
 pub mod zipf;
 pub mod keys;

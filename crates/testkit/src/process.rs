@@ -14,6 +14,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::draw::Draw;
 use crate::effort::env_value;
+use crate::tally;
 
 /// How often a process is killed; set by `cargo xtask kill`.
 const CYCLES: &str = "TERRANE_KILL_CYCLES";
@@ -78,6 +79,29 @@ impl Child {
         None
     }
 
+    /// Stops the process where it is, until [`resume`](Self::resume).
+    ///
+    /// # Panics
+    /// When the process has ended.
+    pub fn stop(&mut self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a stopped process go on.
+    ///
+    /// # Panics
+    /// When the process has ended.
+    pub fn resume(&mut self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&mut self, name: &str) {
+        // A word of every shell; the program `kill` is not on every machine.
+        let command = format!("kill -{name} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &command]).status().expect("there is a shell");
+        assert!(status.success(), "{command}");
+    }
+
     /// Kills the process.
     ///
     /// # Panics
@@ -87,6 +111,7 @@ impl Child {
         assert_eq!(ended, None, "a process ended by itself");
         self.child.kill().expect("it runs");
         self.child.wait().expect("it is a child");
+        tally::add("kills", 1);
     }
 }
 

@@ -20,16 +20,18 @@
 //! |-------------------|---------------------------------------------------------------------|
 //! | `SEED=0x..`       | run this one seed (hexadecimal, or decimal without `0x`)            |
 //! | `TERRANE_SEEDS=n` | run `n` seeds instead of the count that the test names; at least 1  |
+//! | `TERRANE_SERIES=n`| draw other seeds, those of series `n` (set by `cargo xtask soak`)   |
 //!
-//! Invariant: the seeds follow from the test's name and their number alone. No clock and no
-//! process id: two runs of `cargo test` draw the same cases.
+//! Invariant: the seeds follow from the test's name, the series and their number alone. No clock
+//! and no process id: two runs of `cargo test` draw the same cases.
 
 use std::thread;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::effort::{self, env_value, spread};
+use crate::effort::{self, env_value, series, spread};
+use crate::tally;
 
 /// Runs `case` once for each of `count` seeds, with a generator started from the seed.
 ///
@@ -43,18 +45,26 @@ pub fn for_each_seed(name: &str, count: u64, mut case: impl FnMut(&mut ChaCha8Rn
     let seeds = match plan(env_value("SEED").as_deref(), env_value("TERRANE_SEEDS").as_deref()) {
         Ok(Plan::Replay(seed)) => vec![seed],
         Ok(Plan::Count(override_count)) => {
-            (0..override_count.unwrap_or(count)).map(|number| seed_of(name, number)).collect()
+            // Series of different numbers do not meet.
+            let first = series() << 32;
+            let numbers = first..first + override_count.unwrap_or(count);
+            numbers.map(|number| seed_of(name, number)).collect()
         }
         Err(message) => panic!("{message}"),
     };
 
     assert!(!seeds.is_empty(), "{name} names no seeds, so it could not fail");
     let package = env_value("CARGO_PKG_NAME");
-    let effort = env_value(effort::VARIABLE);
+    // The places of a sweep follow from the seed, the effort and the series.
+    let settings: String = [effort::VARIABLE, effort::SERIES]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name}={} ", env_value(name)?)))
+        .collect();
 
     for seed in seeds {
-        let command = replay_command(package.as_deref(), name, seed, effort.as_deref());
+        let command = replay_command(package.as_deref(), name, seed, &settings);
         run_case(seed, &command, &|line| eprintln!("{line}"), &mut case);
+        tally::add("cases", 1);
     }
 }
 
@@ -98,11 +108,9 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// The command names the effort, since the places of a sweep follow from seed and effort.
-fn replay_command(package: Option<&str>, name: &str, seed: u64, effort: Option<&str>) -> String {
+fn replay_command(package: Option<&str>, name: &str, seed: u64, settings: &str) -> String {
     let package = package.map_or_else(String::new, |package| format!(" -p {package}"));
-    let effort = effort.map_or_else(String::new, |it| format!("{}={it} ", effort::VARIABLE));
-    format!("{effort}SEED={seed:#018x} cargo test{package} {name}")
+    format!("{settings}SEED={seed:#018x} cargo test{package} {name}")
 }
 
 fn run_case(
@@ -183,7 +191,7 @@ mod tests {
     #[test]
     fn a_failing_case_prints_its_seed_and_command() {
         let lines = RefCell::new(Vec::new());
-        let command = replay_command(Some("terrane-lsm-tests"), "some_test", 0xAB, None);
+        let command = replay_command(Some("terrane-lsm-tests"), "some_test", 0xAB, "");
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             run_case(
                 0xAB,
@@ -202,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_replay_of_a_whole_sweep_is_a_whole_sweep() {
-        let command = replay_command(None, "sweep", 1, Some("full"));
+        let command = replay_command(None, "sweep", 1, "TERRANE_EFFORT=full ");
         assert_eq!(command, "TERRANE_EFFORT=full SEED=0x0000000000000001 cargo test sweep");
     }
 

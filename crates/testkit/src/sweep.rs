@@ -37,7 +37,8 @@ use std::thread;
 
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat, SimDisk, Survival};
 
-use crate::effort::{by_effort, sample, spread};
+use crate::effort::{by_effort, sample, series, spread};
+use crate::tally;
 
 /// End of a run on a simulated disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +205,11 @@ impl Sweep {
         let calls = disk.calls() - base;
         assert!(self.first < calls, "the workload makes {calls} calls, none after {}", self.first);
         let every = self.stride * by_effort(self.every, 1);
+        // Each series of a long run visits other calls.
+        let sample_seed = match series() {
+            0 => sample_seed,
+            series => spread(sample_seed, series),
+        };
         sample(self.first..calls, every, sample_seed).collect()
     }
 
@@ -227,6 +233,7 @@ impl Sweep {
             images += verdict(&Crash { call, disk: &disk, run: &run, seed: self.seed });
         }
 
+        tally::add("crash images", images);
         images
     }
 
@@ -255,6 +262,7 @@ impl Sweep {
             struck += u64::from(disk.faults() > 0);
         }
 
+        tally::add("faults", struck);
         struck
     }
 }

@@ -82,6 +82,8 @@ pub enum FaultKind {
     /// or lost for good, drawn from the seed: reads still see it, and no later sync makes it
     /// durable.
     FailedSync,
+    /// A sync of a file or directory succeeds and makes nothing durable: a disk that lies.
+    LyingSync,
     /// A read gives one flipped bit, and succeeds.
     BitRot,
     /// A read gives zeros for one of its 512-byte sectors, and succeeds.
@@ -117,7 +119,7 @@ impl FaultKind {
                 class == Class::Read
             }
             Self::ShortWrite | Self::TornWrite => class == Class::Write,
-            Self::FailedSync => class == Class::Sync,
+            Self::FailedSync | Self::LyingSync => class == Class::Sync,
         }
     }
 

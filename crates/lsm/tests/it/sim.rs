@@ -29,6 +29,7 @@ use terrane_io::Survival;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
+use terrane_testkit::tally;
 use terrane_testkit::trial::{Failure, attempt, minimise};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -220,7 +221,9 @@ impl<'a> Soak<'a> {
                 scope.spawn(|| self.work());
             }
         });
-        self.tell(&self.totals.lock().unwrap());
+        let totals = self.totals.lock().unwrap();
+        tally::add("histories", totals.histories);
+        self.tell(&totals);
     }
 
     fn work(&self) {

@@ -27,6 +27,7 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
 use terrane_testkit::sweep::Loss;
+use terrane_testkit::tally;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -589,6 +590,8 @@ fn a_crash_at_any_call_of_any_thread_leaves_a_legal_store() {
 /// Runs workload after workload until this many distinct images have been checked.
 struct Soak {
     images: usize,
+    /// Time after which it is over, too.
+    seconds: Option<u64>,
     /// The number of the first seed.
     start: u64,
     jobs: u64,
@@ -613,6 +616,7 @@ impl Soak {
     fn from_environment() -> Option<Self> {
         Some(Self {
             images: number_in("TERRANE_CRASH_IMAGES")? as usize,
+            seconds: number_in("TERRANE_SIM_SECONDS"),
             // Numbers of different starts do not meet.
             start: number_in("TERRANE_SIM_START").unwrap_or(0) << 32,
             jobs: number_in("TERRANE_SIM_JOBS").unwrap_or(1),
@@ -641,12 +645,20 @@ impl Soak {
         }
 
         self.tell(&totals);
-        assert!(totals.all.distinct.len() >= self.images);
+        let distinct = totals.all.distinct.len();
+        tally::add("crash images", totals.all.images);
+        tally::add("distinct crash images", distinct as u64);
+        assert!(distinct >= self.images || self.is_time_over());
     }
 
     fn is_over(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
+            || self.is_time_over()
             || self.totals.lock().unwrap().all.distinct.len() >= self.images
+    }
+
+    fn is_time_over(&self) -> bool {
+        self.seconds.is_some_and(|seconds| self.begun.elapsed() >= Duration::from_secs(seconds))
     }
 
     fn work(&self) {

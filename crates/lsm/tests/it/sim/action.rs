@@ -333,6 +333,7 @@ enum FaultKindDef {
     ShortWrite,
     TornWrite,
     FailedSync,
+    LyingSync,
     BitRot,
     ZeroedSector,
     Misdirected,

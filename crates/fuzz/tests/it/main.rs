@@ -1,0 +1,14 @@
+//! Tests over all engines: targets of fuzzing, faults by place, killed processes, kept stores.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod corpus;
+
+mod stores;
+
+mod places;
+
+mod kills;
+
+mod kept;
