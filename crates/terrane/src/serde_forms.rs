@@ -72,6 +72,8 @@ fn configurations_of_tables_have_a_stable_form() {
         "memory_goal": "balanced",
         "index": "auto",
         "disk_cache": "all",
+        "compression": "none",
+        "compressed_levels": {"from": 2},
         "compaction_batch_pages": 16,
         "queue_depth": 128,
     });
@@ -82,10 +84,16 @@ fn configurations_of_tables_have_a_stable_form() {
     let config = config
         .merge_operator(lsm::MergeOperator::max())
         .filter(lsm::FilterPolicy::PerLevel(levels))
-        .disk_cache(lsm::DiskCache::LevelsUpTo(2));
+        .disk_cache(lsm::DiskCache::LevelsUpTo(2))
+        .compression(lsm::Compression::Lz4)
+        .compressed_levels(lsm::CompressedLevels::Last);
     let written = to_value(&config).unwrap();
     assert_eq!(written["filter"], json!({"per_level": [{"ribbon": 8}, {"bits_per_entry": 12.5}]}));
     assert_eq!(written["disk_cache"], json!({"levels_up_to": 2}));
+    assert_eq!(
+        (&written["compression"], &written["compressed_levels"]),
+        (&json!("lz4"), &json!("last"))
+    );
     check(&config, &written);
 
     refuse::<lsm::TableConfig>(r#"{"merge_operator": "mine"}"#, "not a ready-made merge operator");

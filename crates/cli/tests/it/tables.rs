@@ -348,7 +348,7 @@ fn tables_are_made_listed_renamed_and_dropped() {
         "sums"
     );
     create(&["main", "--memory-budget", "1MiB"]).done();
-    create(&["log", "--resolve", "terrane.concatenate"]).done();
+    create(&["log", "--resolve", "terrane.concatenate", "--compression", "lz4"]).done();
     assert!(create(&["main"]).failed(2).contains("`main` exists already"));
 
     for wrong in [
@@ -356,6 +356,9 @@ fn tables_are_made_listed_renamed_and_dropped() {
         &["x", "--write-buffer", "0"],
         &["x", "--write-buffer", "1 MiB"],
         &["x", "--memory-budget", "1"],
+        &["x", "--compression", "snappy"],
+        &["x", "--compression", "lz4", "--compressed-levels", "0"],
+        &["x", "--compression", "lz4", "--compressed-levels", "lowest"],
         &["x", "--write-buffer", "1MiB", "--memory-budget", "1MiB"],
         &["X"],
     ] {
@@ -382,6 +385,7 @@ fn tables_are_made_listed_renamed_and_dropped() {
     );
     assert_eq!(column("memory_budget_bytes"), [Value::Null, json!(1 << 20), Value::Null]);
     assert_eq!(column("write_buffer_bytes")[2], 64 << 10);
+    assert_eq!(column("compression"), ["lz4", "none", "none"]);
     // An upsert for each call, until a merge combines them: these are no live keys, and the name
     // says so.
     assert_eq!(column("stored_entries"), [0, 0, 3]);

@@ -389,7 +389,7 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
 
         let reads = match path.extension().and_then(OsStr::to_str) {
             Some("snapshot") => 5,
-            Some("run") => 2,
+            Some("run") => 3,
             _ => 1,
         };
 
