@@ -37,5 +37,6 @@ pub(crate) mod backup;
 pub(crate) mod compact;
 pub(crate) mod stats;
 pub(crate) mod diff;
+pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod replay;

@@ -22,6 +22,7 @@ use mimalloc::MiMalloc;
 use crate::commands::backup::Backup;
 use crate::commands::bench::Bench;
 use crate::commands::btree::BtreeCommand;
+use crate::commands::changes::{self, ChangesCommand, Feeds};
 use crate::commands::compact::Compact;
 use crate::commands::completions::{Completions, ManPages};
 use crate::commands::context::ContextCommand;
@@ -144,6 +145,12 @@ enum Command {
     /// Prints the entries that differ between two versions, snapshots or tables of a store
     #[command(after_help = diff::EXAMPLES)]
     Diff(Diff),
+    /// Prints the commits of a store, those to come too, for people or programs
+    #[command(after_help = changes::EXAMPLES)]
+    Changes(ChangesCommand),
+    /// Lists, creates and deletes the named places of consumers in the changes of a store
+    #[command(subcommand, after_help = changes::FEED_EXAMPLES)]
+    Feed(Feeds),
     /// Prints the completions of a shell for this program
     #[command(after_help = completions::COMPLETIONS_EXAMPLES)]
     Completions(Completions),
@@ -177,6 +184,8 @@ impl Command {
             Self::Compact(_) => "compact",
             Self::Stats(_) => "stats",
             Self::Diff(_) => "diff",
+            Self::Changes(_) => "changes",
+            Self::Feed(feeds) => feeds.command(),
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
         }
@@ -187,6 +196,7 @@ impl Command {
         match self {
             Self::Scan(scan) => scan.is_json_lines(),
             Self::Diff(diff) => diff.is_json_lines(),
+            Self::Changes(changes) => changes.is_json_lines(),
             _ => false,
         }
     }
@@ -216,6 +226,8 @@ impl Command {
             Self::Compact(compact) => compact.run(),
             Self::Stats(stats) => stats.run(),
             Self::Diff(diff) => diff.run(),
+            Self::Changes(changes) => changes.run(),
+            Self::Feed(feeds) => feeds.run(),
             Self::Completions(completions) => completions.run(program()),
             Self::Man(man) => man.run(program()),
         }

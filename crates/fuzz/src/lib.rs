@@ -64,7 +64,7 @@ targets! {
         mpt::mpt_record, foreign::index_trace, foreign::bench_kvdb_log;
     Forgery: context::context_proof_forged, radix::radix_proof_forged, mpt::mpt_proof_forged;
     Files: context::context_stream, radix::radix_version, radix::radix_tree, lsm::lsm_canonical,
-        context::context_files, lsm::lsm_files, btree::btree_files;
+        context::context_files, lsm::lsm_files, lsm::lsm_feed, btree::btree_files;
     History: context::context_history, radix::radix_history, lsm::lsm_history, btree::btree_history;
 }
 

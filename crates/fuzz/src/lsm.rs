@@ -14,6 +14,9 @@ use terrane_lsm::{
 
 use crate::input::Input;
 
+// Of the change feed.
+use terrane_lsm::{Changes, Feed, FeedChange, FeedItem, FeedOptions, ReaderOptions, StoreReader};
+
 const DIR: &str = "/store";
 const SALT: u64 = 7;
 
@@ -134,6 +137,82 @@ pub(crate) fn lsm_files(data: &[u8]) {
         assert!(cfg!(fuzzing) || states.get(&last) == Some(&state), "no state after commit {last}");
     }
     drop(repair(&disk, Path::new(DIR), Loss::Accepted, &mut |_, _| {}));
+}
+
+/// Key and value by commit.
+type Entries = BTreeMap<u64, [u8; 2]>;
+
+/// A killed store with a feed that has fallen behind, with the key and value of each commit; commit
+/// 13 is a roll-back.
+static FEED: LazyLock<(Arc<SimDisk>, Entries)> = LazyLock::new(|| {
+    let disk = SimDisk::new(1);
+    let store = create(&disk);
+    let feed = store.create_feed("late", Some(1), &FeedOptions::default()).expect("sound");
+    let [main, _] = tables(&store).expect("sound");
+    let mut commits = Entries::new();
+    let mut commit = |number: u8| {
+        let ticket = main.insert(&[number], &[number; 700]).expect("sound");
+        ticket.wait().expect("sound");
+        commits.insert(ticket.commit(), [number, number]);
+    };
+    (0..8).for_each(&mut commit);
+    let version = store.retain(None).expect("sound");
+    (8..12).for_each(&mut commit);
+    store.roll_back(version).expect("a retained version");
+    (12..20).for_each(&mut commit);
+    store.checkpoint().expect("sound");
+    let killed = disk.process_kill();
+    drop((feed, main, store));
+    (killed, commits)
+});
+
+/// A feed of a store with changed files tells the commits that were made, or an error.
+pub(crate) fn lsm_feed(data: &[u8]) {
+    let (disk, commits) = &*FEED;
+    let sim = disk.clone_disk();
+    let is_changed = Input(data).damage_files(&sim, Path::new(DIR));
+    let disk: Arc<dyn Disk> = sim;
+    let Ok(reader) = StoreReader::open(disk, Path::new(DIR), &ReaderOptions::default()) else {
+        return;
+    };
+    drop(reader.feeds());
+    for feed in [reader.feed("late").map(Source::Named), reader.changes(1).map(Source::Unnamed)] {
+        let Ok(mut feed) = feed else { continue };
+        let mut told = 0;
+        while let Ok(Some(item)) = feed.poll() {
+            let FeedItem::Commit(commit) = item else { continue };
+            let expected = commits.get(&commit.number);
+            for update in commit.tables.iter().flat_map(|part| &part.updates) {
+                let value = match &update.change {
+                    FeedChange::Insert(value) => value.first().copied(),
+                    _ => None,
+                };
+                let found = update.key.first().copied().zip(value).map(|(key, value)| [key, value]);
+                assert!(
+                    cfg!(fuzzing) || commit.from < commit.number || found.as_ref() == expected,
+                    "commit {} is another one",
+                    commit.number
+                );
+            }
+            told += 1;
+        }
+        assert!(is_changed || told == commits.len(), "an intact store tells all of it");
+    }
+}
+
+/// A feed by its cursor, or from the first commit on.
+enum Source {
+    Named(Feed),
+    Unnamed(Changes),
+}
+
+impl Source {
+    fn poll(&mut self) -> Result<Option<FeedItem>> {
+        match self {
+            Self::Named(feed) => feed.poll(),
+            Self::Unnamed(changes) => changes.poll(),
+        }
+    }
 }
 
 /// Commits, checkpoints, retained versions, ways back and crashes; nothing durable is lost.

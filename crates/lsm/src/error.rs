@@ -407,6 +407,54 @@ pub enum Error {
         /// The number of the version that has it.
         number: u64,
     },
+    /// A text is not the name of a feed.
+    #[error(
+        "`{text}` is not the name of a feed: 1 to 64 characters of a-z, 0-9, `_`, `-`, no device name"
+    )]
+    InvalidFeedName {
+        /// The text.
+        text: String,
+    },
+    /// The name of a feed is taken.
+    #[error("feed `{name}` exists already")]
+    FeedExists {
+        /// The name.
+        name: String,
+    },
+    /// The store has no feed of that name, or not any more.
+    #[error("feed `{name}` does not exist")]
+    FeedDoesNotExist {
+        /// The name.
+        name: String,
+    },
+    /// Another consumer has the feed open. A feed has one consumer at a time.
+    #[error("feed `{name}` is in use{}", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    FeedLocked {
+        /// The name.
+        name: String,
+        /// The process that has it open, where the system tells.
+        pid: Option<u32>,
+    },
+    /// The store has let go of commits that a feed was to tell: the WAL behind a checkpoint is kept
+    /// only for cursors within their limit and for versions. Begin with a copy of the store (a
+    /// backup) and go on behind its commit, or begin at the first commit that is there.
+    #[error(
+        "commit {wanted} is no longer in the WAL; the first available commit is {first}: begin there, or with a backup"
+    )]
+    FeedGap {
+        /// The commit that the feed was to go on with.
+        wanted: u64,
+        /// The first commit from which on the feed can tell everything.
+        first: u64,
+    },
+    /// A commit was to be acknowledged that the feed has not told in full.
+    #[error("commit {commit} cannot be acknowledged: the feed is at commit {position}")]
+    FeedAhead {
+        /// The commit.
+        commit: u64,
+        /// The last commit that was told in full.
+        position: u64,
+    },
     /// A commit is larger than a record of the log. Nothing was changed; make several of it.
     #[error("a commit of {bytes} bytes; the limit is {limit}")]
     CommitTooLarge {
@@ -513,12 +561,17 @@ impl Error {
             | Self::SnapshotDoesNotExist { .. }
             | Self::SnapshotImportDirDoesNotExist { .. }
             | Self::TableDoesNotExist { .. }
-            | Self::VersionDoesNotExist { .. } => ErrorKind::NotFound,
+            | Self::VersionDoesNotExist { .. }
+            | Self::FeedDoesNotExist { .. }
+            | Self::FeedGap { .. } => ErrorKind::NotFound,
             Self::SnapshotExists { .. }
             | Self::SnapshotExportDirExists { .. }
             | Self::TableExists { .. }
-            | Self::VersionExists { .. } => ErrorKind::AlreadyExists,
-            Self::SessionDirLocked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
+            | Self::VersionExists { .. }
+            | Self::FeedExists { .. } => ErrorKind::AlreadyExists,
+            Self::SessionDirLocked { .. }
+            | Self::TooManyReaders { .. }
+            | Self::FeedLocked { .. } => ErrorKind::Locked,
             Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => ErrorKind::NoSpace,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
@@ -548,6 +601,8 @@ impl Error {
             | Self::InvalidSnapshotName { .. }
             | Self::SnapshotNotCompatible { .. }
             | Self::InvalidTableName { .. }
+            | Self::InvalidFeedName { .. }
+            | Self::FeedAhead { .. }
             | Self::CommitTooLarge { .. }
             | Self::TooManyLookups { .. }
             | Self::CanonicalMalformed { .. } => ErrorKind::InvalidInput,

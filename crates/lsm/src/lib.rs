@@ -91,3 +91,10 @@ pub use table::diff::{Change, Diff};
 pub use table::session::{Session, SessionOptions};
 pub use table::table::Table;
 pub use terrane_io::{Durability, ErrorKind};
+
+// The change feed.
+pub use store::feed::{
+    Changes, FEED_HELD_BYTES, FEED_PART_BYTES, FeedChange, FeedCommit, FeedItem, FeedOptions,
+    FeedPart, FeedTable, FeedUpdate,
+};
+pub use store::feed_cursor::{Feed, FeedInfo};

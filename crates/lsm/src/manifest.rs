@@ -1,5 +1,5 @@
-//! Metadata on disk: the manifest and the snapshot files, the write-ahead log (WAL), and the leases
-//! of readers.
+//! Metadata on disk: the manifest and the snapshot files, the write-ahead log (WAL), the leases of
+//! readers, and the cursors of change feeds.
 //!
 //! Imports: `entry`, `files`, `block`, `run`, `compaction` (the shapes of levels and unions) and
 //! the root modules. Begin with [`manifest`], which says what a store names, then [`wal`], which
@@ -12,6 +12,7 @@
 //!   writes a *mark* into a sector of its own, before it acknowledges any commit of that sync. A
 //!   WAL that ends before its mark is corrupt; a WAL that ends elsewhere is torn, and recovery
 //!   truncates it.
+//! - What a feed tells and the WAL has no record of stands in the manifest that made it.
 //! - A reader keeps its lease locked for as long as it lives. The writer removes no file that a
 //!   lease names.
 //!
@@ -29,5 +30,8 @@ pub(crate) mod snapshot_meta;
 pub(crate) mod wal;
 pub(crate) mod wal_reader;
 pub(crate) mod wal_salvage;
+pub(crate) mod named_meta;
+pub(crate) mod history;
 pub(crate) mod manifest;
 pub(crate) mod lease;
+pub(crate) mod feed_cursor;

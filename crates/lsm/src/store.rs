@@ -47,4 +47,6 @@ pub(crate) mod transaction;
 pub(crate) mod install;
 pub(crate) mod compact;
 pub(crate) mod versions;
+pub(crate) mod feed;
+pub(crate) mod feed_cursor;
 pub(crate) mod reader;

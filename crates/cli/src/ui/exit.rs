@@ -140,8 +140,12 @@ impl Failure {
 
     /// Ends the message with the next command to type, if it names none yet and there is one.
     pub(crate) fn with_next(self, store: Option<&Path>) -> Self {
-        const LISTS: [(&str, &str); 3] =
-            [("table `", "table"), ("snapshot `", "snapshot"), ("version ", "version")];
+        const LISTS: [(&str, &str); 4] = [
+            ("table `", "table"),
+            ("snapshot `", "snapshot"),
+            ("version ", "version"),
+            ("feed `", "feed"),
+        ];
 
         let Some(store) = store.filter(|_| !self.message.contains("next: ")) else { return self };
         let store = store.display();

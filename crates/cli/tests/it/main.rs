@@ -16,6 +16,7 @@ mod changes;
 mod context;
 mod context_tools;
 mod diff;
+mod feeds;
 mod import;
 mod index;
 mod inspect;

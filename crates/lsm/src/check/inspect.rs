@@ -28,9 +28,11 @@ use crate::files::reserve::{
     self, RESERVE, RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, RESERVE_HEADER_SIZE, RESERVE_MAGIC,
     RESERVE_VERSION,
 };
+use crate::manifest::feed_cursor::{CURSOR_MAGIC, CURSOR_SLOT_SIZE, CURSOR_VERSION};
+use crate::manifest::history::HISTORY_MAX;
 use crate::manifest::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX, READERS};
 use crate::manifest::manifest::{
-    self, COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, StoreManifest,
+    self, COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, STORE_VERSION_HISTORY, StoreManifest,
 };
 use crate::manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::snapshot_meta::{
@@ -685,7 +687,7 @@ fn manifest_info(disk: &Arc<dyn Disk>, dir: &Path, manifest: &StoreManifest) -> 
     };
 
     ManifestInfo {
-        version: STORE_VERSION,
+        version: manifest.version_of_format(),
         sequence: manifest.sequence,
         commit: manifest.commit,
         segment: manifest.segment,
@@ -923,6 +925,11 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("RESERVE_BYTES_MAX", RESERVE_BYTES_MAX.to_string()),
         ("STORE_MAGIC", text(STORE_MAGIC)),
         ("STORE_VERSION", STORE_VERSION.to_string()),
+        ("STORE_VERSION_HISTORY", STORE_VERSION_HISTORY.to_string()),
+        ("HISTORY_MAX", HISTORY_MAX.to_string()),
+        ("CURSOR_MAGIC", text(CURSOR_MAGIC)),
+        ("CURSOR_VERSION", CURSOR_VERSION.to_string()),
+        ("CURSOR_SLOT_SIZE", CURSOR_SLOT_SIZE.to_string()),
         ("LEASE_MAGIC", text(LEASE_MAGIC)),
         ("LEASE_VERSION", LEASE_VERSION.to_string()),
         ("LEASE_OFFSET", LEASE_OFFSET.to_string()),

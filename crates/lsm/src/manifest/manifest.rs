@@ -23,12 +23,17 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::Disk;
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::checksum::crc32c;
 use terrane_io::files::read_file;
+use terrane_io::{Access, Disk, OpenMode};
 
 use crate::error::{Error, Result, unreadable};
+use crate::manifest::history::{
+    HISTORY_MAX, HistoryEntry, HistoryEvent, put_history, take_history,
+};
+pub(crate) use crate::manifest::named_meta::NamedMeta;
+use crate::manifest::named_meta::{put_tables, take_name, take_tables};
 use crate::manifest::snapshot_meta::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
 use crate::manifest::wal;
 use crate::trace::event;
@@ -36,36 +41,26 @@ use crate::trace::event;
 /// First bytes of a manifest.
 pub(crate) const STORE_MAGIC: [u8; 8] = *b"TerraMan";
 
-/// Version of manifests.
+/// Version of manifests without a history, which older programs read, too.
 pub(crate) const STORE_VERSION: u32 = 2;
+
+/// Version of manifests with a history.
+pub(crate) const STORE_VERSION_HISTORY: u32 = 3;
 
 /// Where the length of a manifest without its edits stands.
 const LENGTH_OFFSET: usize = 12;
+
+/// Where its sequence number stands.
+const SEQUENCE_OFFSET: usize = LENGTH_OFFSET + 5;
 
 /// Bytes of an edit before its content.
 const EDIT_HEADER_SIZE: usize = 20;
 
 /// The largest number in a manifest. No store reaches it, and there is room to count on from it.
-const COUNT_MAX: u64 = 1 << 62;
+pub(crate) const COUNT_MAX: u64 = 1 << 62;
 
 /// The names of its copies.
 pub(crate) const COPIES: [&str; 2] = ["manifest.a", "manifest.b"];
-
-/// A named table.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct NamedMeta {
-    /// Never used again, also after the table was dropped.
-    pub(crate) id: u64,
-    pub(crate) name: String,
-    pub(crate) meta: SnapshotMeta,
-}
-
-impl NamedMeta {
-    /// Whether both are the same table under the same name.
-    fn is_same_table(&self, other: &Self) -> bool {
-        (self.id, &self.name) == (other.id, &other.name)
-    }
-}
 
 /// The named tables as a checkpoint left them, from which the log leads to versions.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,6 +116,8 @@ pub(crate) struct StoreManifest {
     pub(crate) tables: Vec<NamedMeta>,
     /// Retained versions, ascending.
     pub(crate) versions: Vec<VersionMeta>,
+    /// Changes that the WAL has no record of, for feeds; oldest first.
+    pub(crate) history: Vec<HistoryEntry>,
 }
 
 impl VersionBase {
@@ -278,10 +275,25 @@ impl StoreManifest {
             && self.tables.iter().zip(&other.tables).all(is_same)
     }
 
+    /// Notes a change that the WAL has no record of, in the manifest that follows on `before`: of
+    /// commit `commit`, or behind it.
+    pub(crate) fn note(&mut self, before: &Self, commit: u64, event: HistoryEvent) {
+        let sequence = before.sequence + 1;
+        self.history.push(HistoryEntry { sequence, commit, event });
+        let surplus = self.history.len().saturating_sub(HISTORY_MAX);
+        self.history.drain(..surplus);
+    }
+
+    /// The version of the format that it is written in.
+    pub(crate) fn version_of_format(&self) -> u32 {
+        if self.history.is_empty() { STORE_VERSION } else { STORE_VERSION_HISTORY }
+    }
+
     /// The manifest as a whole, without edits.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.put(&STORE_MAGIC).u32(STORE_VERSION).u32(0).u8(1 + u8::from(self.is_backup));
+        out.put(&STORE_MAGIC).u32(self.version_of_format()).u32(0);
+        out.u8(1 + u8::from(self.is_backup));
         out.u64(self.sequence).u64(self.commit).u64(self.segment).u64(self.next_table);
         put_tables(&mut out, &self.tables);
 
@@ -290,6 +302,9 @@ impl StoreManifest {
         for version in &self.versions {
             put_version(&mut out, version, before);
             before = Some(version);
+        }
+        if !self.history.is_empty() {
+            put_history(&mut out, &self.history);
         }
 
         let mut bytes = out.into_bytes();
@@ -354,7 +369,13 @@ impl StoreManifest {
     }
 
     fn decode_body(body: &[u8]) -> std::result::Result<Self, Refused> {
-        let mut input = snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION)?;
+        let (mut input, has_history) =
+            match snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION_HISTORY) {
+                Err(Refused::Version { found: STORE_VERSION, .. }) => {
+                    (snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION)?, false)
+                }
+                opened => (opened?, true),
+            };
         input.u32()?;
         let is_backup = match input.u8()? {
             1 => false,
@@ -387,11 +408,26 @@ impl StoreManifest {
             versions.push(version);
         }
 
+        let history = if has_history {
+            take_history(&mut input, (sequence, COUNT_MAX), next_table)?
+        } else {
+            Vec::new()
+        };
+
         if !input.rest().is_empty() {
             return snapshot_meta::damaged("bytes after the end");
         }
-        let edits = 0;
-        Ok(Self { is_backup, sequence, edits, commit, segment, next_table, tables, versions })
+        Ok(Self {
+            is_backup,
+            sequence,
+            edits: 0,
+            commit,
+            segment,
+            next_table,
+            tables,
+            versions,
+            history,
+        })
     }
 
     /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and
@@ -433,9 +469,9 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
     };
 
     // Another version may have its fields elsewhere.
-    if field(STORE_MAGIC.len()) != STORE_VERSION {
+    if ![STORE_VERSION, STORE_VERSION_HISTORY].contains(&field(STORE_MAGIC.len())) {
         // Says which version it is, if the file is whole.
-        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION)?;
+        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION_HISTORY)?;
     }
 
     let length = field(LENGTH_OFFSET) as usize;
@@ -491,42 +527,6 @@ fn take_version(
     Ok(VersionMeta { number, name, base, until })
 }
 
-fn put_tables(out: &mut Writer, tables: &[NamedMeta]) {
-    debug_assert!(u32::try_from(tables.len()).is_ok(), "tables are counted by u32");
-    out.u32(tables.len() as u32);
-    for table in tables {
-        out.u64(table.id).string(table.name.as_bytes()).string(&table.meta.encode());
-    }
-}
-
-fn take_name(input: &mut Reader<'_>) -> std::result::Result<String, Refused> {
-    match std::str::from_utf8(input.string()?) {
-        Ok(name) => Ok(name.to_owned()),
-        Err(_) => snapshot_meta::damaged("a name is not UTF-8"),
-    }
-}
-
-fn take_tables(
-    input: &mut Reader<'_>,
-    next_table: u64,
-) -> std::result::Result<Vec<NamedMeta>, Refused> {
-    let mut tables: Vec<NamedMeta> = Vec::new();
-    for _ in 0..input.u32()? {
-        let id = input.u64()?;
-        let name = take_name(input)?;
-        let meta = SnapshotMeta::decode(input.string()?)?;
-        if id >= next_table || tables.last().is_some_and(|last| last.id >= id) {
-            return snapshot_meta::damaged("numbers of tables out of order");
-        }
-        if tables.iter().any(|table| table.name == name) {
-            return snapshot_meta::damaged("two tables of one name");
-        }
-        tables.push(NamedMeta { id, name, meta });
-    }
-
-    Ok(tables)
-}
-
 /// Both copies of a manifest, as read.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -550,6 +550,19 @@ pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
         Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
         _ => unreadable(error),
     }
+}
+
+/// The sequence number that the first copy has, if it is whole so far as that can be told from its
+/// first bytes: a cheap way to see that there is a newer manifest. Edits do not change it.
+///
+/// Cost: one small read.
+pub(crate) fn peek_sequence(disk: &dyn Disk, dir: &Path) -> Option<u64> {
+    let path = dir.join(COPIES[0]);
+    let file = disk.open(&path, OpenMode::Read, Access::Buffered).ok()?;
+    let mut bytes = [0; SEQUENCE_OFFSET + 8];
+    file.read_at(&mut bytes, 0).ok()?;
+    let (head, sequence) = bytes.split_last_chunk::<8>()?;
+    head.starts_with(&STORE_MAGIC).then(|| u64::from_le_bytes(*sequence))
 }
 
 /// Reads the manifest of the store in `dir`. A copy that cannot be read is a damaged one.

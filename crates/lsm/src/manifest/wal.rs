@@ -332,6 +332,39 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// The next update behind a place, which moves on, with its table; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for what is no update.
+    pub(crate) fn next_update(&self, place: &mut RecordPlace) -> Result<Option<TableUpdate<'a>>> {
+        self.step(place).map_err(|_| self.damage("updates of the commit", self.commit, 0))
+    }
+
+    fn step(
+        &self,
+        place: &mut RecordPlace,
+    ) -> std::result::Result<Option<TableUpdate<'a>>, Overrun> {
+        let begin = if place.at == 0 { RECORD_HEADER_SIZE - 4 } else { place.at };
+        let mut input = Reader::new(self.bytes);
+        input.take(begin)?;
+        if place.at == 0 {
+            place.parts = input.u32()?;
+        }
+        while place.updates == 0 {
+            if place.parts == 0 {
+                place.at = input.offset();
+                return Ok(None);
+            }
+            place.parts -= 1;
+            place.table = input.u64()?;
+            place.updates = input.u32()?;
+        }
+        place.updates -= 1;
+        let (key, update) = take_update(&mut input)?;
+        place.at = input.offset();
+        Ok(Some((place.table, key, update)))
+    }
+
     /// Its updates, table by table.
     pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'a>>, Overrun> {
         let mut input = Reader::new(self.bytes);
@@ -347,26 +380,7 @@ impl<'a> Record<'a> {
 
             let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
-                let at = input.offset();
-                let tag = input.u8()?;
-                let key = input.string()?;
-                let value = input.string()?;
-
-                updates.push((
-                    key,
-                    match Kind::from_tag(tag) {
-                        Some(Kind::Insert) => Update::Insert(value),
-                        Some(Kind::InsertBlob) => Update::InsertWithBlob(value, input.string()?),
-                        Some(Kind::Upsert) => Update::Upsert(value),
-                        Some(Kind::Delete) => Update::Delete,
-                        None if tag == DELETE_RANGE_TAG => Update::DeleteRange(Some(value)),
-                        None if tag == DELETE_FROM_TAG => Update::DeleteRange(None),
-                        // What only merges make.
-                        Some(Kind::TooLarge) | None => {
-                            return Err(Overrun { offset: at, wanted: 1, left: 0 });
-                        }
-                    },
-                ));
+                updates.push(take_update(&mut input)?);
             }
 
             parts.push(Part { table, updates });
@@ -374,6 +388,40 @@ impl<'a> Record<'a> {
 
         Ok(parts)
     }
+}
+
+/// Reads an update of a record, with its key.
+fn take_update<'a>(input: &mut Reader<'a>) -> std::result::Result<(&'a [u8], Update<'a>), Overrun> {
+    let at = input.offset();
+    let tag = input.u8()?;
+    let key = input.string()?;
+    let value = input.string()?;
+    let update = match Kind::from_tag(tag) {
+        Some(Kind::Insert) => Update::Insert(value),
+        Some(Kind::InsertBlob) => Update::InsertWithBlob(value, input.string()?),
+        Some(Kind::Upsert) => Update::Upsert(value),
+        Some(Kind::Delete) => Update::Delete,
+        None if tag == DELETE_RANGE_TAG => Update::DeleteRange(Some(value)),
+        None if tag == DELETE_FROM_TAG => Update::DeleteRange(None),
+        // What only merges make.
+        Some(Kind::TooLarge) | None => return Err(Overrun { offset: at, wanted: 1, left: 0 }),
+    };
+    Ok((key, update))
+}
+
+/// The number of a table, a key, and the change of it.
+type TableUpdate<'a> = (u64, &'a [u8], Update<'a>);
+
+/// A place between two updates of a record.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RecordPlace {
+    /// Bytes before it; 0 for the beginning.
+    at: usize,
+    /// Parts that begin behind it.
+    parts: u32,
+    /// The part that it is in, and updates of that behind it.
+    table: u64,
+    updates: u32,
 }
 
 /// The error of a rule that is broken at byte `at` of a segment.
@@ -530,6 +578,17 @@ impl SegmentScan {
                 return Ok(told);
             }
         }
+    }
+
+    /// The same, by what was read of it so far.
+    pub(crate) fn told_so_far(&self) -> u64 {
+        let noted = self.notes.sealed.max(self.notes.durable).unwrap_or(0);
+        noted.max(self.last.as_ref().map_or(0, |last| last.head.durable))
+    }
+
+    /// Where the record begins that was read last.
+    pub(crate) fn last_at(&self) -> Option<u64> {
+        self.last.as_ref().map(|last| last.at)
     }
 
     /// Compares what the next segment says was durable with `last`, where this one ends.

@@ -59,6 +59,24 @@ impl WalReader {
         self.scan.look_again()
     }
 
+    /// Goes back to the place before the record that was just moved to.
+    pub(crate) fn back_up(&mut self) {
+        if let Some(at) = self.scan.last_at() {
+            self.scan.go_back(at);
+            self.commit -= 1;
+        }
+    }
+
+    /// The last commit that is known to be durable by what this segment says.
+    pub(crate) fn told_durable(&self) -> u64 {
+        self.scan.told_so_far()
+    }
+
+    /// The number of the segment behind this one and its first commit, if it was begun.
+    pub(crate) fn next_begun(&self) -> Result<Option<(u64, u64)>> {
+        Ok(self.begun_next()?.map(|next| (next.header.number, next.header.first)))
+    }
+
     /// Whether the record that was moved to last still stands there.
     pub(crate) fn is_last_there(&self) -> Result<bool> {
         self.scan.is_last_there()

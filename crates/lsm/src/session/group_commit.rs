@@ -65,6 +65,8 @@ struct Syncs {
     took: Duration,
     /// Whether one of those who wait watches the time.
     is_watched: bool,
+    /// Counts what feeds are told of: more durable commits, and changes of the list of tables.
+    news: u64,
 }
 
 impl Syncs {
@@ -73,6 +75,7 @@ impl Syncs {
         self.commit = self.commit.max(commit);
         self.reached.store(self.commit, Ordering::Release);
         self.waiting.retain(|waiting| *waiting > commit);
+        self.news += 1;
         debug_assert!(self.commit >= before, "durable commits never become fewer");
         // Whoever watched may be done.
         self.is_watched = false;
@@ -103,6 +106,26 @@ impl GroupCommit {
     /// The last durable commit, as it changes.
     pub(crate) fn reached(&self) -> Arc<AtomicU64> {
         Arc::clone(&lock(&self.syncs).reached)
+    }
+
+    /// Tells feeds that the list of tables has changed, or that the store is closed.
+    pub(crate) fn tell(&self) {
+        lock(&self.syncs).news += 1;
+        self.changed.notify_all();
+    }
+
+    /// How much feeds have been told so far.
+    pub(crate) fn news(&self) -> u64 {
+        lock(&self.syncs).news
+    }
+
+    /// Waits until there is more news than `seen`, for so long at most. Returns the time that is
+    /// certain to have passed: all of it, or none.
+    pub(crate) fn wait_for_news(&self, seen: u64, timeout: Duration) -> Duration {
+        let syncs = lock(&self.syncs);
+        let waited = self.changed.wait_timeout_while(syncs, timeout, |syncs| syncs.news == seen);
+        let (_syncs, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() { timeout } else { Duration::ZERO }
     }
 
     /// Notes the end of the log, and the last commit that is written.

@@ -30,6 +30,7 @@ use crate::files::handles::FileHandles;
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{Reserve, WantedReserve};
 use crate::lookup::submitted::LookupThread;
+use crate::manifest::feed_cursor::{self, CursorNeeds};
 use crate::manifest::lease::{self, Lease};
 use crate::manifest::manifest::{self, StoreManifest};
 use crate::manifest::snapshot_meta::{
@@ -135,14 +136,14 @@ impl Drop for Registered {
     }
 }
 
-/// Segments of the log that a call needs; see [`SessionInner::keep_log`].
+/// Segments of the log that a call or a feed needs; see [`SessionInner::keep_log`].
 #[derive(Debug)]
-pub(crate) struct KeptLog<'a> {
-    inner: &'a SessionInner,
+pub(crate) struct KeptLog {
+    inner: Arc<SessionInner>,
     from: u64,
 }
 
-impl Drop for KeptLog<'_> {
+impl Drop for KeptLog {
     fn drop(&mut self) {
         let mut kept = lock(&self.inner.logs_kept);
         debug_assert!(kept.contains(&self.from), "each kept log is noted once");
@@ -768,9 +769,19 @@ impl SessionInner {
     }
 
     /// Keeps the segments of the log from this one on, as long as the guard lives.
-    pub(crate) fn keep_log(&self, from: u64) -> KeptLog<'_> {
+    pub(crate) fn keep_log(self: &Arc<Self>, from: u64) -> KeptLog {
         lock(&self.logs_kept).push(from);
-        KeptLog { inner: self, from }
+        KeptLog { inner: Arc::clone(self), from }
+    }
+
+    /// Returns what the cursors of feeds need of the log.
+    pub(crate) fn cursor_needs(&self) -> Result<CursorNeeds> {
+        feed_cursor::needs(self.disk(), &self.dir)
+    }
+
+    /// Whether the store keeps a history for feeds.
+    pub(crate) fn has_feeds(&self) -> Result<bool> {
+        feed_cursor::has_feeds(self.disk(), &self.dir)
     }
 
     /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::files::file_set::lock;
+use crate::manifest::history;
 use crate::manifest::manifest::StoreManifest;
 use crate::session::current_manifest::CurrentManifest;
 use crate::session::snapshot::WrittenOut;
@@ -169,6 +170,10 @@ impl Shared {
         let mut next = published.manifest.clone();
         (next.segment, next.commit) = (cut.segment, commit);
         event!(DEBUG, "store.checkpoint", self.inner.dir(), commit);
+        if !next.history.is_empty() {
+            let floor = self.inner.cursor_needs()?.commit.min(commit);
+            history::prune(&mut next.history, floor);
+        }
         let written = write_out(&cut.copies, &mut next)?;
         let both = published.publish(&self.inner, next)?;
 

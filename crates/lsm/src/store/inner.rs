@@ -35,7 +35,8 @@ use terrane_io::Durability;
 use crate::entry::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::manifest::manifest::StoreManifest;
+use crate::manifest::history::{self, HistoryEvent};
+use crate::manifest::manifest::{NamedMeta, StoreManifest};
 use crate::manifest::wal::{BlankSegment, UPDATE_BYTES, WalDir, WalEnd};
 use crate::session::current_manifest::CurrentManifest;
 use crate::session::group_commit::GroupCommit;
@@ -279,6 +280,23 @@ impl Shared {
         };
         drop((view, copy));
         Ok(Some(done))
+    }
+
+    /// Notes a change of one table in the manifest that makes it, if the store keeps a history.
+    pub(crate) fn note_table(
+        &self,
+        published: &CurrentManifest,
+        next: &mut StoreManifest,
+        id: u64,
+        event: impl FnOnce(NamedMeta) -> HistoryEvent,
+    ) -> Result<()> {
+        if self.inner.has_feeds()? {
+            let commit = lock(&self.state).commit;
+            let table = next.tables.iter().find(|table| table.id == id);
+            let table = history::bare(table.expect("the table is in the manifest"));
+            next.note(&published.manifest, commit, event(table));
+        }
+        Ok(())
     }
 
     /// Refuses to read tables that may hold a part of a commit.

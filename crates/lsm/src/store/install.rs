@@ -22,6 +22,7 @@ use crate::config::TableConfig;
 use crate::entry::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
+use crate::manifest::history::{self, HistoryEvent};
 use crate::manifest::manifest::{NamedMeta, StoreManifest};
 use crate::session::snapshot::{WrittenOut, resolve_of};
 use crate::store::checkpoint::{TableCopy, write_out};
@@ -109,7 +110,9 @@ impl Store {
 
         let mut next = published.manifest.clone();
         name_table(&mut next, id, &incoming);
+        shared.note_table(&published, &mut next, id, HistoryEvent::Installed)?;
         published.publish(&shared.inner, next)?;
+        shared.durable.tell();
         incoming.written.share(&shared.inner);
         let slot = Slot::of(incoming.table);
         lock(&shared.state).tables.insert(id, Arc::clone(&slot));
@@ -269,7 +272,13 @@ impl Store {
         let mut next = published.manifest.clone();
         let written = write_out(&copies, &mut next)?;
         name_table(&mut next, id, &incoming);
-        let done = shared.publish_commit(&mut published, next)?;
+        let loaded = |segment, before: &StoreManifest, after: &StoreManifest| {
+            let is_it = |table: &&NamedMeta| table.id == id;
+            let table = after.tables.iter().find(is_it).expect("named just before");
+            let is_new = !before.tables.iter().any(|table| table.id == id);
+            HistoryEvent::Loaded { segment, table: history::bare(table), is_new }
+        };
+        let done = shared.publish_commit(&mut published, next, loaded)?;
 
         for written in written.iter().chain([&incoming.written]) {
             written.share(&shared.inner);

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::files::file_set::lock;
+use crate::manifest::history::HistoryEvent;
 use crate::manifest::manifest::StoreManifest;
 use crate::manifest::wal::WalEnd;
 use crate::session::current_manifest::CurrentManifest;
@@ -68,7 +69,8 @@ impl Shared {
     pub(crate) fn publish_commit(
         &self,
         published: &mut CurrentManifest,
-        next: StoreManifest,
+        mut next: StoreManifest,
+        event: impl FnOnce(u64, &StoreManifest, &StoreManifest) -> HistoryEvent,
     ) -> Result<PublishedCommit> {
         let before = loop {
             if let Some(before) = self.begin_manifest_commit(&mut lock(&self.state))? {
@@ -82,6 +84,10 @@ impl Shared {
             (state.commit, if self.is_logged() { state.segment } else { 0 })
         };
         let made = self.settle_log().and_then(|()| {
+            if self.inner.has_feeds()? {
+                let event = event(segment, &published.manifest, &next);
+                next.note(&published.manifest, commit, event);
+            }
             published.publish(&self.inner, StoreManifest { commit, segment, ..next })
         });
 

@@ -19,12 +19,15 @@ use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::FileHandle;
 use crate::files::handles::OPEN_FILES_DEFAULT;
+use crate::manifest::feed_cursor;
 use crate::manifest::manifest::{self, StoreManifest};
 use crate::manifest::wal_reader::WalReader;
 use crate::run::check::Progress;
 use crate::session::inner::SessionInner;
 use crate::session::snapshot::SnapshotName;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
+use crate::store::feed::{Changes, FeedOptions, FeedSource};
+use crate::store::feed_cursor::{Feed, FeedInfo, list};
 use crate::store::inner::damaged;
 use crate::store::options::TableName;
 use crate::store::recovery::open_table;
@@ -502,4 +505,101 @@ impl Place {
         let commit = self.log.as_ref().map_or(self.manifest.commit, WalReader::commit);
         Ok(View { commit, tables })
     }
+}
+
+impl StoreReader {
+    /// The changes of the store from a commit on, as its writer makes them: see
+    /// [`Store::changes`]. The feed has a lease of its own and does not move this reader's view.
+    ///
+    /// # Errors
+    /// The errors of [`Changes::open`].
+    pub fn changes(&self, from_commit: u64) -> Result<Changes> {
+        let source = self.feed_source()?;
+        Changes::new(source, from_commit.saturating_sub(1), &FeedOptions::default())
+    }
+
+    fn feed_source(&self) -> Result<FeedSource> {
+        let inner = self.session().inner();
+        let merge_operators = self.merge_operators.clone();
+        let options = ReaderOptions { merge_operators, ..ReaderOptions::default() };
+        feed_source(inner.files().disk(), inner.dir(), &options)
+    }
+}
+
+impl StoreReader {
+    /// Makes a feed with a name in a store that another process may write: as
+    /// [`Store::create_feed`]. It takes the right to write in the directory of the store.
+    ///
+    /// # Errors
+    /// The errors of [`Store::create_feed`].
+    pub fn create_feed(
+        &self,
+        name: &str,
+        from_commit: Option<u64>,
+        options: &FeedOptions,
+    ) -> Result<Feed> {
+        Feed::create(self.feed_source()?, name, from_commit, options)
+    }
+
+    /// Opens a feed: as [`Store::feed`].
+    ///
+    /// # Errors
+    /// The errors of [`Store::feed`].
+    pub fn feed(&self, name: &str) -> Result<Feed> {
+        self.feed_with(name, &FeedOptions::default())
+    }
+
+    /// The same, read in another way.
+    ///
+    /// # Errors
+    /// The errors of [`Store::feed`].
+    pub fn feed_with(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
+        Feed::open(self.feed_source()?, name, options)
+    }
+
+    /// The feeds with a name, sorted: as [`Store::feeds`].
+    ///
+    /// # Errors
+    /// The errors of [`Store::feeds`].
+    pub fn feeds(&self) -> Result<Vec<FeedInfo>> {
+        let inner = self.session().inner();
+        inner.check_open()?;
+        list(inner.disk(), inner.dir())
+    }
+
+    /// Removes a feed, durably, that nobody has open: as [`Store::drop_feed`].
+    ///
+    /// # Errors
+    /// The errors of [`Store::drop_feed`].
+    pub fn drop_feed(&self, name: &str) -> Result<()> {
+        let inner = self.session().inner();
+        inner.check_open()?;
+        feed_cursor::remove(inner.disk(), inner.dir(), name)
+    }
+}
+
+impl Changes {
+    /// Opens the store in `dir` for reading, beside the process that writes it, and gives its
+    /// changes from a commit on: as [`Store::changes`].
+    ///
+    /// # Errors
+    /// The errors of [`StoreReader::open`] and [`Store::changes`].
+    #[expect(clippy::needless_pass_by_value, reason = "a feed keeps its disk")]
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &ReaderOptions,
+        from_commit: u64,
+        feed: &FeedOptions,
+    ) -> Result<Self> {
+        let dir = disk.absolute(dir)?;
+        Self::new(feed_source(&disk, &dir, options)?, from_commit.saturating_sub(1), feed)
+    }
+}
+
+/// Where a feed reads beside the writer, with a session of its own.
+fn feed_source(disk: &Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<FeedSource> {
+    let ReaderOptions { open_files_max, memory_budget, .. } = *options;
+    let inner = SessionInner::open_read_only(disk, dir, open_files_max, memory_budget)?;
+    Ok(FeedSource::Reader(inner, options.merge_operators.clone()))
 }

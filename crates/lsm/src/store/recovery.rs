@@ -59,7 +59,7 @@ pub(crate) fn recover(
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
 
-    let leased = inner.leased_segment()?;
+    let leased = inner.leased_segment()?.min(inner.cursor_needs()?.named);
     let spares = |number: &u64| {
         let is_old = manifest.segment == 0 || *number < manifest.segment;
         let mut manifests = std::iter::once(manifest).chain(older);

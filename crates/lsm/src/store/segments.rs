@@ -346,24 +346,28 @@ impl Shared {
         };
 
         let leased_from = self.inner.leased_segment()?;
+        // Read behind the manifest: a cursor that is not seen here sees that manifest.
+        let cursors = self.inner.cursor_needs()?;
+        let kept_from = needed_from.min(leased_from).min(cursors.held);
         let spares_max = match room {
             LogRoom::Ordinary if self.is_logged() => SPARES_MAX,
             LogRoom::Ordinary | LogRoom::Least => 0,
         };
 
         for number in segments(self.inner.disk(), self.inner.dir())? {
-            if number >= needed_from.min(leased_from) || spares.contains(&number) {
+            if number >= kept_from || spares.contains(&number) {
                 continue;
             }
             if published.needs_segment(number) {
                 if let Some(end) = ends.get(&number) {
                     self.trim(number, *end)?;
                 }
-            } else if spares.len() < spares_max {
+            } else if spares.len() < spares_max && number < cursors.named {
                 spares.push(number);
                 lock(&self.state).spares.push(number);
                 debug_assert!(spares.len() <= spares_max);
             } else {
+                // What a cursor names is not written again: its consumer finds it or finds a gap.
                 self.inner.disk().remove(&self.log_dir.path(number))?;
             }
             lock(&self.state).ends.remove(&number);

@@ -31,6 +31,7 @@ use crate::entry::mask::Span;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::result::Lookup;
+use crate::manifest::history::HistoryEvent;
 use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::WalDir;
@@ -246,9 +247,11 @@ impl Store {
         let mut next = published.manifest.clone();
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
+        shared.note_table(&published, &mut next, id, HistoryEvent::Created)?;
         published.publish(&shared.inner, next)?;
         let slot = Slot::of(table);
         lock(&shared.state).tables.insert(id, Arc::clone(&slot));
+        shared.durable.tell();
 
         Ok(NamedTable {
             shared: Arc::clone(shared),
@@ -321,7 +324,11 @@ impl Store {
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
-        published.publish(&self.shared.inner, next).map(drop)
+        let renamed = |_| HistoryEvent::Renamed { id, from: from.0.clone(), to: to.0.clone() };
+        self.shared.note_table(&published, &mut next, id, renamed)?;
+        published.publish(&self.shared.inner, next)?;
+        self.shared.durable.tell();
+        Ok(())
     }
 
     /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and
@@ -346,8 +353,10 @@ impl Store {
         let writer = lock(&slot.writer);
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
+        shared.note_table(&published, &mut next, id, HistoryEvent::Dropped)?;
         next.tables.retain(|table| table.id != id);
         published.publish(&shared.inner, next)?;
+        shared.durable.tell();
 
         let dropped = lock(&slot.table).take();
         {
@@ -579,6 +588,8 @@ impl Store {
         };
 
         let closed = shared.session.close();
+        // Feeds that wait find it closed.
+        shared.durable.tell();
         // They tell what they fail at as events.
         shared.checkpointer.join();
         shared.wal_helper.join();

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
+use crate::manifest::history::{self, HistoryEvent};
 use crate::manifest::manifest::{Edit, StoreManifest, VersionBase, VersionMeta};
 use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
 use crate::session::current_manifest::{Chain, CurrentManifest};
@@ -116,7 +117,7 @@ impl StoreManifest {
 
 /// Opens the tables of a version whose files stay, by number; `next_table` is a number that no
 /// table has.
-fn open_tables(
+pub(crate) fn open_tables(
     inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
@@ -415,7 +416,12 @@ impl Store {
         let old = shared.slots();
         let writers: Vec<_> = old.iter().map(|(_, slot)| lock(&slot.writer)).collect();
         let bare = lock(&shared.bare_writer);
-        let done = shared.publish_commit(&mut published, next)?;
+        let rolled_back = |segment, before: &StoreManifest, after: &StoreManifest| {
+            let gone = history::only_in(&before.tables, &after.tables);
+            let back = history::only_in(&after.tables, &before.tables);
+            HistoryEvent::RolledBack { to: number, segment, gone, back }
+        };
+        let done = shared.publish_commit(&mut published, next, rolled_back)?;
         for written in &written {
             written.share(&shared.inner);
         }

@@ -22,6 +22,9 @@ use terrane_testkit::model::Content;
 
 use crate::{SALT, content, name, value};
 
+// Of the change feed.
+use terrane_lsm::{FeedItem, FeedOptions};
+
 const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const DIR: &str = "/session";
 
@@ -445,15 +448,72 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
 
     let error = opened(&planted).unwrap_err();
     assert!(
-        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 2 }
+        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 3 }
         if *path == manifest),
         "{error:?}"
     );
 }
 
+/// Golden files of a store with a feed, with the files that they are.
+const FEED_FILES: [(&str, &str); 2] =
+    [("store.manifest-history", "manifest.a"), ("feed.cursor", "feeds/indexer.cursor")];
+
+/// A history of changes of each kind, and a cursor that was moved once.
+#[test]
+fn golden_files_of_a_feed_are_what_is_written_and_are_read() {
+    let disk = SimDisk::new(1);
+    let still = FixedClockDisk::new(disk.clone());
+    let session = SessionOptions::with_salt(SALT).create_dir();
+    let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
+    let options = options.checkpoint_thread(CheckpointThread::Caller);
+    let store = Store::open(still, Path::new(DIR), &options).unwrap();
+
+    let mut feed = store.create_feed("indexer", Some(1), &FeedOptions::default()).unwrap();
+    let main = store.create_table("main", &config()).unwrap();
+    main.insert(b"one", b"1").unwrap().wait().unwrap();
+    while feed.poll().unwrap().is_some() {}
+    feed.acknowledge(1).unwrap();
+    let version = store.retain(None).unwrap();
+    store.create_table("other", &config()).unwrap();
+    store.rename_table("other", "another").unwrap();
+    main.insert(b"two", b"2").unwrap().wait().unwrap();
+    store.roll_back(version).unwrap();
+    let loaded = store.session().new_table(&config()).unwrap();
+    store.install("loaded", &loaded).unwrap();
+    store.replace("loaded", &loaded).unwrap();
+    store.drop_table("loaded").unwrap();
+    let killed = disk.process_kill();
+    drop((feed, main, loaded, store));
+
+    for (golden, file) in FEED_FILES {
+        let path = Path::new(DIR).join(file);
+        golden::check(CRATE, golden, &killed.read_raw(&path).unwrap());
+        killed.write_raw(&path, &golden::read(CRATE, golden));
+    }
+    let store = Store::open(Arc::clone(&killed) as _, Path::new(DIR), &options).unwrap();
+    let mut feed = store.feed("indexer").unwrap();
+    assert_eq!(feed.acknowledged(), 1);
+    let mut told = String::new();
+    while let Some(item) = feed.poll().unwrap() {
+        told += match item {
+            FeedItem::TableCreated { .. } => "created ",
+            FeedItem::TableRenamed { .. } => "renamed ",
+            FeedItem::Commit(_) => "commit ",
+            FeedItem::RolledBack { .. } => "back ",
+            FeedItem::TableLoaded { .. } => "loaded ",
+            FeedItem::TableDropped { .. } => "dropped ",
+            other => panic!("{other:?}"),
+        };
+    }
+    assert_eq!(told, "created renamed commit back loaded loaded dropped ");
+    drop(feed);
+    store.close().unwrap();
+}
+
 #[test]
 fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
+    expected.extend(FEED_FILES.map(|(golden, _)| golden));
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
     expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON, COMPRESSED]);

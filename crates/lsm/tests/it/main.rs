@@ -23,6 +23,7 @@ mod diff;
 mod export;
 mod export_crash;
 mod faults;
+mod feed;
 mod gate;
 mod golden;
 mod hostile;
