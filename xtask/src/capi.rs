@@ -16,7 +16,8 @@ pub(crate) enum Mode {
     Write,
 }
 
-const TEST: &str = "bindings/c/tests/c/terrane_test.c";
+/// Programs that test the interface; each gets the path of a folder that is not there.
+const TESTS: [&str; 2] = ["terrane_test", "states_test"];
 
 /// Compares or writes the header, then builds the library and runs its C tests.
 pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
@@ -40,15 +41,20 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     }
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
 
-    let program = folder.join("terrane_test");
-    let mut compile = Command::new("cc");
-    compile.current_dir(&workspace.root);
-    compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-fsanitize=address,undefined"]);
-    compile.args(["-I", "bindings/c/include", TEST, "-o"]).arg(&program);
-    compile.arg("-L").arg(&libraries).arg("-lterrane_c");
-    compile.arg(format!("-Wl,-rpath,{}", libraries.display()));
-    take("cc", &mut compile)?;
-    take("the C tests", Command::new(&program).arg(folder.join("store")))
+    for test in TESTS {
+        let program = folder.join(test);
+        let mut compile = Command::new("cc");
+        compile.current_dir(&workspace.root);
+        compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g"]);
+        compile.args(["-fsanitize=address,undefined", "-I", "bindings/c/include"]);
+        compile.arg(format!("bindings/c/tests/c/{test}.c")).arg("-o").arg(&program);
+        compile.arg("-L").arg(&libraries).arg("-lterrane_c");
+        compile.arg(format!("-Wl,-rpath,{}", libraries.display()));
+        take("cc", &mut compile)?;
+        let store = folder.join(format!("{test}.store"));
+        take(test, Command::new(&program).arg(store))?;
+    }
+    Ok(())
 }
 
 fn take(name: &str, command: &mut Command) -> Result<(), String> {

@@ -1,9 +1,13 @@
 //! Write batches and their commits.
 
-use terrane::lsm::{Ticket, WriteBatch};
+use std::ops::Bound;
+
+use terrane::lsm::{NamedTable, Ticket, WriteBatch};
 
 use crate::bytes::{Rows, slice};
-use crate::error::{Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code};
+use crate::error::{
+    Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
+};
 use crate::store::{terrane_store, terrane_table};
 
 /// Updates of any tables of one store, which own their bytes. Freed by `terrane_batch_free`. One
@@ -102,6 +106,144 @@ pub unsafe extern "C" fn terrane_batch_delete_many(
     })
 }
 
+/// Kinds of updates of `terrane_batch_update_many`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum terrane_update {
+    /// Remove the key; the value means nothing.
+    TERRANE_DELETE = 0,
+    /// Set the value of the key.
+    TERRANE_PUT = 1,
+    /// Remove all keys from the key on that are below the value.
+    TERRANE_DELETE_RANGE = 2,
+    /// Remove all keys from the key on; the value means nothing.
+    TERRANE_DELETE_FROM = 3,
+}
+
+/// Adds rows of updates, in their order, to a batch.
+fn add_updates(
+    batch: &mut WriteBatch,
+    table: &NamedTable,
+    kinds: &[u8],
+    (keys, values): (Rows<'_>, Rows<'_>),
+) -> Outcome<()> {
+    // Checked before the first update, so that a failed call leaves the batch as it was.
+    if let Some(kind) = kinds.iter().find(|kind| **kind > 3) {
+        return Err(Failure::bad_input(format!("{kind} is not a terrane_update")));
+    }
+    for ((kind, key), value) in kinds.iter().zip(keys.iter()).zip(values.iter()) {
+        match kind {
+            0 => batch.delete(table, key),
+            1 => batch.insert(table, key, value),
+            2 if value > key => {
+                batch.delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Excluded(value)))
+            }
+            2 => {} // an empty range
+            _ => batch.delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Unbounded)),
+        }
+    }
+    Ok(())
+}
+
+/// Adds `count` updates of mixed kinds to a batch, in their order: for each a byte of `kinds`, a
+/// `terrane_update`, and rows of keys and values as of `terrane_batch_put_many`.
+///
+/// # Safety
+/// The contract of `terrane_batch_put_many`; `kinds` is valid for `count` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_update_many(
+    batch: *mut terrane_batch,
+    table: *const terrane_table,
+    count: usize,
+    kinds: *const u8,
+    keys: *const u8,
+    key_offsets: *const usize,
+    values: *const u8,
+    value_offsets: *const usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let batch = unsafe { handle_mut(batch) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let kinds = unsafe { slice(kinds, count) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        // SAFETY: the caller keeps the contract.
+        let values = unsafe { Rows::new(count, values, value_offsets) }?;
+        add_updates(&mut batch.0, &table.0, kinds, (keys, values))
+    })
+}
+
+/// Commits `count` updates of one table, as a batch of `terrane_batch_update_many` in one call, and
+/// gives the number of the commit. `commit` may be null.
+///
+/// # Safety
+/// The contract of `terrane_batch_update_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_table_update_many(
+    store: *const terrane_store,
+    table: *const terrane_table,
+    count: usize,
+    kinds: *const u8,
+    keys: *const u8,
+    key_offsets: *const usize,
+    values: *const u8,
+    value_offsets: *const usize,
+    commit: *mut u64,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let store = unsafe { handle(store) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let kinds = unsafe { slice(kinds, count) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        // SAFETY: the caller keeps the contract.
+        let values = unsafe { Rows::new(count, values, value_offsets) }?;
+        let mut batch = WriteBatch::new();
+        add_updates(&mut batch, &table.0, kinds, (keys, values))?;
+        let ticket = store.0.write(&batch)?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { give_commit(commit, &ticket) }
+    })
+}
+
+/// Removes all keys from `from` on and below `to`, at the cost of one update. Null for `to` means
+/// to the last key.
+///
+/// # Safety
+/// The contract of `terrane_batch_put_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_batch_delete_range(
+    batch: *mut terrane_batch,
+    table: *const terrane_table,
+    from: *const u8,
+    from_len: usize,
+    to: *const u8,
+    to_len: usize,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let batch = unsafe { handle_mut(batch) }?;
+        // SAFETY: the caller keeps the contract.
+        let table = unsafe { handle(table) }?;
+        // SAFETY: the caller keeps the contract.
+        let from = Bound::Included(unsafe { slice(from, from_len) }?);
+        let to = if to.is_null() {
+            Bound::Unbounded
+        } else {
+            // SAFETY: the caller keeps the contract.
+            Bound::Excluded(unsafe { slice(to, to_len) }?)
+        };
+        batch.0.delete_range::<[u8], _>(&table.0, (from, to));
+        Ok(())
+    })
+}
+
 /// Sets the value of one key.
 ///
 /// # Safety
@@ -155,7 +297,7 @@ pub unsafe extern "C" fn terrane_batch_delete(
 ///
 /// # Safety
 /// The contract of [`give`].
-unsafe fn give_commit(out: *mut u64, ticket: &Ticket) -> Outcome<()> {
+pub(crate) unsafe fn give_commit(out: *mut u64, ticket: &Ticket) -> Outcome<()> {
     if out.is_null() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Outcome, give};
 
 /// Borrows bytes of the caller. Null stands for no bytes.
 ///
@@ -51,6 +51,52 @@ pub(crate) unsafe fn text<'a>(pointer: *const u8, len: usize) -> Outcome<&'a str
     // SAFETY: the caller keeps the contract.
     let bytes = unsafe { slice(pointer, len) }?;
     std::str::from_utf8(bytes).map_err(|_| Failure::bad_input("a name is not UTF-8"))
+}
+
+/// Bytes of a hash.
+pub(crate) const HASH_BYTES: usize = 32;
+
+/// Copies a hash of the caller.
+///
+/// # Safety
+/// The pointer is null, or valid for reads of 32 bytes.
+pub(crate) unsafe fn hash(pointer: *const u8) -> Outcome<[u8; HASH_BYTES]> {
+    // SAFETY: the caller keeps the contract.
+    let bytes = unsafe { slice(pointer, HASH_BYTES) }?;
+    Ok(bytes.try_into().expect("the length was asked for"))
+}
+
+/// Writes bytes to memory of the caller that has this length.
+///
+/// # Safety
+/// The pointer is null, or valid for writes of as many bytes, which nobody else uses.
+pub(crate) unsafe fn give_bytes(out: *mut u8, bytes: &[u8]) -> Outcome<()> {
+    // SAFETY: the caller keeps the contract.
+    let place = unsafe { slice_mut(out, bytes.len()) }?;
+    for (to, from) in place.iter_mut().zip(bytes) {
+        to.write(*from);
+    }
+    Ok(())
+}
+
+/// Writes bytes of any length to memory of the caller, and their length to `len`. If they do not
+/// fit, only the length is written.
+///
+/// # Safety
+/// `out` is null, or valid for writes of `capacity` bytes; `len` is null, or valid for a write.
+pub(crate) unsafe fn give_buffer(
+    out: *mut u8,
+    capacity: usize,
+    len: *mut usize,
+    bytes: &[u8],
+) -> Outcome<()> {
+    // SAFETY: the caller keeps the contract.
+    unsafe { give(len, bytes.len()) }?;
+    if bytes.len() > capacity {
+        return Err(Failure::too_small("the answer"));
+    }
+    // SAFETY: the caller keeps the contract, and the bytes fit.
+    unsafe { give_bytes(out, bytes) }
 }
 
 /// Rows of the caller: bytes one behind the other, and where each begins.

@@ -60,6 +60,10 @@ impl Failure {
         Self { code: terrane_code::TERRANE_BAD_INPUT, message: message.into() }
     }
 
+    pub(crate) fn not_found(message: &str) -> Self {
+        Self { code: terrane_code::TERRANE_NOT_FOUND, message: message.to_owned() }
+    }
+
     pub(crate) fn too_small(what: &str) -> Self {
         let message = format!("the memory for {what} is too small");
         Self { code: terrane_code::TERRANE_TOO_SMALL, message }
@@ -70,36 +74,52 @@ impl Failure {
     }
 }
 
-impl From<terrane::lsm::Error> for Failure {
-    fn from(error: terrane::lsm::Error) -> Self {
-        let code = match error.kind() {
-            ErrorKind::InvalidInput => terrane_code::TERRANE_BAD_INPUT,
-            ErrorKind::NotFound => terrane_code::TERRANE_NOT_FOUND,
-            ErrorKind::AlreadyExists => terrane_code::TERRANE_ALREADY_EXISTS,
-            ErrorKind::Corrupt => terrane_code::TERRANE_CORRUPT,
-            ErrorKind::Locked => terrane_code::TERRANE_LOCKED,
-            ErrorKind::Conflict => terrane_code::TERRANE_CONFLICT,
-            ErrorKind::NoSpace => terrane_code::TERRANE_NO_SPACE,
-            ErrorKind::Permission => terrane_code::TERRANE_PERMISSION,
-            ErrorKind::ReadOnly => terrane_code::TERRANE_READ_ONLY,
-            ErrorKind::Unsupported => terrane_code::TERRANE_UNSUPPORTED,
-            ErrorKind::Closed => terrane_code::TERRANE_CLOSED,
-            ErrorKind::Poisoned => terrane_code::TERRANE_POISONED,
-            ErrorKind::Interrupted => terrane_code::TERRANE_INTERRUPTED,
-            _ => terrane_code::TERRANE_IO,
-        };
-
-        // The causes come after the message, as a chain.
-        let mut message = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(found) = cause {
-            message.push_str(": ");
-            message.push_str(&found.to_string());
-            cause = found.source();
-        }
-        Self { code, message }
+/// Code of the kind of an engine's error.
+fn code_of(kind: ErrorKind) -> terrane_code {
+    match kind {
+        ErrorKind::InvalidInput => terrane_code::TERRANE_BAD_INPUT,
+        ErrorKind::NotFound => terrane_code::TERRANE_NOT_FOUND,
+        ErrorKind::AlreadyExists => terrane_code::TERRANE_ALREADY_EXISTS,
+        ErrorKind::Corrupt => terrane_code::TERRANE_CORRUPT,
+        ErrorKind::Locked => terrane_code::TERRANE_LOCKED,
+        ErrorKind::Conflict => terrane_code::TERRANE_CONFLICT,
+        ErrorKind::NoSpace => terrane_code::TERRANE_NO_SPACE,
+        ErrorKind::Permission => terrane_code::TERRANE_PERMISSION,
+        ErrorKind::ReadOnly => terrane_code::TERRANE_READ_ONLY,
+        ErrorKind::Unsupported => terrane_code::TERRANE_UNSUPPORTED,
+        ErrorKind::Closed => terrane_code::TERRANE_CLOSED,
+        ErrorKind::Poisoned => terrane_code::TERRANE_POISONED,
+        ErrorKind::Interrupted => terrane_code::TERRANE_INTERRUPTED,
+        _ => terrane_code::TERRANE_IO,
     }
 }
+
+macro_rules! from_engines {
+    ($($error:ty),+ $(,)?) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                // The causes come after the message, as a chain.
+                let mut message = error.to_string();
+                let mut cause = std::error::Error::source(&error);
+                while let Some(found) = cause {
+                    message.push_str(": ");
+                    message.push_str(&found.to_string());
+                    cause = found.source();
+                }
+                Self { code: code_of(error.kind()), message }
+            }
+        }
+    )+};
+}
+
+from_engines!(
+    terrane::lsm::Error,
+    terrane::btree::Error,
+    terrane::context::Error,
+    terrane::radix::Error,
+    terrane::mpt::Error,
+    terrane::state_dir::Error,
+);
 
 /// Result inside of a call.
 pub(crate) type Outcome<T> = Result<T, Failure>;

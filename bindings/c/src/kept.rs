@@ -9,7 +9,7 @@ use crate::error::{Failure, Outcome, give, give_handle, guard, handle, terrane_c
 use crate::store::{terrane_store, terrane_table};
 use crate::view::terrane_view;
 
-fn snapshot_name(name: &str) -> Outcome<SnapshotName> {
+pub(crate) fn snapshot_name(name: &str) -> Outcome<SnapshotName> {
     Ok(SnapshotName::new(name)?)
 }
 

@@ -8,6 +8,13 @@
 //! | `batch`    | write batches                                                     |
 //! | `view`     | views of tables, batched lookups, cursors by chunk                |
 //! | `kept`     | snapshots and versions                                            |
+//! | `transaction` | optimistic transactions                                        |
+//! | `fork`     | forks, and differences of views                                   |
+//! | `upkeep`   | lists and changes of tables, backups, digests, statistics         |
+//! | `index`    | B+tree indexes                                                    |
+//! | `radix`    | radix states with roots and proofs                                |
+//! | `mpt`      | tables with a root, Ethereum states, their proofs                 |
+//! | `context`  | Merkle context stores and their proofs                            |
 //! | `verifier` | proofs, checked without a store                                   |
 //!
 //! `include/terrane.h` is made from these sources by cbindgen and says how to call them.
@@ -29,4 +36,11 @@ pub mod store;
 pub mod batch;
 pub mod view;
 pub mod kept;
+pub mod transaction;
+pub mod fork;
+pub mod upkeep;
+pub mod index;
+pub mod radix;
+pub mod mpt;
+pub mod context;
 pub mod verifier;

@@ -30,7 +30,7 @@ pub enum terrane_durability {
 }
 
 /// Number of a durability, as C passes one: any number.
-fn durability(number: u32) -> Outcome<Durability> {
+pub(crate) fn durability(number: u32) -> Outcome<Durability> {
     match number {
         0 => Ok(Durability::None),
         1 => Ok(Durability::Buffered),
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn terrane_store_last_commit(
     })
 }
 
-fn table_name(name: &str) -> Outcome<TableName> {
+pub(crate) fn table_name(name: &str) -> Outcome<TableName> {
     Ok(TableName::new(name)?)
 }
 

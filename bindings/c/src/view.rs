@@ -101,7 +101,7 @@ pub(crate) unsafe fn answer_rows<T: AsRef<[u8]>>(
 ///
 /// # Safety
 /// The contract of [`Answers::new`].
-unsafe fn answer_keys(
+pub(crate) unsafe fn answer_keys(
     keys: Rows<'_>,
     look_up: impl FnOnce(&[&[u8]]) -> terrane::lsm::Result<Vec<Lookup>>,
     values: (*mut u8, usize),
@@ -239,35 +239,113 @@ pub unsafe extern "C" fn terrane_cursor_next_chunk(
     value_offsets: *mut usize,
     rows: *mut usize,
 ) -> terrane_code {
+    // SAFETY: the caller keeps the contract.
+    let fill = |cursor: &mut Cursor| unsafe {
+        fill_chunk(
+            cursor,
+            Way::Up,
+            (rows_max, rows),
+            (keys, key_capacity, key_offsets),
+            (values, value_capacity, value_offsets),
+        )
+    };
+    // SAFETY: the caller keeps the contract.
+    guard(|| fill(&mut unsafe { handle_mut(cursor) }?.0))
+}
+
+/// Goes behind the last entry of the range of a cursor, for `terrane_cursor_prev_chunk`. Reads
+/// nothing.
+///
+/// # Safety
+/// `cursor` is a handle that no other thread uses, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_cursor_seek_to_end(cursor: *mut terrane_cursor) -> terrane_code {
     guard(|| {
         // SAFETY: the caller keeps the contract.
-        let cursor = unsafe { handle_mut(cursor) }?;
-        if rows.is_null() || rows_max == 0 {
-            return Err(Failure::bad_input("rows is null, or rows_max is 0"));
-        }
-        // SAFETY: the caller keeps the contract.
-        let mut keys = unsafe { Arena::new(rows_max, keys, key_capacity, key_offsets) }?;
-        // SAFETY: the caller keeps the contract.
-        let mut values = unsafe { Arena::new(rows_max, values, value_capacity, value_offsets) }?;
+        unsafe { handle_mut(cursor) }?.0.seek_to_end();
+        Ok(())
+    })
+}
 
-        let mut passed = 0;
-        while passed < rows_max {
-            let Some(entry) = cursor.0.peek()? else { break };
-            if !keys.has_room(entry.key.len()) || !values.has_room(entry.value.len()) {
-                if passed > 0 {
-                    break;
-                }
-                keys.push(entry.key);
-                values.push(entry.value);
-                return Err(Failure::too_small("an entry"));
+/// Writes the entries before the position of a cursor, the nearest first, and passes them: as
+/// `terrane_cursor_next_chunk` downwards.
+///
+/// # Safety
+/// The contract of `terrane_cursor_next_chunk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_cursor_prev_chunk(
+    cursor: *mut terrane_cursor,
+    rows_max: usize,
+    keys: *mut u8,
+    key_capacity: usize,
+    key_offsets: *mut usize,
+    values: *mut u8,
+    value_capacity: usize,
+    value_offsets: *mut usize,
+    rows: *mut usize,
+) -> terrane_code {
+    // SAFETY: the caller keeps the contract.
+    let fill = |cursor: &mut Cursor| unsafe {
+        fill_chunk(
+            cursor,
+            Way::Down,
+            (rows_max, rows),
+            (keys, key_capacity, key_offsets),
+            (values, value_capacity, value_offsets),
+        )
+    };
+    // SAFETY: the caller keeps the contract.
+    guard(|| fill(&mut unsafe { handle_mut(cursor) }?.0))
+}
+
+/// Direction of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// Fills a chunk with entries of a cursor and passes them.
+///
+/// # Safety
+/// The contract of [`terrane_cursor_next_chunk`].
+unsafe fn fill_chunk(
+    cursor: &mut Cursor,
+    way: Way,
+    (rows_max, rows): (usize, *mut usize),
+    (keys, key_capacity, key_offsets): (*mut u8, usize, *mut usize),
+    (values, value_capacity, value_offsets): (*mut u8, usize, *mut usize),
+) -> Outcome<()> {
+    if rows.is_null() || rows_max == 0 {
+        return Err(Failure::bad_input("rows is null, or rows_max is 0"));
+    }
+    // SAFETY: the caller keeps the contract.
+    let mut keys = unsafe { Arena::new(rows_max, keys, key_capacity, key_offsets) }?;
+    // SAFETY: the caller keeps the contract.
+    let mut values = unsafe { Arena::new(rows_max, values, value_capacity, value_offsets) }?;
+
+    let mut passed = 0;
+    while passed < rows_max {
+        let next = if way == Way::Up { cursor.peek()? } else { cursor.peek_prev()? };
+        let Some(entry) = next else { break };
+        if !keys.has_room(entry.key.len()) || !values.has_room(entry.value.len()) {
+            if passed > 0 {
+                break;
             }
             keys.push(entry.key);
             values.push(entry.value);
-            passed += 1;
-            // The entry has been read already, so that passing it cannot fail.
-            cursor.0.next_ref()?;
+            return Err(Failure::too_small("an entry"));
         }
-        // SAFETY: the caller keeps the contract.
-        unsafe { give(rows, passed) }
-    })
+        keys.push(entry.key);
+        values.push(entry.value);
+        passed += 1;
+        // The entry has been read already, so that passing it cannot fail.
+        if way == Way::Up {
+            cursor.next_ref()?;
+        } else {
+            cursor.prev_ref()?;
+        }
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { give(rows, passed) }
 }
