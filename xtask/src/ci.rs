@@ -54,6 +54,29 @@ pub(crate) fn run(workspace: &Workspace, scope: Scope) -> Result<(), String> {
     outcome
 }
 
+/// Checks and tests object storage: its own workspace, and the program with the feature.
+///
+/// Not part of [`run`]: its HTTP client alone takes minutes to compile.
+pub(crate) fn object(workspace: &Workspace) -> Result<(), String> {
+    let mut times = Times { start: Instant::now(), steps: Vec::new() };
+    let own = |arguments: &[&str]| {
+        let mut command = workspace.cargo(arguments);
+        command.current_dir(workspace.root.join("crates/object"));
+        command
+    };
+    times.take("fmt object", &mut own(&["fmt", "--check"]))?;
+    times.take("clippy object", &mut own(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;
+    times.take("test object", &mut own(&["test"]))?;
+    let mut docs = own(&["doc", "--no-deps", "--document-private-items"]);
+    times.take("doc object", docs.env("RUSTDOCFLAGS", "-D warnings"))?;
+
+    let program = ["-p", "terrane-cli", "--features", "object-store"];
+    let lints = [&["clippy"], &program[..], &["--all-targets", "--", "-D", "warnings"]].concat();
+    times.take("clippy program", &mut workspace.cargo(&lints))?;
+    let tests = [&["test"], &program[..], &["--test", "it", "bucket"]].concat();
+    times.take("test program", &mut workspace.cargo(&tests))
+}
+
 fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), String> {
     let cargo = |arguments: &[&str]| workspace.cargo(arguments);
     times.take("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;

@@ -76,6 +76,8 @@ usage: cargo xtask <command>
                            one input
   fuzz [TARGET...] --minimise
                            what was found joins the corpus, which keeps what covers as much
+  object                   format, lints, documentation and tests of crates/object, a workspace of its own, and of the
+                           program with the feature object-store; the first call compiles an HTTP client
   kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
                            be lost; then the same with processes that write an index, and a context store
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
@@ -141,6 +143,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             let options = fuzz::Options::parse(options).ok_or(Failure::Usage)?;
             Ok(fuzz::run(&workspace, &options)?)
         }
+        ("object", []) => Ok(ci::object(&workspace)?),
         ("kill", []) => Ok(sim::kill(&workspace, 200)?),
         ("kill", ["--cycles", cycles]) => {
             let cycles = cycles.parse().map_err(|_| Failure::Usage)?;

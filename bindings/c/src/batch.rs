@@ -136,7 +136,8 @@ fn add_updates(
             0 => batch.delete(table, key),
             1 => batch.insert(table, key, value),
             2 if value > key => {
-                batch.delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Excluded(value)))
+                batch
+                    .delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Excluded(value)));
             }
             2 => {} // an empty range
             _ => batch.delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Unbounded)),

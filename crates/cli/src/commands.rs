@@ -34,6 +34,9 @@ pub(crate) mod version;
 pub(crate) mod radix;
 pub(crate) mod mpt;
 pub(crate) mod backup;
+#[cfg(feature = "object-store")]
+pub(crate) mod backups;
+pub(crate) mod restore;
 pub(crate) mod compact;
 pub(crate) mod stats;
 pub(crate) mod diff;

@@ -20,6 +20,8 @@ use clap::{
 use mimalloc::MiMalloc;
 
 use crate::commands::backup::Backup;
+#[cfg(feature = "object-store")]
+use crate::commands::backups::{self, Backups};
 use crate::commands::bench::Bench;
 use crate::commands::btree::BtreeCommand;
 use crate::commands::changes::{self, ChangesCommand, Feeds};
@@ -32,13 +34,14 @@ use crate::commands::kv::{Count, Delete, Get, Put, Scan};
 use crate::commands::mpt::MptCommand;
 use crate::commands::radix::RadixCommand;
 use crate::commands::replay::Replay;
+use crate::commands::restore::Restore;
 use crate::commands::snapshot::Snapshot;
 use crate::commands::stats::Stats;
 use crate::commands::table::Tables;
 use crate::commands::version::Versions;
 use crate::commands::{
-    backup, bench, btree, compact, completions, context, diff, import, kv, mpt, radix, snapshot,
-    stats, table, version,
+    backup, bench, btree, compact, completions, context, diff, import, kv, mpt, radix, restore,
+    snapshot, stats, table, version,
 };
 use crate::inspect::Inspect;
 use crate::ui::exit::{Failure, STORE_VARIABLE};
@@ -136,6 +139,13 @@ enum Command {
     /// Copies a store while it is in use: all of it, or everything new since the last backup
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
+    /// Makes a store from a backup, in a directory or in a bucket
+    #[command(after_help = restore::EXAMPLES)]
+    Restore(Restore),
+    /// Lists and drops the backups in a bucket
+    #[cfg(feature = "object-store")]
+    #[command(subcommand, after_help = backups::EXAMPLES)]
+    Backups(Backups),
     /// Reclaims the space of deleted and replaced entries of a store
     #[command(after_help = compact::EXAMPLES)]
     Compact(Compact),
@@ -181,6 +191,9 @@ impl Command {
             Self::Radix(radix) => radix.command(),
             Self::Mpt(mpt) => mpt.command(),
             Self::Backup(_) => "backup",
+            Self::Restore(_) => "restore",
+            #[cfg(feature = "object-store")]
+            Self::Backups(backups) => backups.command(),
             Self::Compact(_) => "compact",
             Self::Stats(_) => "stats",
             Self::Diff(_) => "diff",
@@ -223,6 +236,9 @@ impl Command {
             Self::Radix(radix) => radix.run().map(|()| 0),
             Self::Mpt(mpt) => mpt.run().map(|()| 0),
             Self::Backup(backup) => backup.run(),
+            Self::Restore(restore) => restore.run(),
+            #[cfg(feature = "object-store")]
+            Self::Backups(backups) => backups.run(),
             Self::Compact(compact) => compact.run(),
             Self::Stats(stats) => stats.run(),
             Self::Diff(diff) => diff.run(),

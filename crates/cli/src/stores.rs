@@ -20,6 +20,7 @@
 pub(crate) mod back_ends;
 pub(crate) mod listed;
 pub(crate) mod index_path;
+pub(crate) mod bucket;
 pub(crate) mod open;
 pub(crate) mod version_ref;
 pub(crate) mod source;

@@ -24,6 +24,8 @@ pub(crate) mod check_btree;
 pub(crate) mod check_context;
 pub(crate) mod check_radix;
 pub(crate) mod check_mpt;
+#[cfg(feature = "object-store")]
+mod check_bucket;
 mod verify;
 mod salvage;
 

@@ -90,6 +90,13 @@ impl Error {
         Self::io(call, path, Errno::NOSPC.into())
     }
 
+    /// The error of a call that would change a medium that is only read, for disks that are such a
+    /// medium.
+    #[must_use]
+    pub fn read_only(call: &'static str, path: &Path) -> Self {
+        Self::io(call, path, Errno::ROFS.into())
+    }
+
     pub(crate) fn wrong_kind(path: &Path, found: EntryKind) -> Self {
         Self::WrongKind { path: path.to_owned(), found }
     }

@@ -50,3 +50,4 @@ pub(crate) mod versions;
 pub(crate) mod feed;
 pub(crate) mod feed_cursor;
 pub(crate) mod reader;
+pub(crate) mod files;

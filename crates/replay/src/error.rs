@@ -27,7 +27,8 @@ pub enum Class {
 impl Class {
     /// Returns the class of an error of an engine, by its kind. An error of the disk is never the
     /// fault of the request.
-    fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
+    #[must_use]
+    pub fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
         match kind {
             ErrorKind::Corrupt => Self::Check,
             ErrorKind::Interrupted => Self::Interrupted,

@@ -14,6 +14,7 @@ use terrane::lsm::{
 };
 use terrane_replay::store;
 
+use crate::stores::bucket;
 use crate::stores::index_path::IndexPath;
 use crate::ui::exit::Failure;
 
@@ -197,7 +198,7 @@ pub(crate) fn open_to_read(dir: &Path) -> Result<StoreReader, Failure> {
     open_to_read_within(dir, None)
 }
 
-/// Opens a store for reading, with a memory budget.
+/// Opens a store for reading, with a memory budget: in a directory, or at the address of a bucket.
 ///
 /// # Errors
 /// [`Failure`].
@@ -205,6 +206,9 @@ pub(crate) fn open_to_read_within(
     dir: &Path,
     memory_budget: Option<u64>,
 ) -> Result<StoreReader, Failure> {
+    if let Some(address) = bucket::address(dir) {
+        return bucket::open_reader(address, memory_budget);
+    }
     if content_of(dir)? != DirContent::Store {
         return Err(no_store(dir));
     }

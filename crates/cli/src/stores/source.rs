@@ -11,6 +11,7 @@ use terrane::lsm::{
     BlobRef, Cursor, Lookup, Record, Session, SnapshotName, StoreReader, Table, TableName,
 };
 
+use crate::stores::bucket;
 use crate::stores::index_path::{IndexPath, config_of};
 use crate::stores::open::open_to_read_within;
 use crate::stores::version_ref::VersionRef;
@@ -82,7 +83,7 @@ impl Source {
         memory_budget: Option<u64>,
     ) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
+        if bucket::address(dir).is_none() && IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
             if table.as_str() != MAIN_TABLE || !matches!(point, Point::Now) {
                 let dir = dir.display();
                 let message = format!("{dir} is a B+tree: no tables, no versions, no snapshots");

@@ -66,12 +66,18 @@ impl Failure {
         ))
     }
 
-    /// Back-end that this build lacks.
-    #[cfg(not(all(feature = "lmdb", feature = "sqlite")))]
+    /// Back-end or service that this build lacks.
+    #[cfg(not(all(feature = "lmdb", feature = "sqlite", feature = "object-store")))]
     pub(crate) fn not_built(feature: &str) -> Self {
         let message = format!("this program was built without {feature}; next: build it with");
         let failure = Self::usage(format!("{message} --features {feature}"));
         failure.of_kind(ErrorKind::Unsupported)
+    }
+
+    /// Damage of stored data; exit code 1.
+    #[cfg(feature = "object-store")]
+    pub(crate) fn corrupt(message: impl Into<String>) -> Self {
+        Self { kind: Some("corrupt"), ..Self::check(message) }
     }
 
     /// Bad usage or bad input; exit code 2.
@@ -235,6 +241,20 @@ impl From<terrane::lsm::Error> for Failure {
             error if error.is_no_space() => failure.with_note(NO_SPACE),
             _ => failure,
         }
+    }
+}
+
+#[cfg(feature = "object-store")]
+impl From<terrane_object::Error> for Failure {
+    fn from(error: terrane_object::Error) -> Self {
+        if let terrane_object::Error::Store(error) = error {
+            return Self::from(error);
+        }
+        let kind = error.kind();
+        let is_disk = matches!(error, terrane_object::Error::Disk(_));
+        // Another writer of a bucket, or a stale list, is no fault of the command.
+        let is_passing = kind == ErrorKind::Conflict;
+        Self::new(Class::of(kind, is_disk || is_passing), in_full(&error)).of_kind(kind)
     }
 }
 

@@ -33,6 +33,10 @@
 //! | `tables`    | all named tables                                                             |
 //! | `directory` | all that it held                                                             |
 //!
+//! A bucket has `bucket`, `problems` (with `object`, `rule`, `backups`: names of those that need
+//! the object), `left`, `backups`, `objects`, `bytes` (read), `unreferenced_objects`,
+//! `unreferenced_bytes`, `requests`, `wall_s`: see `docs/schema/verify-bucket.json`.
+//!
 //! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`,
 //! `repaired`, and `from_hex` and `to_hex`: the keys that cannot be relied on, null where there is
 //! no bound or none are known), `repaired`, `left`, `wall_s`, and `leaves`, `nodes`, `height`,
@@ -71,6 +75,7 @@ use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
 use terrane::state_dir;
 
 use crate::stores::back_ends::RedisArgs;
+use crate::stores::bucket;
 use crate::stores::index_path::IndexPath;
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
@@ -97,6 +102,8 @@ Examples:
     terrane verify /data/index --repair
   Repair without loss, then look at the problems that are left:
     terrane verify /data/utxo --repair --json
+  Check the backups in a bucket:
+    terrane verify s3://ledger-backups/main
   Drop damaged parts, in a copy, and see the losses:
     cp -a /data/utxo /data/utxo-copy && terrane verify /data/utxo-copy \\
       --repair --accept-loss
@@ -153,6 +160,9 @@ pub(crate) struct Verify {
     /// its last commits
     #[arg(long, requires = "repair")]
     accept_loss: bool,
+    /// Asks a bucket only whether objects are there and how long they are
+    #[arg(long, conflicts_with = "repair")]
+    quick: bool,
     #[command(flatten)]
     redis: RedisArgs,
     #[command(flatten)]
@@ -235,6 +245,12 @@ impl Verify {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let given = self.dir.as_ref().or(self.store.as_ref());
         let dir = given.ok_or_else(|| Failure::no_store("DIR or --store DIR"))?;
+        if let Some(address) = bucket::address(dir) {
+            return self.check_bucket(address);
+        }
+        if self.quick {
+            return Err(Failure::usage("--quick is for buckets: s3://, gs://, az://, file://"));
+        }
         if !dir.try_exists().unwrap_or(true) {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
@@ -287,6 +303,27 @@ impl Verify {
         let failure = checked.failure(dir);
 
         output::checked("verify", self.output.json, &checked, &checked.text(), failure.as_ref())
+    }
+}
+
+impl Verify {
+    #[cfg(not(feature = "object-store"))]
+    #[expect(clippy::unused_self, reason = "with the feature it has options")]
+    fn check_bucket(&self, _address: &str) -> Result<u8, Failure> {
+        Err(Failure::not_built("object-store"))
+    }
+
+    #[cfg(feature = "object-store")]
+    fn check_bucket(&self, address: &str) -> Result<u8, Failure> {
+        if self.repair {
+            let message = format!(
+                "{address}: objects cannot be repaired; restore from a backup that is whole"
+            );
+            return Err(Failure::usage(message));
+        }
+        let reporting =
+            Reporting { command: "verify", json: self.output.json, quiet: self.output.quiet };
+        crate::verify::check_bucket::verify(address, self.quick, reporting)
     }
 }
 

@@ -11,6 +11,7 @@ mod bench_sweep;
 mod bench_tables;
 mod bitcoin;
 mod btree;
+mod bucket;
 mod chain;
 mod changes;
 mod context;

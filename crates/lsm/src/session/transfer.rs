@@ -531,7 +531,11 @@ struct Way<'a> {
     identity: u64,
 }
 
-fn check_blob_page(bytes: &[u8], place: PageAddress) -> std::result::Result<(), Corrupt> {
+/// Checks a page of blobs.
+pub(crate) fn check_blob_page(
+    bytes: &[u8],
+    place: PageAddress,
+) -> std::result::Result<(), Corrupt> {
     decode_payload(bytes, place, PageKind::Blob, place.page).map(drop)
 }
 

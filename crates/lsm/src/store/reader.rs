@@ -103,6 +103,8 @@ pub struct StoreReader {
     /// Where to go on; `None` after an error.
     place: Option<Place>,
     view: View,
+    /// The log is leased from this segment on, whatever the view needs; `u64::MAX` for no more.
+    log_floor: u64,
 }
 
 impl Store {
@@ -174,7 +176,8 @@ impl StoreReader {
         let inner = SessionInner::open_read_only(&disk, dir, open_files_max, memory_budget)?;
         let session = Session::of(inner);
         let merge_operators = options.merge_operators.clone();
-        let mut reader = Self { session, merge_operators, place: None, view: View::default() };
+        let view = View::default();
+        let mut reader = Self { session, merge_operators, place: None, view, log_floor: u64::MAX };
         reader.refresh()?;
         Ok(reader)
     }
@@ -216,7 +219,7 @@ impl StoreReader {
         Ok(commit)
     }
 
-    fn inner(&self) -> &Arc<SessionInner> {
+    pub(crate) fn inner(&self) -> &Arc<SessionInner> {
         self.session.inner()
     }
 
@@ -241,7 +244,8 @@ impl StoreReader {
             inner.check_open()?;
             let manifest = self.newest()?;
             let sequence = manifest.sequence;
-            inner.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
+            let segment = if manifest.segment == 0 { u64::MAX } else { manifest.segment };
+            inner.need_log(segment.min(self.log_floor));
             let _held = inner.hold(manifest.numbers())?;
 
             if !self.is_newest(sequence)? {
@@ -319,7 +323,7 @@ impl StoreReader {
             inner.check_open()?;
             let manifest = self.newest()?;
             let version = manifest.version(number)?;
-            inner.need_log(version.first_segment());
+            inner.need_log(version.first_segment().min(self.log_floor));
             let _held = inner.hold(version.base.numbers())?;
             if self.newest()?.version(number)? == version {
                 return open_version(inner, version, manifest.next_table, &self.merge_operators);
@@ -327,10 +331,10 @@ impl StoreReader {
         }
     }
 
-    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too
-    /// much is leased.
-    fn let_log_go(&self) {
-        self.inner().need_log(u64::MAX);
+    /// Leases the log only from the floor on, since what was read of it is in memory. Until that is
+    /// written, too much is leased.
+    pub(crate) fn let_log_go(&self) {
+        self.inner().need_log(self.log_floor);
         if let Err(error) = self.inner().lease() {
             event!(WARN, "cleanup.failed", self.inner().dir(), %error);
         }
@@ -378,14 +382,44 @@ impl StoreReader {
         backup::back_up(&source, place, progress)
     }
 
+    /// Keeps the writer from removing segments of the log from this number on, until this is called
+    /// again, or the reader goes: [`files`](Self::files) lists them. `None` keeps none. The log of
+    /// the store grows as long, so call it with a later number as soon as the earlier ones are
+    /// copied. Cost: writes the lease.
+    ///
+    /// # Errors
+    /// [`Error::TooManyReaders`], [`Error::Disk`], [`Error::SessionClosed`].
+    pub fn keep_log_from(&mut self, segment: Option<u64>) -> Result<()> {
+        self.log_floor = segment.unwrap_or(u64::MAX);
+        self.inner().need_log(self.log_floor);
+        self.inner().lease()
+    }
+
+    pub(crate) fn log_floor(&self) -> u64 {
+        self.log_floor
+    }
+
+    /// Refreshes the view and pins what its manifest names, with the whole log behind it. Returns
+    /// the commit, the pins, the manifest, and the segment that the commit is in.
+    pub(crate) fn refresh_pinned(
+        &mut self,
+    ) -> Result<(u64, Vec<FileHandle>, StoreManifest, Option<u64>)> {
+        let (commit, held) = self.refresh_whole()?;
+        let Some(Place { manifest, log, .. }) = &self.place else {
+            return Err(Error::SessionClosed);
+        };
+        Ok((commit, held, manifest.clone(), log.as_ref().map(WalReader::segment)))
+    }
+
     /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log
-    /// that versions need.
+    /// behind it and the log that versions need.
     fn refresh_whole(&mut self) -> Result<(u64, Vec<FileHandle>)> {
         loop {
             let commit = self.refresh()?;
             let newest = self.newest()?;
-            let log_from = newest.first_segment_of_versions();
-            self.inner().need_log(log_from);
+            let segment = if newest.segment == 0 { u64::MAX } else { newest.segment };
+            let log_from = newest.first_segment_of_versions().min(segment);
+            self.inner().need_log(log_from.min(self.log_floor));
             let held = self.inner().hold(newest.numbers())?;
             let age = newest.age();
 
