@@ -24,17 +24,6 @@ const FOLDER: &str = "golden/stores/v1";
 /// Commits of a kept store.
 const COMMITS: u64 = 24;
 
-/// Kinds whose stores are kept: those whose format has not changed since they are.
-const KINDS: [Kind; 7] = [
-    Kind::Lsm,
-    Kind::Btree,
-    Kind::RadixLsm,
-    Kind::RadixBtree,
-    Kind::Mpt,
-    Kind::RadixSqlite,
-    Kind::RadixLmdb,
-];
-
 /// Bytes of all kept stores at most.
 const BYTES_MAX: u64 = 4 << 20;
 
@@ -106,7 +95,7 @@ fn keep(kind: Kind, packed: &Path) {
 #[test]
 fn stores_of_earlier_versions_are_opened_verified_and_written() {
     let mut bytes = 0;
-    for kind in KINDS {
+    for kind in Kind::ALL {
         let packed = path_of(kind);
         if golden::is_writing() && !packed.exists() {
             keep(kind, &packed);
