@@ -114,7 +114,8 @@ fn no_acknowledged_commit_is_lost_whatever_is_killed() {
                     let is_locked = kind.open(&disk(), dir, settings).is_err();
                     assert!(is_locked || !kind.locks(), "two writers");
                     child.resume();
-                    drop(child.line(&["durable"]));
+                    let line = child.line(&["durable"]);
+                    durable = line.expect("a writer that goes on commits").1[0];
                 }
                 // A stopped writer is killed.
                 1 => child.stop(),
