@@ -160,8 +160,9 @@ impl Bucket {
     }
 
     /// The segment of the WAL from which on a reader keeps the log, so that the next backup follows
-    /// without a gap: the last one of the newest backup. `None` if there is no backup with a log.
-    /// For [`StoreReader::keep_log_from`].
+    /// without a gap: the last one of the newest backup. `None` if there is no backup with a log; a
+    /// reader that goes on after its first backup keeps the log from segment 1 on meanwhile. For
+    /// [`StoreReader::keep_log_from`].
     ///
     /// Cost: four reads and a list.
     ///

@@ -205,7 +205,10 @@ mod shipping {
             let mut reader = open_to_read_within(&self.store, self.memory.budget())?;
             let bucket = bucket::open(address)?;
             // What was shipped last leads up to what is shipped now, if it is still there.
-            reader.keep_log_from(bucket.log_to_keep()?)?;
+            // Behind a first backup the log is kept whole until it is known what was shipped: a
+            // checkpoint in between would leave a gap.
+            let keep = bucket.log_to_keep()?.or(self.follow.then_some(1));
+            reader.keep_log_from(keep)?;
 
             let mut bar = ByteBar::new("uploading", self.output.quiet);
             let mut progress = |done, total| bar.set(done, total);

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+#[cfg(not(feature = "object-store"))]
 use terrane::lsm::StoreReader;
 
 use crate::ui::exit::Failure;
@@ -43,7 +44,7 @@ pub(crate) fn open_reader(
 }
 
 #[cfg(feature = "object-store")]
-pub(crate) use with_object_store::{CACHE_VARIABLE, open, open_reader};
+pub(crate) use with_object_store::{open, open_reader};
 
 #[cfg(feature = "object-store")]
 mod with_object_store {
@@ -55,7 +56,7 @@ mod with_object_store {
     use crate::ui::exit::Failure;
 
     /// Environment variable with the size of the cache of a store in a bucket.
-    pub(crate) const CACHE_VARIABLE: &str = "TERRANE_BUCKET_CACHE";
+    const CACHE_VARIABLE: &str = "TERRANE_BUCKET_CACHE";
 
     /// Opens a bucket.
     ///
