@@ -53,7 +53,7 @@ longer ago than --abandoned-after (a day) is given up; if it still runs, it ends
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Address of the bucket: s3://BUCKET/PREFIX, gs://, az://, file:///DIR
+    /// Address of the bucket: s3://, gs://, az:// or file://
     #[arg(value_name = "ADDRESS")]
     address: String,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DropArgs {
-    /// Address of the bucket: s3://BUCKET/PREFIX, gs://, az://, file:///DIR
+    /// Address of the bucket: s3://, gs://, az:// or file://
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// Names of backups to drop
@@ -125,18 +125,18 @@ impl ListArgs {
         };
         let width = listed.backups.iter().map(|info| commits(info).len()).max().unwrap_or(0);
         let width = width.max("COMMITS".len());
-        let mut text = format!("{:16}  {:width$}  {:>10}  AGE", "BACKUP", "COMMITS", "BYTES");
+        let header = format!("{:16}  {:width$}  {:>10}  AGE", "BACKUP", "COMMITS", "BYTES");
+        let mut lines = vec![header];
         for info in &listed.backups {
             let age = age(info.created_unix_s);
-            let line = format!(
-                "\n{:16}  {:width$}  {:>10}  {age}",
+            lines.push(format!(
+                "{:16}  {:width$}  {:>10}  {age}",
                 info.id,
                 commits(info),
                 bytes(info.bytes)
-            );
-            text.push_str(&line);
+            ));
         }
-        output::print(&text)
+        output::print(&lines.join("\n"))
     }
 }
 

@@ -45,13 +45,13 @@ pub(super) fn verify(address: &str, quick: bool, reporting: Reporting) -> Result
         report,
     };
     let report = &checked.report;
-    let mut text = String::new();
+    let mut lines = Vec::new();
     for problem in &report.problems {
         let backups = problem.backups.join(", ");
-        text.push_str(&format!("{}: {}; needed by {backups}\n", problem.object, problem.rule));
+        lines.push(format!("{}: {}; needed by {backups}", problem.object, problem.rule));
     }
     let problems = count_of(checked.left, "problem", "problems");
-    text.push_str(&format!(
+    lines.push(format!(
         "checked {}, {}, {} read in {:.3} s: {problems}",
         count_of(report.backups, "backup", "backups"),
         count_of(report.objects, "object", "objects"),
@@ -61,13 +61,19 @@ pub(super) fn verify(address: &str, quick: bool, reporting: Reporting) -> Result
     if report.unreferenced_objects > 0 {
         let objects = count_of(report.unreferenced_objects, "object", "objects");
         let size = bytes(report.unreferenced_bytes);
-        text.push_str(&format!(
-            "\nno backup needs {objects}, {size}; next: terrane backups drop {address}"
+        lines.push(format!(
+            "no backup needs {objects}, {size}; next: terrane backups drop {address}"
         ));
     }
 
     let failure = (checked.left > 0).then(|| {
         Failure::corrupt(format!("{address}: {problems}; restore from a backup that is whole"))
     });
-    output::checked(reporting.command, reporting.json, &checked, &text, failure.as_ref())
+    output::checked(
+        reporting.command,
+        reporting.json,
+        &checked,
+        &lines.join("\n"),
+        failure.as_ref(),
+    )
 }

@@ -81,6 +81,14 @@ fn commit(store: &Store, batch: u64) -> u64 {
     number
 }
 
+/// Makes so many commits; returns the number of the last one.
+fn commits(store: &Store, count: u64, batch: u64) -> u64 {
+    for _ in 0..count {
+        commit(store, batch);
+    }
+    store.last_commit()
+}
+
 /// Checks that a store is as of a commit: count, counter, and each entry.
 fn assert_is(disk: &Arc<dyn Disk>, dir: &str, commit: u64, batch: u64) {
     let reader = reader(disk, dir);
@@ -131,10 +139,10 @@ fn requests_that_fail_once_are_made_again_and_lost_answers_are_resolved() {
             let main = TableName::new("main").unwrap();
             store.create_table(&main, &TableConfig::default()).unwrap();
             let mut reader = reader(&disk, STORE);
-            let first = (0..5).map(|_| commit(&store, BATCH)).last().unwrap();
+            let first = commits(&store, 5, BATCH);
             bucket.back_up(&mut reader, &mut |_, _| {}).unwrap();
             reader.keep_log_from(bucket.log_to_keep().unwrap()).unwrap();
-            let last = (0..5).map(|_| commit(&store, BATCH)).last().unwrap();
+            let last = commits(&store, 5, BATCH);
             store.checkpoint().unwrap();
 
             server.fail(nth, when);
@@ -190,7 +198,7 @@ fn a_million_entries_are_backed_up_while_written_and_restored_at_three_commits()
     assert_eq!(shipped.last(), Some(&200));
 
     let first = shipped[0];
-    for at in [first, (first + 200) / 2, 200] {
+    for at in [first, u64::midpoint(first, 200), 200] {
         assert_eq!(assert_restores(&bucket, Some(at), BATCH), at);
     }
     let read = bucket.open_disk(Some(first), 16 << 20).unwrap();
