@@ -111,8 +111,10 @@ fn no_acknowledged_commit_is_lost_whatever_is_killed() {
                 // A stopped writer has its store all the same.
                 0 => {
                     child.stop();
-                    let is_locked = kind.open(&disk(), dir, settings).is_err();
-                    assert!(is_locked || !kind.locks(), "two writers");
+                    // Where writers take turns, the next one would wait for the stopped one.
+                    if kind.locks() {
+                        assert!(kind.open(&disk(), dir, settings).is_err(), "two writers");
+                    }
                     child.resume();
                     let line = child.line(&["durable"]);
                     durable = line.expect("a writer that goes on commits").1[0];
