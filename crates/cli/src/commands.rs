@@ -41,5 +41,6 @@ pub(crate) mod compact;
 pub(crate) mod stats;
 pub(crate) mod diff;
 pub(crate) mod changes;
+pub(crate) mod follow;
 pub(crate) mod completions;
 pub(crate) mod replay;

@@ -29,6 +29,7 @@ use crate::commands::compact::Compact;
 use crate::commands::completions::{Completions, ManPages};
 use crate::commands::context::ContextCommand;
 use crate::commands::diff::Diff;
+use crate::commands::follow::{self, Follow};
 use crate::commands::import::Import;
 use crate::commands::kv::{Count, Delete, Get, Put, Scan};
 use crate::commands::mpt::MptCommand;
@@ -158,6 +159,9 @@ enum Command {
     /// Prints the commits of a store, those to come too, for people or programs
     #[command(after_help = changes::EXAMPLES)]
     Changes(ChangesCommand),
+    /// Makes a copy of a store and keeps it up to date, commit by commit
+    #[command(after_help = follow::EXAMPLES)]
+    Follow(Follow),
     /// Lists, creates and deletes the named places of consumers in the changes of a store
     #[command(subcommand, after_help = changes::FEED_EXAMPLES)]
     Feed(Feeds),
@@ -199,6 +203,7 @@ impl Command {
             Self::Diff(_) => "diff",
             Self::Changes(_) => "changes",
             Self::Feed(feeds) => feeds.command(),
+            Self::Follow(_) => "follow",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
         }
@@ -244,6 +249,7 @@ impl Command {
             Self::Diff(diff) => diff.run(),
             Self::Changes(changes) => changes.run(),
             Self::Feed(feeds) => feeds.run(),
+            Self::Follow(follow) => follow.run(),
             Self::Completions(completions) => completions.run(program()),
             Self::Man(man) => man.run(program()),
         }

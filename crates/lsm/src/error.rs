@@ -170,6 +170,15 @@ pub enum Error {
         /// Description of what is there instead.
         reason: String,
     },
+    /// The directory holds something else than a follower of this store, or one that was changed.
+    /// Nothing was changed in it.
+    #[error("{} does not follow this store: {reason}; choose an empty directory", .path.display())]
+    NotAFollower {
+        /// The directory.
+        path: PathBuf,
+        /// Description of what is there instead.
+        reason: String,
+    },
     /// The store has its maximum of readers already.
     #[error("{} has {limit} readers already; close some of them first", .path.display())]
     TooManyReaders {
@@ -581,6 +590,7 @@ impl Error {
             Self::Conflict(_) => ErrorKind::Conflict,
             Self::NotTerrane { .. }
             | Self::NotABackup { .. }
+            | Self::NotAFollower { .. }
             | Self::KeyTooLarge { .. }
             | Self::ValueTooLarge { .. }
             | Self::UpsertTooLarge { .. }

@@ -101,3 +101,4 @@ pub use store::feed::{
     FeedPart, FeedTable, FeedUpdate,
 };
 pub use store::feed_cursor::{Feed, FeedInfo};
+pub use store::follower::{FOLLOW_TABLE, FollowOptions, FollowReport, FollowedTable, Follower};

@@ -51,3 +51,4 @@ pub(crate) mod feed;
 pub(crate) mod feed_cursor;
 pub(crate) mod reader;
 pub(crate) mod files;
+pub(crate) mod follower;

@@ -21,6 +21,41 @@ fn lines(place: &Place, arguments: &[&str]) -> (Vec<Value>, Value) {
 }
 
 #[test]
+fn a_follower_catches_up_and_is_compared() {
+    let place = Place::new();
+    let store = place.store();
+    let copy = place.path("copy");
+    let follow = |arguments: &[&str]| -> Value {
+        let call = command()
+            .args(["follow", text(&store), text(&copy), "--once", "--verify", "--json"])
+            .args(arguments)
+            .output();
+        let answer: crate::program::Answer = call.unwrap().into();
+        answer.done()
+    };
+    call(&store, &["put", "alice", "100", "--create"]).done();
+    let begun = follow(&[]);
+    assert_eq!((&begun["commits"], &begun["tables"][0]["equal"]), (&json!(0), &json!(true)));
+    let version = call(&store, &["version", "retain"]).done()["number"].to_string();
+    call(&store, &["put", "bob", "7"]).done();
+    assert_eq!(follow(&[])["commits"], 1);
+    call(&store, &["delete", "alice"]).done();
+    call(&store, &["version", "rollback", &version]).done();
+    let followed = follow(&[]);
+    assert_eq!(followed["tables"][0]["equal"], true);
+    assert_eq!(call(&copy, &["get", "alice"]).done()["entries"][0]["value"], "100");
+    assert_eq!(call(&copy, &["count"]).done()["count"], 1);
+
+    // A copy that was written to follows no more.
+    call(&copy, &["put", "eve", "1"]).done();
+    let refused =
+        command().args(["follow", text(&store), text(&copy), "--once", "--json"]).output();
+    let refused: crate::program::Answer = refused.unwrap().into();
+    let message = refused.failed(2);
+    assert!(message.contains("somebody else has committed to it"), "{message}");
+}
+
+#[test]
 fn changes_are_printed_and_a_cursor_remembers_how_far() {
     let place = Place::new();
     let store = place.store();

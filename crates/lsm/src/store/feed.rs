@@ -248,7 +248,7 @@ impl FeedUpdate {
         }
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let (_, value, blob) = self.update().parts();
         self.key.len() + value.len() + blob.map_or(0, <[u8]>::len)
     }
@@ -402,7 +402,10 @@ pub struct Changes {
     wal: Option<WalReader>,
     partial: Option<Partial>,
     kept: Option<KeptLog>,
-    ready: VecDeque<FeedItem>,
+    /// Items to be given, each with the sequence number of its entry in the history, or 0.
+    ready: VecDeque<(u64, FeedItem)>,
+    /// That number of the item given last.
+    given: u64,
     manifest: StoreManifest,
     /// The tables at the position, by number.
     tables: BTreeMap<u64, NamedMeta>,
@@ -437,6 +440,7 @@ impl Changes {
             partial: None,
             kept: None,
             ready: VecDeque::new(),
+            given: 0,
             manifest: StoreManifest::default(),
             tables: BTreeMap::new(),
             position,
@@ -527,7 +531,8 @@ impl Changes {
 
     fn next_item(&mut self) -> Result<Option<FeedItem>> {
         loop {
-            if let Some(item) = self.ready.pop_front() {
+            if let Some((sequence, item)) = self.ready.pop_front() {
+                self.given = sequence;
                 return Ok(Some(item));
             }
             if self.difference.is_some() {
@@ -618,7 +623,7 @@ impl Changes {
                     if self.tables.contains_key(&table.id));
                 entry.event.redo(&mut self.tables);
                 if !is_known {
-                    self.ready.push_back(item);
+                    self.ready.push_back((entry.sequence, item));
                 }
             }
             self.told = entry.sequence;
@@ -799,7 +804,7 @@ impl Changes {
             version.base.tables.iter().map(|table| (table.id, table.clone())).collect();
         for (id, table) in &self.tables {
             if !there.contains_key(id) {
-                self.ready.push_back(FeedItem::TableDropped { table: Self::table_of(table) });
+                self.ready.push_back((0, FeedItem::TableDropped { table: Self::table_of(table) }));
             }
         }
         for (id, table) in &there {
@@ -807,10 +812,10 @@ impl Changes {
                 Some(before) if before.name != table.name => {
                     let from = TableName(before.name.clone());
                     let table = Self::table_of(table);
-                    self.ready.push_back(FeedItem::TableRenamed { table, from });
+                    self.ready.push_back((0, FeedItem::TableRenamed { table, from }));
                 }
                 Some(_) => {}
-                None => self.ready.push_back(self.created(table)),
+                None => self.ready.push_back((0, self.created(table))),
             }
         }
         self.tables = there;
@@ -1015,7 +1020,7 @@ impl Changes {
         for id in unknown {
             let found = self.manifest.tables.iter().find(|table| table.id == id).cloned();
             if let Some(table) = found {
-                self.ready.push_back(self.created(&table));
+                self.ready.push_back((0, self.created(&table)));
                 self.tables.insert(id, table);
             }
         }
@@ -1038,7 +1043,7 @@ impl Changes {
             entry.event.redo(&mut self.tables);
             self.told = entry.sequence;
             self.position = entry.commit;
-            self.ready.push_back(item);
+            self.ready.push_back((entry.sequence, item));
             self.wal = None;
             if segment > 0 {
                 self.source.keep(&mut self.kept, segment)?;
@@ -1064,6 +1069,30 @@ impl Changes {
             }
             None => Ok(false),
         }
+    }
+
+    /// The sequence number of the manifest that made the change given last, if that is one of the
+    /// history; else 0.
+    pub(crate) fn given_sequence(&self) -> u64 {
+        self.given
+    }
+
+    /// Whether the store goes back, behind the position, to the version of that number.
+    pub(crate) fn goes_back_to(&self, number: u64) -> bool {
+        let is_it = |event: &HistoryEvent| matches!(event, HistoryEvent::RolledBack { to, .. } if *to == number);
+        self.manifest
+            .history
+            .iter()
+            .any(|entry| entry.commit > self.position && is_it(&entry.event))
+    }
+
+    /// Goes on behind a commit, wherever that is.
+    pub(crate) fn go_to(&mut self, commit: u64) -> Result<()> {
+        (self.wal, self.partial, self.difference) = (None, None, None);
+        self.ready.clear();
+        self.passed.clear();
+        self.position = commit;
+        self.stand_at()
     }
 
     /// Passes over everything that is there.

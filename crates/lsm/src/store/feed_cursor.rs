@@ -119,6 +119,18 @@ impl Feed {
         self.changes.wait(timeout)
     }
 
+    pub(crate) fn given_sequence(&self) -> u64 {
+        self.changes.given_sequence()
+    }
+
+    pub(crate) fn goes_back_to(&self, number: u64) -> bool {
+        self.changes.goes_back_to(number)
+    }
+
+    pub(crate) fn go_to(&mut self, commit: u64) -> Result<()> {
+        self.changes.go_to(commit)
+    }
+
     /// Says that the consumer is done with everything up to a commit, durably: it is never told
     /// again, and the store may let go of it. An earlier commit than the last one changes nothing.
     ///

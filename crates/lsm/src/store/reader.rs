@@ -438,6 +438,11 @@ impl StoreReader {
         }
     }
 
+    /// The sequence number of the manifest that the view is of.
+    pub(crate) fn manifest_sequence(&self) -> u64 {
+        self.place.as_ref().map_or(0, |place| place.manifest.sequence)
+    }
+
     /// The store's session, for its snapshots and for blobs. What changes anything is refused with
     /// [`Error::ReadOnly`].
     #[must_use]

@@ -373,6 +373,11 @@ impl Store {
         open_version(&shared.inner, &version, next_table, &shared.options.merge_operators)
     }
 
+    /// The number of the retained version of that name, if there is one.
+    pub(crate) fn version_number(&self, name: &SnapshotName) -> Option<u64> {
+        lock(&self.shared.published).manifest.version_named(name).ok()
+    }
+
     /// Opens the retained version of that name.
     ///
     /// # Errors

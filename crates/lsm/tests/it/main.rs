@@ -24,6 +24,7 @@ mod export;
 mod export_crash;
 mod faults;
 mod feed;
+mod follower;
 mod gate;
 mod golden;
 mod hostile;

@@ -1,0 +1,156 @@
+//! `terrane follow`: a copy of a store that takes over its commits.
+//!
+//! # JSON
+//!
+//! `source_commit` (the last commit of the source that the copy has), `commits`, `updates`,
+//! `roll_backs`, `takeovers` (how often a whole view of the source was taken over), `wall_s`, and
+//! with `--verify` `tables`: list of `name`, `count`, `digest` (null for a table that the copy
+//! lacks), `equal`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use terrane::io::files::create_dirs;
+use terrane::lsm::{Error, FollowOptions, FollowReport, FollowedTable, Follower};
+use terrane_replay::monitor::Monitor as _;
+
+use crate::stores::open::{is_within, open_to_read};
+use crate::ui::args::OutputArgs;
+use crate::ui::exit::Failure;
+use crate::ui::output;
+use crate::ui::progress::{ByteBar, Progress};
+use crate::ui::text::{grouped, hex};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  Make a copy and keep it up to date:
+    terrane follow /data/ledger /copy/ledger
+  Catch up once, compare both, and end:
+    terrane follow /data/ledger /copy/ledger --once --verify
+  A second copy has a name of its own:
+    terrane follow /data/ledger /copy/second --feed second
+
+The copy begins as a backup and then commits what its source commits, in order and whole. It works \
+beside the process that writes the source, and may be interrupted and begun again at any time. \
+While it is away, the source keeps the commits behind it, up to a limit; beyond that the copy \
+compares itself with its source. Only read the copy: once somebody commits to it, it follows no \
+more. `terrane feed delete NAME` ends it for good.";
+
+/// Longest wait before the command looks whether it is to stop.
+const WAIT: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Args)]
+pub(crate) struct Follow {
+    /// Directory of the store to follow
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// Directory of the copy: missing, empty, or an earlier copy of this store
+    #[arg(value_name = "DST")]
+    copy: PathBuf,
+    /// Name of the feed that holds the place of this copy in its source
+    #[arg(long, value_name = "NAME", default_value = "follower")]
+    feed: String,
+    /// Ends when the copy has caught up
+    #[arg(long)]
+    once: bool,
+    /// Compares all tables of both by their digests at the end
+    #[arg(long)]
+    verify: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct Compared {
+    name: String,
+    count: Option<u64>,
+    digest: Option<String>,
+    equal: bool,
+}
+
+#[derive(Serialize)]
+struct Followed {
+    source_commit: u64,
+    commits: u64,
+    updates: u64,
+    roll_backs: u64,
+    takeovers: u64,
+    wall_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tables: Option<Vec<Compared>>,
+}
+
+impl Follow {
+    /// Runs the command, prints its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        if is_within(&self.copy, &self.source) {
+            return Err(Failure::usage(
+                "DST is SRC or lies in it; a copy needs a place of its own",
+            ));
+        }
+        // Refuses what is no store, before anything is made.
+        drop(open_to_read(&self.source)?);
+        let started = Instant::now();
+        let disk = terrane::io::RealDisk::auto();
+        if let Some(parent) = self.copy.parent() {
+            create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
+        }
+
+        let options = FollowOptions::default().feed(self.feed.as_str());
+        let mut bar = ByteBar::new("copying", self.output.quiet);
+        let mut progress = |done, total| bar.set(done, total);
+        let mut follower = Follower::open_dir(&self.source, &self.copy, &options, &mut progress)?;
+        drop(bar);
+
+        let signals = Progress::new(true);
+        follower.catch_up()?;
+        while !self.once && !signals.stop() {
+            if follower.wait(WAIT)? {
+                follower.catch_up()?;
+            }
+        }
+        let compared = if self.verify { Some(follower.verify()?) } else { None };
+        let report = follower.report();
+        follower.close()?;
+        if !self.once {
+            return Err(Failure::interrupted("interrupted; the copy is whole, and can go on"));
+        }
+        self.report(report, compared.as_deref(), started.elapsed().as_secs_f64())
+    }
+
+    fn report(
+        &self,
+        report: FollowReport,
+        compared: Option<&[FollowedTable]>,
+        wall_s: f64,
+    ) -> Result<u8, Failure> {
+        let FollowReport { source_commit, commits, updates, roll_backs, takeovers, .. } = report;
+        let table = |table: &FollowedTable| Compared {
+            name: table.name.to_string(),
+            count: table.digests[1].map(|(count, _)| count),
+            digest: table.digests[1].map(|(_, digest)| hex(&digest)),
+            equal: table.is_equal(),
+        };
+        let other = compared.into_iter().flatten().find(|table| !table.is_equal());
+        let failure = other.map(|table| {
+            Failure::check(format!("table `{}` of the copy differs from its source", table.name))
+        });
+        let tables = compared.map(|tables| tables.iter().map(table).collect());
+        let followed =
+            Followed { source_commit, commits, updates, roll_backs, takeovers, wall_s, tables };
+        let mut lines = vec![
+            ("source commit", grouped(source_commit)),
+            ("applied", format!("{} commits, {} updates", grouped(commits), grouped(updates))),
+        ];
+        if compared.is_some() && failure.is_none() {
+            lines.push(("verified", "all tables are equal".to_owned()));
+        }
+        let text = output::aligned(&lines);
+        output::checked("follow", self.output.json, &followed, &text, failure.as_ref())
+    }
+}
