@@ -20,6 +20,8 @@ pub(crate) enum Mode {
 pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     let unpublished = unpublished(workspace)?;
     let mut command = workspace.cargo(&["package", "--workspace", "--allow-dirty", "--quiet"]);
+    // It depends on `terrane-object`, of a workspace of its own, which no registry here has.
+    command.args(["--exclude", "terrane-cli"]);
     for name in &unpublished {
         command.args(["--exclude", name]);
     }
