@@ -1,6 +1,11 @@
 //! Archives of the crates for crates.io, made as `cargo publish` would make them.
 //!
 //! A member of the workspace is published unless its manifest says `publish = false`.
+//!
+//! Cargo makes an archive only if each dependency is a member or in a registry. Of a member that
+//! depends on a crate of another workspace of ours, the files are listed instead.
+
+use std::process::{Command, Stdio};
 
 use crate::workspace::{Workspace, package_name};
 
@@ -18,11 +23,11 @@ pub(crate) enum Mode {
 /// # Errors
 /// A message if the files cannot be listed, or if cargo refuses a crate.
 pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
-    let unpublished = unpublished(workspace)?;
+    let manifests = manifests(workspace)?;
+    let unpublished = unpublished(&manifests);
+    let outward = outward(&manifests);
     let mut command = workspace.cargo(&["package", "--workspace", "--allow-dirty", "--quiet"]);
-    // It depends on `terrane-object`, of a workspace of its own, which no registry here has.
-    command.args(["--exclude", "terrane-cli"]);
-    for name in &unpublished {
+    for name in unpublished.iter().chain(&outward) {
         command.args(["--exclude", name]);
     }
 
@@ -31,24 +36,63 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         command.args(["--no-verify", "--offline"]);
     }
 
+    done(&mut command)?;
+    for name in &outward {
+        let list = ["package", "--list", "--allow-dirty", "--quiet", "--package", name];
+        done(workspace.cargo(&list).stdout(Stdio::null()))?;
+    }
+    Ok(())
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("cargo package: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("cargo package failed ({status})")) }
 }
 
-/// Whether a manifest is one of this workspace; rivals and the Python module have their own.
-fn is_member(path: &str) -> bool {
-    !path.starts_with("peers/") && !path.starts_with("bindings/python/")
+/// Workspaces of their own below this one.
+const OTHERS: [&str; 4] = ["peers/", "fuzz/", "bindings/python/", "crates/object/"];
+
+/// Manifests of the members.
+fn manifests(workspace: &Workspace) -> Result<Vec<String>, String> {
+    let files = workspace.files()?;
+    let manifests = files.iter().filter(|file| file.name() == "Cargo.toml");
+    let members = manifests.filter(|file| !OTHERS.iter().any(|other| file.path.starts_with(other)));
+    Ok(members.filter_map(|file| file.text()).map(str::to_owned).collect())
 }
 
 /// Names of the members that stay out of crates.io.
-fn unpublished(workspace: &Workspace) -> Result<Vec<String>, String> {
-    let files = workspace.files()?;
-    let manifests = files.iter().filter(|file| file.name() == "Cargo.toml");
-    let members = manifests.filter(|file| is_member(&file.path));
-    let unpublished = members
-        .filter_map(|file| file.text())
-        .filter(|text| text.lines().any(|line| line == "publish = false"))
-        .filter_map(package_name)
-        .map(str::to_owned);
-    Ok(unpublished.collect())
+fn unpublished(manifests: &[String]) -> Vec<String> {
+    let unpublished =
+        manifests.iter().filter(|text| text.lines().any(|line| line == "publish = false"));
+    unpublished.filter_map(|text| package_name(text)).map(str::to_owned).collect()
+}
+
+/// Names of the members that depend on a crate of ours which is no member.
+fn outward(manifests: &[String]) -> Vec<String> {
+    let members: Vec<&str> = manifests.iter().filter_map(|text| package_name(text)).collect();
+    let is_outward = |text: &&String| {
+        let names = text.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+        let mut ours = names.filter(|name| name.starts_with("terrane-"));
+        ours.any(|name| !members.contains(&name))
+    };
+    let outward = manifests.iter().filter(is_outward);
+    outward.filter_map(|text| package_name(text)).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_depend_on_another_workspace_are_found() {
+        let manifest = |name: &str, dependencies: &str| {
+            format!("[package]\nname = \"{name}\"\n\n[dependencies]\n{dependencies}\n")
+        };
+        let manifests = [
+            manifest("terrane-io", "serde.workspace = true"),
+            manifest("terrane-lsm", "terrane-io.workspace = true"),
+            manifest("terrane-cli", "terrane-object = { workspace = true, optional = true }"),
+        ];
+        assert_eq!(outward(&manifests), ["terrane-cli"]);
+    }
 }
