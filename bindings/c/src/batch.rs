@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use terrane::lsm::{NamedTable, Ticket, WriteBatch};
 
-use crate::bytes::{Rows, slice};
+use crate::bytes::{Rows, end, slice};
 use crate::error::{
     Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
 };
@@ -234,12 +234,8 @@ pub unsafe extern "C" fn terrane_batch_delete_range(
         let table = unsafe { handle(table) }?;
         // SAFETY: the caller keeps the contract.
         let from = Bound::Included(unsafe { slice(from, from_len) }?);
-        let to = if to.is_null() {
-            Bound::Unbounded
-        } else {
-            // SAFETY: the caller keeps the contract.
-            Bound::Excluded(unsafe { slice(to, to_len) }?)
-        };
+        // SAFETY: the caller keeps the contract.
+        let to = unsafe { end(to, to_len) }?;
         batch.0.delete_range::<[u8], _>(&table.0, (from, to));
         Ok(())
     })

@@ -1,6 +1,7 @@
 //! Bytes that a caller gives, and arenas that a caller has us fill.
 
 use std::mem::MaybeUninit;
+use std::ops::Bound;
 
 use crate::error::{Failure, Outcome, give};
 
@@ -19,6 +20,18 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, len: usize) -> Outcome<&'a 
     }
     // SAFETY: not null, no longer than memory, and valid for reads by the caller's contract.
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
+}
+
+/// The end of a range of keys: below the given key, or the last key for null.
+///
+/// # Safety
+/// The contract of [`slice`].
+pub(crate) unsafe fn end<'a>(pointer: *const u8, len: usize) -> Outcome<Bound<&'a [u8]>> {
+    if pointer.is_null() {
+        return Ok(Bound::Unbounded);
+    }
+    // SAFETY: the caller keeps the contract.
+    Ok(Bound::Excluded(unsafe { slice(pointer, len) }?))
 }
 
 /// Borrows memory of the caller that we write to and never read. Null stands for no memory.

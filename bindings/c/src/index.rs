@@ -1,11 +1,12 @@
 //! B+tree indexes.
 
+use std::ops::Bound;
 use std::path::Path;
 
 use terrane::btree::{Config, Cursor, Index, Update};
 use terrane::io::RealDisk;
 
-use crate::bytes::{Arena, Rows, slice, text};
+use crate::bytes::{Arena, Rows, end, slice, text};
 use crate::error::{
     Failure, free, give, give_handle, guard, handle, handle_mut, take, terrane_code,
 };
@@ -193,12 +194,9 @@ pub unsafe extern "C" fn terrane_index_cursor_new(
         let index = unsafe { handle(index) }?;
         // SAFETY: the caller keeps the contract.
         let from = unsafe { slice(from, from_len) }?;
-        let cursor = if to.is_null() {
-            index.0.range(from..)?
-        } else {
-            // SAFETY: the caller keeps the contract.
-            index.0.range(from..unsafe { slice(to, to_len) }?)?
-        };
+        // SAFETY: the caller keeps the contract.
+        let to = unsafe { end(to, to_len) }?;
+        let cursor = index.0.range::<&[u8]>((Bound::Included(from), to))?;
         // SAFETY: the caller keeps the contract.
         unsafe { give_handle(out, terrane_index_cursor { cursor, next: None }) }
     })

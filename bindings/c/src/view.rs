@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terrane::lsm::{Cursor, Lookup, Table};
 
-use crate::bytes::{Arena, Rows, slice, slice_mut};
+use crate::bytes::{Arena, Rows, end, slice, slice_mut};
 use crate::error::{
     Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
 };
@@ -194,13 +194,9 @@ pub unsafe extern "C" fn terrane_cursor_new(
         let view = unsafe { handle(view) }?;
         // SAFETY: the caller keeps the contract.
         let from = unsafe { slice(from, from_len) }?;
-        let end = if to.is_null() {
-            Bound::Unbounded
-        } else {
-            // SAFETY: the caller keeps the contract.
-            Bound::Excluded(unsafe { slice(to, to_len) }?)
-        };
-        let cursor = view.0.range::<[u8], _>((Bound::Included(from), end))?;
+        // SAFETY: the caller keeps the contract.
+        let to = unsafe { end(to, to_len) }?;
+        let cursor = view.0.range::<[u8], _>((Bound::Included(from), to))?;
         // SAFETY: the caller keeps the contract.
         unsafe { give_handle(out, terrane_cursor(cursor)) }
     })

@@ -124,9 +124,12 @@ impl Reader {
         bounds: &Bounds<'_>,
         kind: (Part, bool),
     ) -> PyResult<Items> {
+        Ok(Items::new(self.cursor(py, bounds)?, kind.0, kind.1))
+    }
+
+    fn cursor(&self, py: Python<'_>, bounds: &Bounds<'_>) -> PyResult<Cursor> {
         let range = bounds.range()?;
-        let cursor = py.detach(|| self.source.cursor(&range))?;
-        Ok(Items::new(cursor, kind.0, kind.1))
+        Ok(py.detach(|| self.source.cursor(&range))?)
     }
 }
 
@@ -224,9 +227,7 @@ impl Reader {
             return Err(PyValueError::new_err("a chunk has at least one row and one byte"));
         }
         let bounds = Bounds::of(start, stop, prefix)?;
-        let range = bounds.range()?;
-        let cursor = py.detach(|| self.source.cursor(&range))?;
-        Ok(Chunks::new(cursor, rows, max_bytes))
+        Ok(Chunks::new(self.cursor(py, &bounds)?, rows, max_bytes))
     }
 
     fn count(&self, py: Python<'_>) -> PyResult<u64> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use terrane::lsm::{self, Durability, NamedTable, SnapshotName, Ticket, Update};
+use terrane::lsm::{self, Durability, Lookup, NamedTable, SnapshotName, Ticket, Update};
 
 use crate::error::{Failure, Outcome};
 use crate::input::{Piece, RowsIn};
@@ -86,6 +86,19 @@ impl Table {
     fn write(&self, py: Python<'_>, updates: &[(&[u8], Update<'_>)], sync: bool) -> PyResult<u64> {
         Ok(py.detach(|| commit_of(&self.named.write_batch(updates)?, sync))?)
     }
+
+    /// Removes a key that is there, and returns what was found.
+    fn take(&self, py: Python<'_>, key: Bound<'_, PyAny>) -> PyResult<Lookup> {
+        let key = Piece::of(key)?;
+        let key = key.bytes()?;
+        Ok(py.detach(|| {
+            let found = self.named.get(key)?;
+            if found.is_found() {
+                drop(self.named.delete(key)?);
+            }
+            Ok::<_, Failure>(found)
+        })?)
+    }
 }
 
 #[pymethods]
@@ -105,15 +118,7 @@ impl Table {
     }
 
     fn __delitem__<'py>(&self, py: Python<'py>, key: Bound<'py, PyAny>) -> PyResult<()> {
-        let piece = Piece::of(key.clone())?;
-        let bytes = piece.bytes()?;
-        let was_there = py.detach(|| {
-            let found = self.named.get(bytes)?.is_found();
-            if found {
-                drop(self.named.delete(bytes)?);
-            }
-            Ok::<_, Failure>(found)
-        })?;
+        let was_there = self.take(py, key.clone())?.is_found();
         if was_there { Ok(()) } else { Err(PyKeyError::new_err(key.unbind())) }
     }
 
@@ -180,15 +185,7 @@ impl Table {
         key: Bound<'py, PyAny>,
         default: Bound<'py, pyo3::types::PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let piece = Piece::of(key.clone())?;
-        let bytes = piece.bytes()?;
-        let found = py.detach(|| {
-            let found = self.named.get(bytes)?;
-            if found.is_found() {
-                drop(self.named.delete(bytes)?);
-            }
-            Ok::<_, Failure>(found)
-        })?;
+        let found = self.take(py, key.clone())?;
         match found.value() {
             Some(value) => Ok(PyBytes::new(py, value).into_any()),
             None if default.len() == 1 => default.get_item(0),

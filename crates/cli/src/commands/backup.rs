@@ -8,13 +8,15 @@
 //! one to the other can be restored), `contiguous` (no commit since the last backup is left out),
 //! `files_uploaded`, `bytes_uploaded`, `files_shared`, `bytes_shared`, `requests`, `wall_s`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::io::files::create_dirs;
-use terrane::lsm::{BackupPlace, BackupReport, Error};
+use terrane::io::Disk;
+use terrane::io::files::create_parents;
+use terrane::lsm::{BackupPlace, BackupReport, Error, StoreReader};
 
 use crate::commands::kv::MemoryArgs;
 use crate::stores::bucket;
@@ -117,21 +119,13 @@ impl Backup {
         let mut reader = open_to_read_within(&self.store, self.memory.budget())?;
         let disk = self.mode.disk()?;
 
-        if let Some(parent) = self.to.parent() {
-            create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
-        }
-
-        let mut bar = ByteBar::new("copying", self.output.quiet);
-        let mut progress = |done, total| bar.set(done, total);
-        let report = reader.back_up(&BackupPlace::new(&self.to).on_disk(disk), &mut progress)?;
-        drop(bar);
+        let report = copied(&mut reader, (disk, &self.to), self.output.quiet)?;
 
         self.report(&report, started.elapsed().as_secs_f64())
     }
 
     fn report(&self, report: &BackupReport, wall_s: f64) -> Result<u8, Failure> {
         let to = self.to.display().to_string();
-        let size = |files, size| format!("{}, {}", count_of(files, "file", "files"), bytes(size));
         let parts = [
             count_of(report.tables, "table", "tables"),
             count_of(report.versions, "version", "versions"),
@@ -160,6 +154,23 @@ impl Backup {
 
         output::report("backup", self.output.json, &created, &lines).map(|()| 0)
     }
+}
+
+/// Backs a store up into a directory whose parents may be missing, with a progress bar.
+pub(super) fn copied(
+    reader: &mut StoreReader,
+    (disk, to): (Arc<dyn Disk>, &Path),
+    quiet: bool,
+) -> Result<BackupReport, Failure> {
+    create_parents(disk.as_ref(), to).map_err(Error::from)?;
+    let mut bar = ByteBar::new("copying", quiet);
+    let mut progress = |done, total| bar.set(done, total);
+    Ok(reader.back_up(&BackupPlace::new(to).on_disk(disk), &mut progress)?)
+}
+
+/// Number of files and their bytes, for people.
+pub(super) fn size(files: u64, size: u64) -> String {
+    format!("{}, {}", count_of(files, "file", "files"), bytes(size))
 }
 
 #[cfg(not(feature = "object-store"))]

@@ -12,16 +12,13 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::io::RealDisk;
-use terrane::io::files::create_dirs;
-use terrane::lsm::{BackupPlace, Error};
 
+use crate::commands::backup::{copied, size};
 use crate::stores::bucket;
 use crate::stores::open::{is_within, open_to_read};
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
-use crate::ui::output::{self, bytes};
-use crate::ui::progress::ByteBar;
-use crate::ui::text::count_of;
+use crate::ui::output;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -91,16 +88,9 @@ impl Restore {
             let message = format!("{} is not empty; choose an empty directory", self.to.display());
             return Err(Failure::usage(message));
         }
-        let disk = RealDisk::auto();
-        if let Some(parent) = self.to.parent() {
-            create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
-        }
-        let mut bar = ByteBar::new("copying", self.output.quiet);
-        let mut progress = |done, total| bar.set(done, total);
-        let report = reader.back_up(&BackupPlace::new(&self.to).on_disk(disk), &mut progress)?;
-        drop(bar);
+        let report = copied(&mut reader, (RealDisk::auto(), &self.to), self.output.quiet)?;
 
-        let copied = RestoredCopy {
+        let restored = RestoredCopy {
             from: self.from.display().to_string(),
             to: self.to.display().to_string(),
             commit: report.commit,
@@ -109,11 +99,11 @@ impl Restore {
             wall_s: started.elapsed().as_secs_f64(),
         };
         let lines = [
-            ("restored", format!("{} to {}", copied.from, copied.to)),
-            ("commit", copied.commit.to_string()),
-            ("copied", size(copied.files_written, copied.bytes_copied)),
+            ("restored", format!("{} to {}", restored.from, restored.to)),
+            ("commit", restored.commit.to_string()),
+            ("copied", size(restored.files_written, restored.bytes_copied)),
         ];
-        output::report("restore", self.output.json, &copied, &lines)
+        output::report("restore", self.output.json, &restored, &lines)
     }
 
     #[cfg(not(feature = "object-store"))]
@@ -125,6 +115,9 @@ impl Restore {
     #[cfg(feature = "object-store")]
     fn download(&self, address: &str) -> Result<(), Failure> {
         use terrane_object::{RestoreReport, Restoring};
+
+        use crate::ui::progress::ByteBar;
+        use crate::ui::text::count_of;
 
         #[derive(Serialize)]
         struct Restored<'a> {
@@ -162,8 +155,4 @@ impl Restore {
         ];
         output::report("restore", self.output.json, &restored, &lines)
     }
-}
-
-fn size(files: u64, size: u64) -> String {
-    format!("{}, {}", count_of(files, "file", "files"), bytes(size))
 }

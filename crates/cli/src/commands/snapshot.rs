@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::lsm::inspect::SessionInfo;
 use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
@@ -454,10 +454,8 @@ impl ExportArgs {
         let reader = open_to_read_within(&self.common.store, self.memory.budget())?;
         let session = reader.session();
 
-        if let Some(parent) = dir.parent()
-            && session.snapshot_exists(&self.name)?
-        {
-            create_dirs(self.mode.disk()?.as_ref(), parent).map_err(Error::from)?;
+        if session.snapshot_exists(&self.name)? {
+            create_parents(self.mode.disk()?.as_ref(), dir).map_err(Error::from)?;
         }
 
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::lsm::{
@@ -99,8 +99,8 @@ pub(crate) fn open_tables_with(dir: &Path, made: bool, opening: Opening) -> Resu
         return Err(no_store(dir));
     }
 
-    if let (DirContent::Nothing, Some(parent)) = (there, dir.parent()) {
-        create_dirs(disk().as_ref(), parent).map_err(terrane::lsm::Error::from)?;
+    if there == DirContent::Nothing {
+        create_parents(disk().as_ref(), dir).map_err(terrane::lsm::Error::from)?;
     }
 
     let mut session = SessionOptions::default().create_dir();

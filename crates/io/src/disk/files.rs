@@ -104,6 +104,14 @@ pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Creates the missing directories above a path, each durably, and not the path itself.
+///
+/// # Errors
+/// The errors of [`create_dirs`].
+pub fn create_parents(disk: &dyn Disk, path: &Path) -> Result<()> {
+    path.parent().map_or(Ok(()), |parent| create_dirs(disk, parent))
+}
+
 /// Bytes that all files below a directory take. A file removed meanwhile does not count.
 ///
 /// Cost: lists each directory, and asks for each file.

@@ -117,17 +117,7 @@ pub struct TableSet {
 #[derive(Debug)]
 pub struct StoreFiles<'a> {
     reader: &'a StoreReader,
-    commit: u64,
-    base_commit: u64,
-    sequence: u64,
-    tables: TableSet,
-    files: Vec<StoreFile>,
-    earlier_log: Vec<StoreFile>,
-    /// Content of files that are not read from the directory, by path.
-    small: BTreeMap<String, Vec<u8>>,
-    /// Where the last record of each segment ends.
-    log_ends: BTreeMap<u64, u64>,
-    _held: Vec<FileHandle>,
+    parts: Parts,
 }
 
 impl Drop for StoreFiles<'_> {
@@ -166,7 +156,7 @@ impl StoreReader {
             self.let_log_go();
         }
         let parts = listed?;
-        Ok(parts.of(self))
+        Ok(StoreFiles { reader: self, parts })
     }
 
     fn list_files(&mut self) -> Result<Parts> {
@@ -216,7 +206,7 @@ impl StoreReader {
     }
 }
 
-/// A list being made.
+/// Files of a store, and what keeps them.
 #[derive(Debug, Default)]
 struct Parts {
     commit: u64,
@@ -225,7 +215,9 @@ struct Parts {
     tables: TableSet,
     files: Vec<StoreFile>,
     earlier_log: Vec<StoreFile>,
+    /// Content of files that are not read from the directory, by path.
     small: BTreeMap<String, Vec<u8>>,
+    /// Where the last record of each segment ends.
     log_ends: BTreeMap<u64, u64>,
     held: Vec<FileHandle>,
 }
@@ -238,21 +230,6 @@ impl StoreManifest {
 }
 
 impl Parts {
-    fn of(self, reader: &StoreReader) -> StoreFiles<'_> {
-        StoreFiles {
-            reader,
-            commit: self.commit,
-            base_commit: self.base_commit,
-            sequence: self.sequence,
-            tables: self.tables,
-            files: self.files,
-            earlier_log: self.earlier_log,
-            small: self.small,
-            log_ends: self.log_ends,
-            _held: self.held,
-        }
-    }
-
     fn add_small(&mut self, path: String, kind: StoreFileKind, bytes: Vec<u8>) {
         self.files.push(StoreFile { path: path.clone(), bytes: bytes.len() as u64, kind });
         self.small.insert(path, bytes);
@@ -386,38 +363,38 @@ impl StoreFiles<'_> {
     /// The last commit that the files have.
     #[must_use]
     pub fn commit(&self) -> u64 {
-        self.commit
+        self.parts.commit
     }
 
     /// The commit of the manifest: the WAL leads from there to [`commit`](Self::commit).
     #[must_use]
     pub fn base_commit(&self) -> u64 {
-        self.base_commit
+        self.parts.base_commit
     }
 
     /// Counts the manifests of the store: lists of one number have one base.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.parts.sequence
     }
 
     /// The named tables at the base. Records about other tables are passed over when the WAL is
     /// applied, so a log leads from one base over another only if the tables are equal.
     #[must_use]
     pub fn tables(&self) -> &TableSet {
-        &self.tables
+        &self.parts.tables
     }
 
     /// All files, each path once.
     #[must_use]
     pub fn files(&self) -> &[StoreFile] {
-        &self.files
+        &self.parts.files
     }
 
     /// Segments of the WAL before the manifest's, ascending, that lead up to it without a gap.
     #[must_use]
     pub fn earlier_log(&self) -> &[StoreFile] {
-        &self.earlier_log
+        &self.parts.earlier_log
     }
 
     /// Reads a listed file from front to back, checks every page of a run, and hands the bytes on
@@ -433,14 +410,14 @@ impl StoreFiles<'_> {
     ) -> std::result::Result<(), E> {
         let inner = self.reader.inner();
         inner.check_open()?;
-        if let Some(bytes) = self.small.get(&file.path) {
+        if let Some(bytes) = self.parts.small.get(&file.path) {
             return take(bytes);
         }
 
         match file.kind {
             StoreFileKind::Log { number, first, last, sealed } => {
                 let header = SegmentHeader { number, first };
-                let end = self.log_ends.get(&number).copied().unwrap_or(LOG_RECORDS_OFFSET);
+                let end = self.parts.log_ends.get(&number).copied().unwrap_or(LOG_RECORDS_OFFSET);
                 take(&segment_start(header, sealed.then_some(last)))?;
 
                 let source = inner

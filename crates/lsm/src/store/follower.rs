@@ -33,6 +33,7 @@ use crate::entry::entry::Update;
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::lookup::result::Lookup;
+use crate::run::blob::BlobRef;
 use crate::run::check::Progress;
 use crate::session::snapshot::SnapshotName;
 use crate::store::backup::BackupPlace;
@@ -751,13 +752,19 @@ fn digest(table: Result<Arc<Table>>) -> Result<Option<(u64, [u8; 32])>> {
     }
 }
 
+/// Reads the blob of an entry that has one.
+fn blob_of(session: &Session, blob: Option<&BlobRef>) -> Result<Option<Vec<u8>>> {
+    let Some(blob) = blob else { return Ok(None) };
+    Ok(session.retrieve_blobs(std::slice::from_ref(blob))?.pop())
+}
+
 fn update_to(session: &Session, key: Vec<u8>, new: &Lookup) -> Result<FeedUpdate> {
     let change = match new {
         Lookup::NotFound => FeedChange::Delete,
         Lookup::Found(value) => FeedChange::Insert(value.to_vec()),
         Lookup::FoundWithBlob(value, blob) => {
-            let mut blobs = session.retrieve_blobs(std::slice::from_ref(blob))?;
-            FeedChange::InsertWithBlob(value.to_vec(), blobs.pop().unwrap_or_default())
+            let blob = blob_of(session, Some(blob))?;
+            FeedChange::InsertWithBlob(value.to_vec(), blob.unwrap_or_default())
         }
     };
     Ok(FeedUpdate { key, change })
@@ -775,10 +782,6 @@ fn differences(session: &Session, from: &Table, to: &Table) -> Result<Vec<FeedUp
 
 /// Returns the changes that make of a table here the table of another session.
 fn compared(theirs: (&Session, &Table), ours: (&Session, &Table)) -> Result<Vec<FeedUpdate>> {
-    let blob_of = |session: &Session, blob: Option<&crate::run::blob::BlobRef>| match blob {
-        Some(blob) => session.retrieve_blobs(std::slice::from_ref(blob)).map(|mut all| all.pop()),
-        None => Ok(None),
-    };
     let mut updates = Vec::new();
     let (mut left, mut right) = (theirs.1.cursor()?, ours.1.cursor()?);
     let (mut one, mut other) = (left.next().transpose()?, right.next().transpose()?);
@@ -824,10 +827,7 @@ fn load(store: &Store, theirs: &Session, name: &TableName, table: &Table) -> Res
     let mut loader = store.bulk_load(name, table.config())?;
     let mut cursor = table.cursor()?;
     while let Some(record) = cursor.next().transpose()? {
-        let blob = match &record.blob {
-            Some(blob) => theirs.retrieve_blobs(std::slice::from_ref(blob))?.pop(),
-            None => None,
-        };
+        let blob = blob_of(theirs, record.blob.as_ref())?;
         let update = match &blob {
             Some(blob) => Update::InsertWithBlob(&record.value, blob),
             None => Update::Insert(&record.value),

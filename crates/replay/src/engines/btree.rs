@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::io::{Disk, RealDisk};
 
 use crate::engines::engine::{Cause, EngineError, Result};
@@ -119,9 +119,7 @@ impl Btree {
         // A directory with other files must not become an index.
         if !inspect::is_index(disk.as_ref(), dir)? {
             refuse_foreign(disk.as_ref(), dir)?;
-            if let Some(parent) = dir.parent() {
-                create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
-            }
+            create_parents(disk.as_ref(), dir).map_err(Error::from)?;
         }
 
         let config = Config::variable().memory_bytes(MEMORY_BYTES);

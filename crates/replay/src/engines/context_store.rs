@@ -7,7 +7,7 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::{
     self as store, Durability, Error, GcPace, Hash, Meta, Options, Prefetch, Retain, Store,
 };
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::io::{Access, Disk, RealDisk};
 
 use crate::engines::context::{CommitHash, CommitInfo, Context, ContextEngine, Steps};
@@ -77,9 +77,7 @@ pub fn open_or_create(disk: &Arc<dyn Disk>, dir: &Path, settings: Settings) -> R
     }
 
     // Only the parent is made here: creating the store makes its directory.
-    if let Some(parent) = dir.parent() {
-        create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
-    }
+    create_parents(disk.as_ref(), dir).map_err(Error::from)?;
     Ok(Store::create(Arc::clone(disk), dir, &options)?)
 }
 

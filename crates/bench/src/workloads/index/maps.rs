@@ -11,7 +11,7 @@ pub(super) mod memory;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::io::{CountedDisk, RealDisk};
 
 use super::Result;
@@ -19,8 +19,6 @@ use super::Result;
 /// The real disk, counted, with the directory that a map's own is to be made in.
 fn counted_disk(dir: &Path) -> Result<Arc<CountedDisk>> {
     let disk = CountedDisk::new(RealDisk::auto());
-    if let Some(parent) = dir.parent() {
-        create_dirs(disk.as_ref(), parent).map_err(terrane::lsm::Error::from)?;
-    }
+    create_parents(disk.as_ref(), dir).map_err(terrane::lsm::Error::from)?;
     Ok(disk)
 }

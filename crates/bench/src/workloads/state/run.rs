@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::{DiskCache, SessionStats, StoreOptions, TableConfig, TableStats};
 use terrane::mpt::{self, Account, AccountProof, Address, B256, State, U256, is_state};
@@ -155,9 +155,7 @@ fn set_up(
         }
         state.close()?;
     } else {
-        if let Some(parent) = dir.parent() {
-            create_dirs(disk.as_ref(), parent).map_err(terrane::lsm::Error::from)?;
-        }
+        create_parents(disk.as_ref(), dir).map_err(terrane::lsm::Error::from)?;
         let options = state_options(options);
         import_s = import(disk, dir, &options, (layout, hash), monitor)?.as_secs_f64();
     }
