@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use terrane::io::files::create_dirs;
+use terrane::io::files::create_parents;
 use terrane::lsm::{Error, FollowOptions, FollowReport, FollowedTable, Follower};
 use terrane_replay::monitor::Monitor as _;
 
@@ -97,9 +97,7 @@ impl Follow {
         drop(open_to_read(&self.source)?);
         let started = Instant::now();
         let disk = terrane::io::RealDisk::auto();
-        if let Some(parent) = self.copy.parent() {
-            create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
-        }
+        create_parents(disk.as_ref(), &self.copy).map_err(Error::from)?;
 
         let options = FollowOptions::default().feed(self.feed.as_str());
         let mut bar = ByteBar::new("copying", self.output.quiet);
@@ -117,9 +115,6 @@ impl Follow {
         let compared = if self.verify { Some(follower.verify()?) } else { None };
         let report = follower.report();
         follower.close()?;
-        if !self.once {
-            return Err(Failure::interrupted("interrupted; the copy is whole, and can go on"));
-        }
         self.report(report, compared.as_deref(), started.elapsed().as_secs_f64())
     }
 
@@ -137,8 +132,14 @@ impl Follow {
             equal: table.is_equal(),
         };
         let other = compared.into_iter().flatten().find(|table| !table.is_equal());
-        let failure = other.map(|table| {
+        let differs = other.map(|table| {
             Failure::check(format!("table `{}` of the copy differs from its source", table.name))
+        });
+        let is_verified = compared.is_some() && differs.is_none();
+        // Without --once, only a signal ends the following.
+        let failure = differs.or_else(|| {
+            let message = "interrupted; the copy is whole, and can go on";
+            (!self.once).then(|| Failure::interrupted(message))
         });
         let tables = compared.map(|tables| tables.iter().map(table).collect());
         let followed =
@@ -147,7 +148,7 @@ impl Follow {
             ("source commit", grouped(source_commit)),
             ("applied", format!("{} commits, {} updates", grouped(commits), grouped(updates))),
         ];
-        if compared.is_some() && failure.is_none() {
+        if is_verified {
             lines.push(("verified", "all tables are equal".to_owned()));
         }
         let text = output::aligned(&lines);
