@@ -68,11 +68,11 @@ pub fn hash(message: &[u8]) -> [u8; HASH_BYTES] {
 ///
 /// # Panics
 /// If the numbers of hashes and messages differ.
-pub fn hash_many<M: AsRef<[u8]>>(messages: &[M], hashes: &mut [[u8; HASH_BYTES]]) {
+pub fn hash_many(messages: &[&[u8]], hashes: &mut [[u8; HASH_BYTES]]) {
     hash_many_by(Engine::best(), messages, hashes);
 }
 
-fn hash_many_by<M: AsRef<[u8]>>(engine: Engine, messages: &[M], hashes: &mut [[u8; HASH_BYTES]]) {
+fn hash_many_by(engine: Engine, messages: &[&[u8]], hashes: &mut [[u8; HASH_BYTES]]) {
     assert_eq!(messages.len(), hashes.len(), "as many hashes as messages");
 
     // Few messages leave half of eight lanes idle: four lanes are faster then.
@@ -80,21 +80,21 @@ fn hash_many_by<M: AsRef<[u8]>>(engine: Engine, messages: &[M], hashes: &mut [[u
         #[cfg(target_arch = "x86_64")]
         (Engine::Avx512(simd), 5..) => simd.vectorize(
             #[inline(always)]
-            || many_in_lanes::<_, u64x8<_>, M, 8>(simd, messages, hashes),
+            || many_in_lanes::<_, u64x8<_>, 8>(simd, messages, hashes),
         ),
         #[cfg(target_arch = "x86_64")]
         (Engine::Avx512(simd), 2..) => simd.vectorize(
             #[inline(always)]
-            || many_in_lanes::<_, u64x4<_>, M, 4>(simd, messages, hashes),
+            || many_in_lanes::<_, u64x4<_>, 4>(simd, messages, hashes),
         ),
         #[cfg(target_arch = "x86_64")]
         (Engine::Avx2(simd), 2..) => simd.vectorize(
             #[inline(always)]
-            || many_in_lanes::<_, u64x4<_>, M, 4>(simd, messages, hashes),
+            || many_in_lanes::<_, u64x4<_>, 4>(simd, messages, hashes),
         ),
         _ => {
             for (message, out) in messages.iter().zip(hashes) {
-                *out = hash(message.as_ref());
+                *out = hash(message);
             }
         }
     }
@@ -134,12 +134,12 @@ impl<'a> MessageLane<'a> {
 
 /// Hashes messages, one in each lane.
 #[inline(always)]
-fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, M: AsRef<[u8]>, const LANES: usize>(
+fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
     simd: S,
-    messages: &[M],
+    messages: &[&[u8]],
     hashes: &mut [[u8; HASH_BYTES]],
 ) {
-    let mut waiting = longest_first(messages.iter().map(|message| message.as_ref().len()));
+    let mut waiting = longest_first(messages.iter().map(|message| message.len()));
     let mut words = [[0_u64; LANES]; STATE_WORDS];
     let mut lanes: [Option<MessageLane<'_>>; LANES] = [const { None }; LANES];
 
@@ -155,7 +155,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, M: AsRef<[u8]>, const LA
                 }
                 *lane = waiting.next().map(|index| {
                     set_lane(&mut words, at, [0; STATE_WORDS]);
-                    MessageLane::new(index, messages[index].as_ref())
+                    MessageLane::new(index, messages[index])
                 });
             }
         }
@@ -166,7 +166,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, M: AsRef<[u8]>, const LA
         if count == 1
             && let Some(lane) = lanes.iter().flatten().find(|lane| lane.done == 0)
         {
-            hashes[lane.index] = hash(messages[lane.index].as_ref());
+            hashes[lane.index] = hash(messages[lane.index]);
             return;
         }
 
@@ -249,13 +249,13 @@ mod tests {
     use super::*;
     use crate::lanes::engines;
 
-    fn many_by(engine: Engine, messages: &[Vec<u8>]) -> Vec<[u8; HASH_BYTES]> {
+    fn many_by(engine: Engine, messages: &[&[u8]]) -> Vec<[u8; HASH_BYTES]> {
         let mut hashes = vec![[0xEE; HASH_BYTES]; messages.len()];
         hash_many_by(engine, messages, &mut hashes);
         hashes
     }
 
-    fn one_by_one(messages: &[Vec<u8>]) -> Vec<[u8; HASH_BYTES]> {
+    fn one_by_one(messages: &[&[u8]]) -> Vec<[u8; HASH_BYTES]> {
         messages.iter().map(|message| hash(message)).collect()
     }
 
@@ -265,7 +265,7 @@ mod tests {
         let known = [0xC5, 0xD2, 0x46, 0x01, 0x86, 0xF7, 0x23, 0x3C];
         for engine in engines() {
             for count in 1..20 {
-                let hashes = many_by(engine, &vec![Vec::new(); count]);
+                let hashes = many_by(engine, &vec![&[][..]; count]);
                 assert!(hashes.iter().all(|hash| hash[..8] == known), "{engine:?}, {count}");
             }
         }
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn messages_of_every_length_hash_as_one_by_one() {
         let bytes: Vec<u8> = (0..700_u32).map(|at| ((at * at) >> 3) as u8).collect();
-        let messages: Vec<_> = (0..=bytes.len()).map(|length| bytes[..length].to_vec()).collect();
+        let messages: Vec<_> = (0..=bytes.len()).map(|length| &bytes[..length]).collect();
         let expected = one_by_one(&messages);
         for engine in engines() {
             assert_eq!(many_by(engine, &messages), expected, "{engine:?}");
@@ -295,6 +295,7 @@ mod tests {
                     draw.bytes(length)
                 })
                 .collect();
+            let messages: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
             let expected = one_by_one(&messages);
             for engine in engines() {
                 assert_eq!(many_by(engine, &messages), expected, "{engine:?}");

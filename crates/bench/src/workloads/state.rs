@@ -78,7 +78,8 @@ fn order_by_hash<K: AsRef<[u8]>>(count: u64, key: impl Fn(u64) -> K) -> Order {
         let end = count.min(start + HASHED_TOGETHER);
         let keys: Vec<K> = (start..end).map(&key).collect();
         hashes.resize(keys.len(), [0; 32]);
-        keccak256::hash_many(&keys, &mut hashes);
+        let messages: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        keccak256::hash_many(&messages, &mut hashes);
         order.extend((start..end).zip(&hashes).map(|(number, hash)| (head(hash), number as u32)));
     }
     order.sort_unstable();

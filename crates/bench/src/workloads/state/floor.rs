@@ -61,6 +61,7 @@ impl Preimages {
         let each = |count: u64| count as f64 / blocks as f64;
         let each_ms = |took: Duration| took.as_secs_f64() * 1e3 / blocks as f64;
         let bytes: usize = self.all.iter().map(Vec::len).sum();
+        let all: Vec<&[u8]> = self.all.iter().map(Vec::as_slice).collect();
         Some(FloorReport {
             blocks,
             account_nodes: each(self.account_nodes),
@@ -72,26 +73,26 @@ impl Preimages {
                     black_box(keccak256::hash(preimage));
                 }
             })),
-            one_thread_ms: each_ms(shortest(|| hash_all(&self.all))),
-            all_threads_ms: each_ms(shortest(|| self.on_threads(threads))),
+            one_thread_ms: each_ms(shortest(|| hash_all(&all))),
+            all_threads_ms: each_ms(shortest(|| on_threads(&all, threads))),
             threads,
         })
     }
-
-    fn on_threads(&self, threads: usize) {
-        let share = self.all.len().div_ceil(threads).max(1);
-        let mut shares = self.all.chunks(share);
-        let own = shares.next().unwrap_or_default();
-        thread::scope(|scope| {
-            for share in shares {
-                scope.spawn(|| hash_all(share));
-            }
-            hash_all(own);
-        });
-    }
 }
 
-fn hash_all(preimages: &[Vec<u8>]) {
+fn on_threads(preimages: &[&[u8]], threads: usize) {
+    let share = preimages.len().div_ceil(threads).max(1);
+    let mut shares = preimages.chunks(share);
+    let own = shares.next().unwrap_or_default();
+    thread::scope(|scope| {
+        for share in shares {
+            scope.spawn(|| hash_all(share));
+        }
+        hash_all(own);
+    });
+}
+
+fn hash_all(preimages: &[&[u8]]) {
     let mut hashes = vec![[0; keccak256::HASH_BYTES]; preimages.len()];
     keccak256::hash_many(preimages, &mut hashes);
     black_box(hashes);
