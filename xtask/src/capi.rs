@@ -3,8 +3,10 @@
 //! The tests need a C compiler. Where there is none, they are left out, which the output says.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
+use crate::program;
 use crate::workspace::Workspace;
 
 /// The work on the header.
@@ -16,6 +18,17 @@ pub(crate) enum Mode {
     Write,
 }
 
+/// Builds the library and returns its folder.
+pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf, String> {
+    program::run("capi: build", &mut workspace.cargo(&["build", "-q", "-p", "terrane-c"]))?;
+    Ok(workspace.target().join("debug"))
+}
+
+/// Whether there is a compiler of this name.
+pub(crate) fn has_compiler(name: &str) -> bool {
+    program::succeeds(Command::new(name).arg("--version"))
+}
+
 /// Programs that test the interface; each gets the path of a folder that is not there.
 const TESTS: [&str; 2] = ["terrane_test", "states_test"];
 
@@ -25,17 +38,14 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     if mode == Mode::Write {
         header.env("TERRANE_HEADER", "write");
     }
-    take("header", &mut header)?;
-    take("build", &mut workspace.cargo(&["build", "-q", "-p", "terrane-c"]))?;
-
-    let is_there = Command::new("cc").arg("--version").stdout(Stdio::null()).status();
-    if !is_there.is_ok_and(|status| status.success()) {
+    program::run("capi: header", &mut header)?;
+    let libraries = build(workspace)?;
+    if !has_compiler("cc") {
         println!("capi: the C tests are left out, there is no C compiler on this machine");
         return Ok(());
     }
 
-    let target = workspace.target();
-    let (libraries, folder) = (target.join("debug"), target.join("capi"));
+    let folder = workspace.target().join("capi");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
@@ -50,14 +60,9 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         compile.arg(format!("bindings/c/tests/c/{test}.c")).arg("-o").arg(&program);
         compile.arg("-L").arg(&libraries).arg("-lterrane_c");
         compile.arg(format!("-Wl,-rpath,{}", libraries.display()));
-        take("cc", &mut compile)?;
+        program::run("capi: cc", &mut compile)?;
         let store = folder.join(format!("{test}.store"));
-        take(test, Command::new(&program).arg(store))?;
+        program::run(&format!("capi: {test}"), Command::new(&program).arg(store))?;
     }
     Ok(())
-}
-
-fn take(name: &str, command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("capi: {name}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("capi: {name} failed ({status})")) }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::capi;
 use crate::counts;
+use crate::go;
 use crate::package;
+use crate::program;
 use crate::python;
 use crate::sweeps::Sweeps;
 use crate::tidy;
@@ -27,12 +29,12 @@ pub(crate) struct Scope {
     pub(crate) bindings: Bindings,
 }
 
-/// Bindings that a run tests. Those of C are always.
+/// Bindings that a run tests. Those of C and of Go over C are always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bindings {
     /// No other ones.
     C,
-    /// All, which compiles the engines once more.
+    /// All, which compiles the engines once more and fetches modules of others.
     All,
 }
 
@@ -117,10 +119,12 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     times.take_with("capi", || capi::run(workspace, capi::Mode::Compare))?;
     if scope.bindings == Bindings::All {
         times.take_with("python", || python::run(workspace))?;
+        times.take_with("go", || go::run(workspace, go::Scope::All))?;
     } else {
         println!(
             "==> python: skipped: `cargo xtask ci --bindings` or `cargo xtask python` runs it"
         );
+        times.take_with("go", || go::run(workspace, go::Scope::Library))?;
     }
     times.take_with("package", || package::run(workspace, package::Mode::List))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
@@ -142,10 +146,7 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
 impl Times {
     fn take(&mut self, name: &str, command: &mut Command) -> Result<(), String> {
         println!("==> {name}");
-        self.take_with(name, || {
-            let status = command.status().map_err(|error| format!("{name}: {error}"))?;
-            if status.success() { Ok(()) } else { Err(format!("{name} failed ({status})")) }
-        })
+        self.take_with(name, || program::run(name, command))
     }
 
     fn take_with(

@@ -32,9 +32,13 @@ mod soak;
 
 mod advisories;
 
+mod program;
+
 mod capi;
 
 mod python;
+
+mod go;
 
 mod ci;
 
@@ -49,7 +53,8 @@ usage: cargo xtask <command>
                            format, tidy, lints, tests, whole sweeps, documentation, examples; stops at the
                            first failure. --fast: format, tidy and lints only. --sampled: no whole
                            sweeps. --tested: `cargo test`
-                           has just been run, leave it out. --bindings: the tests of Python, too
+                           has just been run, leave it out. --bindings: the tests of Python and of
+                           the Go adapters, too
   tidy                     the house rules (docs/style.md) and the ten longest files and functions
   golden [--write]         compare the golden files with the code, or write them anew
   counts [--write]         compare the instructions of the hot paths with bench/counts.txt, or write them anew;
@@ -60,6 +65,8 @@ usage: cargo xtask <command>
                            and run its C tests under AddressSanitizer, where there is a C compiler
   python                   build the wheel of bindings/python into target/python/venv and run its tests there, where
                            there is Python 3.11
+  go                       build the library of bindings/c; gofmt, go vet and go test, also with -race, in the Go
+                           modules of bindings, where there is Go
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
@@ -133,6 +140,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("capi", []) => Ok(capi::run(&workspace, capi::Mode::Compare)?),
         ("capi", ["--write"]) => Ok(capi::run(&workspace, capi::Mode::Write)?),
         ("python", []) => Ok(python::run(&workspace)?),
+        ("go", []) => Ok(go::run(&workspace, go::Scope::All)?),
         ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),
         ("package", ["--verify"]) => Ok(package::run(&workspace, package::Mode::Verify)?),
         ("sim", options) => {

@@ -6,8 +6,9 @@
 //! module is a workspace of its own: its dependencies are compiled once more.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use crate::program;
 use crate::workspace::Workspace;
 
 /// Folder of the module.
@@ -37,7 +38,7 @@ impl Environment {
         build.args(["develop", "--quiet", "--locked"]).current_dir(workspace.root.join(FOLDER));
         build.env("CARGO_TARGET_DIR", workspace.target().join("python"));
         build.env("VIRTUAL_ENV", &environment.folder);
-        take("maturin", &mut build)?;
+        program::run("python: maturin", &mut build)?;
         Ok(Some(environment))
     }
 
@@ -53,23 +54,23 @@ impl Environment {
     /// Makes the environment with its packages; the reason if that cannot be.
     fn make(&self) -> Option<String> {
         let is_new = "import sys; sys.exit(sys.version_info < (3, 11))";
-        if !is_silent_success(Command::new("python3").args(["-c", is_new])) {
+        if !program::succeeds(Command::new("python3").args(["-c", is_new])) {
             return Some("there is no Python 3.11 on this machine".to_owned());
         }
         if !self.program("maturin").exists() {
             let mut make = Command::new("python3");
             make.args(["-m", "venv"]).arg(&self.folder);
-            if !is_silent_success(&mut make) {
+            if !program::succeeds(&mut make) {
                 return Some("`python3 -m venv` fails on this machine".to_owned());
             }
         }
         let has_all = "import hypothesis, maturin, numpy, pandas, pyarrow, pytest";
-        if is_silent_success(self.command("python").args(["-c", has_all])) {
+        if program::succeeds(self.command("python").args(["-c", has_all])) {
             return None;
         }
         let mut install = self.command("pip");
         install.args(["install", "--quiet"]).args(PACKAGES);
-        if is_silent_success(&mut install) {
+        if program::succeeds(&mut install) {
             return None;
         }
         Some(format!("pip cannot install {}", PACKAGES.join(", ")))
@@ -81,15 +82,5 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     let Some(environment) = Environment::build(workspace)? else { return Ok(()) };
     let mut tests = environment.command("python");
     tests.args(["-m", "pytest"]).current_dir(workspace.root.join(FOLDER));
-    take("pytest", &mut tests)
-}
-
-fn is_silent_success(command: &mut Command) -> bool {
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
-fn take(name: &str, command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("python: {name}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("python: {name} failed ({status})")) }
+    program::run("python: pytest", &mut tests)
 }

@@ -575,6 +575,29 @@ enum terrane_code terrane_table_update_many(const struct terrane_store *store,
                                             uint64_t *commit);
 
 /*
+ Commits `count` updates of `table_count` tables in one call, all of them or nothing, and gives
+ the number of the commit. `table_of` has the place of each update's table in `tables`; null
+ means the first. Kinds and rows are as of `terrane_batch_update_many`. If `last_commit` is not
+ null, the call fails with `TERRANE_CONFLICT` once a later commit is there. `commit` may be null.
+
+ # Safety
+ The contract of `terrane_batch_update_many`; `tables` is valid for `table_count` handles,
+ `table_of` for `count` numbers.
+ */
+enum terrane_code terrane_store_update_many(const struct terrane_store *store,
+                                            size_t table_count,
+                                            const struct terrane_table *const *tables,
+                                            size_t count,
+                                            const uint32_t *table_of,
+                                            const uint8_t *kinds,
+                                            const uint8_t *keys,
+                                            const size_t *key_offsets,
+                                            const uint8_t *values,
+                                            const size_t *value_offsets,
+                                            const uint64_t *last_commit,
+                                            uint64_t *commit);
+
+/*
  Removes all keys from `from` on and below `to`, at the cost of one update. Null for `to` means
  to the last key.
 

@@ -1,5 +1,6 @@
 //! Write batches and their commits.
 
+use std::iter;
 use std::ops::Bound;
 
 use terrane::lsm::{NamedTable, Ticket, WriteBatch};
@@ -120,30 +121,54 @@ pub enum terrane_update {
     TERRANE_DELETE_FROM = 3,
 }
 
-/// Adds rows of updates, in their order, to a batch.
-fn add_updates(
-    batch: &mut WriteBatch,
-    table: &NamedTable,
-    kinds: &[u8],
-    (keys, values): (Rows<'_>, Rows<'_>),
-) -> Outcome<()> {
-    // Checked before the first update, so that a failed call leaves the batch as it was.
-    if let Some(kind) = kinds.iter().find(|kind| **kind > 3) {
-        return Err(Failure::bad_input(format!("{kind} is not a terrane_update")));
+/// Rows of updates as a caller gives them: a kind, a key and a value each.
+#[derive(Debug, Clone, Copy)]
+struct Updates<'a> {
+    kinds: &'a [u8],
+    keys: Rows<'a>,
+    values: Rows<'a>,
+}
+
+impl Updates<'_> {
+    /// Borrows `count` updates.
+    ///
+    /// # Safety
+    /// `kinds` is valid for reads of `count` bytes while the result lives; keys and values keep the
+    /// contract of [`Rows::new`].
+    unsafe fn new(
+        count: usize,
+        kinds: *const u8,
+        (keys, key_offsets): (*const u8, *const usize),
+        (values, value_offsets): (*const u8, *const usize),
+    ) -> Outcome<Self> {
+        // SAFETY: the caller keeps the contract.
+        let kinds = unsafe { slice(kinds, count) }?;
+        // SAFETY: the caller keeps the contract.
+        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
+        // SAFETY: the caller keeps the contract.
+        let values = unsafe { Rows::new(count, values, value_offsets) }?;
+        if let Some(kind) = kinds.iter().find(|kind| **kind > 3) {
+            return Err(Failure::bad_input(format!("{kind} is not a terrane_update")));
+        }
+        Ok(Self { kinds, keys, values })
     }
-    for ((kind, key), value) in kinds.iter().zip(keys.iter()).zip(values.iter()) {
-        match kind {
-            0 => batch.delete(table, key),
-            1 => batch.insert(table, key, value),
-            2 if value > key => {
-                batch
-                    .delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Excluded(value)));
+
+    /// Adds the updates, in their order, to a batch; `tables` has the table of each.
+    fn add_to<'b>(self, batch: &mut WriteBatch, tables: impl Iterator<Item = &'b NamedTable>) {
+        let rows = self.kinds.iter().zip(self.keys.iter()).zip(self.values.iter());
+        for (((kind, key), value), table) in rows.zip(tables) {
+            let from = Bound::Included(key);
+            match kind {
+                0 => batch.delete(table, key),
+                1 => batch.insert(table, key, value),
+                2 if value > key => {
+                    batch.delete_range::<[u8], _>(table, (from, Bound::Excluded(value)));
+                }
+                2 => {} // an empty range
+                _ => batch.delete_range::<[u8], _>(table, (from, Bound::Unbounded)),
             }
-            2 => {} // an empty range
-            _ => batch.delete_range::<[u8], _>(table, (Bound::Included(key), Bound::Unbounded)),
         }
     }
-    Ok(())
 }
 
 /// Adds `count` updates of mixed kinds to a batch, in their order: for each a byte of `kinds`, a
@@ -167,13 +192,11 @@ pub unsafe extern "C" fn terrane_batch_update_many(
         let batch = unsafe { handle_mut(batch) }?;
         // SAFETY: the caller keeps the contract.
         let table = unsafe { handle(table) }?;
+        let (keys, values) = ((keys, key_offsets), (values, value_offsets));
         // SAFETY: the caller keeps the contract.
-        let kinds = unsafe { slice(kinds, count) }?;
-        // SAFETY: the caller keeps the contract.
-        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        // SAFETY: the caller keeps the contract.
-        let values = unsafe { Rows::new(count, values, value_offsets) }?;
-        add_updates(&mut batch.0, &table.0, kinds, (keys, values))
+        let updates = unsafe { Updates::new(count, kinds, keys, values) }?;
+        updates.add_to(&mut batch.0, iter::repeat(&table.0));
+        Ok(())
     })
 }
 
@@ -199,15 +222,75 @@ pub unsafe extern "C" fn terrane_table_update_many(
         let store = unsafe { handle(store) }?;
         // SAFETY: the caller keeps the contract.
         let table = unsafe { handle(table) }?;
+        let (keys, values) = ((keys, key_offsets), (values, value_offsets));
         // SAFETY: the caller keeps the contract.
-        let kinds = unsafe { slice(kinds, count) }?;
-        // SAFETY: the caller keeps the contract.
-        let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        // SAFETY: the caller keeps the contract.
-        let values = unsafe { Rows::new(count, values, value_offsets) }?;
+        let updates = unsafe { Updates::new(count, kinds, keys, values) }?;
         let mut batch = WriteBatch::new();
-        add_updates(&mut batch, &table.0, kinds, (keys, values))?;
+        updates.add_to(&mut batch, iter::repeat(&table.0));
         let ticket = store.0.write(&batch)?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { give_commit(commit, &ticket) }
+    })
+}
+
+/// Commits `count` updates of `table_count` tables in one call, all of them or nothing, and gives
+/// the number of the commit. `table_of` has the place of each update's table in `tables`; null
+/// means the first. Kinds and rows are as of `terrane_batch_update_many`. If `last_commit` is not
+/// null, the call fails with `TERRANE_CONFLICT` once a later commit is there. `commit` may be null.
+///
+/// # Safety
+/// The contract of `terrane_batch_update_many`; `tables` is valid for `table_count` handles,
+/// `table_of` for `count` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrane_store_update_many(
+    store: *const terrane_store,
+    table_count: usize,
+    tables: *const *const terrane_table,
+    count: usize,
+    table_of: *const u32,
+    kinds: *const u8,
+    keys: *const u8,
+    key_offsets: *const usize,
+    values: *const u8,
+    value_offsets: *const usize,
+    last_commit: *const u64,
+    commit: *mut u64,
+) -> terrane_code {
+    guard(|| {
+        // SAFETY: the caller keeps the contract.
+        let store = unsafe { handle(store) }?;
+        // SAFETY: the caller keeps the contract.
+        let handles = unsafe { slice(tables, table_count) }?;
+        let mut tables = Vec::with_capacity(table_count);
+        for table in handles {
+            // SAFETY: the caller keeps the contract.
+            tables.push(&unsafe { handle(*table) }?.0);
+        }
+        let (keys, values) = ((keys, key_offsets), (values, value_offsets));
+        // SAFETY: the caller keeps the contract.
+        let updates = unsafe { Updates::new(count, kinds, keys, values) }?;
+
+        let mut batch = WriteBatch::new();
+        if table_of.is_null() {
+            let first = tables.first().filter(|_| count > 0);
+            if count > 0 && first.is_none() {
+                return Err(Failure::bad_input("updates of no table"));
+            }
+            updates.add_to(&mut batch, first.into_iter().copied().cycle());
+        } else {
+            // SAFETY: the caller keeps the contract.
+            let table_of = unsafe { slice(table_of, count) }?;
+            if table_of.iter().any(|place| *place as usize >= tables.len()) {
+                return Err(Failure::bad_input("a table of an update is not among the tables"));
+            }
+            updates.add_to(&mut batch, table_of.iter().map(|place| tables[*place as usize]));
+        }
+
+        // SAFETY: null, or valid by the caller's contract.
+        let ticket = match unsafe { last_commit.as_ref() } {
+            Some(last) => store.0.write_if(&batch, *last)?,
+            None => store.0.write(&batch)?,
+        };
         // SAFETY: the caller keeps the contract.
         unsafe { give_commit(commit, &ticket) }
     })

@@ -115,6 +115,56 @@ static void updates(struct terrane_store *store, struct terrane_table *table) {
     terrane_view_free(view);
 }
 
+/* Updates of two tables in one call, and their conditions. */
+static void updates_of_tables(struct terrane_store *store, struct terrane_table *table) {
+    struct terrane_table *other;
+    CHECK(terrane_table_open(store, TEXT("other"), true, &other));
+    const struct terrane_table *tables[] = {table, other};
+    const uint32_t table_of[] = {0, 1, 1, 0}, wrong[] = {0, 1, 2, 0};
+    const uint8_t kinds[] = {TERRANE_PUT, TERRANE_PUT, TERRANE_DELETE, TERRANE_PUT};
+    const uint8_t *keys = (const uint8_t *)"abbc", *values = (const uint8_t *)"12-3";
+    const size_t offsets[] = {0, 1, 2, 3, 4};
+    uint64_t commit = 0, last = 0;
+    CHECK(terrane_store_update_many(store, 2, tables, 4, table_of, kinds, keys, offsets, values,
+                                    offsets, NULL, &commit));
+    CHECK(terrane_store_last_commit(store, &last));
+    assert(commit > 0 && commit == last);
+    struct answers answers;
+    const size_t asked[] = {0, 1, 2, 3};
+    CHECK(terrane_table_get_many(table, 3, (const uint8_t *)"abc", asked, ANSWERS(answers)));
+    is_answer(&answers, 0, "1");
+    is_answer(&answers, 1, NULL);
+    is_answer(&answers, 2, "3");
+    CHECK(terrane_table_get_many(other, 3, (const uint8_t *)"abc", asked, ANSWERS(answers)));
+    is_answer(&answers, 1, NULL);
+
+    /* No places: all are of the first table. A condition: only after that commit. */
+    CHECK(terrane_store_update_many(store, 1, tables + 1, 2, NULL, kinds, keys, offsets, values,
+                                    offsets, &last, &commit));
+    REFUSED(terrane_store_update_many(store, 1, tables + 1, 2, NULL, kinds, keys, offsets, values,
+                                      offsets, &last, NULL), TERRANE_CONFLICT);
+    CHECK(terrane_table_get_many(other, 3, (const uint8_t *)"abc", asked, ANSWERS(answers)));
+    is_answer(&answers, 0, "1");
+    is_answer(&answers, 1, "2");
+
+    REFUSED(terrane_store_update_many(store, 2, tables, 4, wrong, kinds, keys, offsets, values,
+                                      offsets, NULL, NULL), TERRANE_BAD_INPUT);
+    REFUSED(terrane_store_update_many(store, 0, NULL, 1, NULL, kinds, keys, offsets, values, offsets,
+                                      NULL, NULL), TERRANE_BAD_INPUT);
+    tables[1] = NULL;
+    REFUSED(terrane_store_update_many(store, 2, tables, 4, table_of, kinds, keys, offsets, values,
+                                      offsets, NULL, NULL), TERRANE_BAD_INPUT);
+    CHECK(terrane_store_update_many(store, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                    NULL));
+    terrane_table_free(other);
+    CHECK(terrane_table_drop(store, TEXT("other")));
+    struct terrane_batch *batch;
+    CHECK(terrane_batch_new(&batch));
+    CHECK(terrane_batch_delete_range(batch, table, TEXT("a"), NULL, 0));
+    CHECK(terrane_store_write(store, batch, NULL));
+    terrane_batch_free(batch);
+}
+
 static void forks(struct terrane_store *store, struct terrane_table *table) {
     struct texts keys, values;
     fill(&keys, "key ");
@@ -447,6 +497,7 @@ int main(int argc, char **argv) {
     CHECK(terrane_store_open(TEXT(path), &options, &store));
     CHECK(terrane_table_open(store, TEXT("main"), true, &table));
     updates(store, table);
+    updates_of_tables(store, table);
     transactions(store, table);
     forks(store, table);
     upkeep(store, table, argv[1]);

@@ -1,0 +1,3 @@
+module terrane
+
+go 1.25
