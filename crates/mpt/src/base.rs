@@ -1,4 +1,4 @@
-//! Vocabulary of the crate: paths, accounts, errors.
+//! Vocabulary of the crate: paths, accounts, errors; threads.
 //!
 //! Every other folder imports from here; this folder imports `terrane_io` and the libraries of
 //! types only. Begin with [`path`] (digits from the root, one a byte).
@@ -18,3 +18,5 @@ pub(crate) mod path;
 pub(crate) mod error;
 pub(crate) mod proof_error;
 pub(crate) mod account;
+pub(crate) mod keys;
+pub(crate) mod workers;

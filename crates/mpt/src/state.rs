@@ -21,6 +21,7 @@ pub(crate) mod tables;
 pub(crate) mod changes;
 pub(crate) mod accesses;
 pub(crate) mod source;
+pub(crate) mod known;
 pub(crate) mod commit;
 pub(crate) mod state;
 pub(crate) mod block;

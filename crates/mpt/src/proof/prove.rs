@@ -10,6 +10,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
+use crate::base::workers::Workers;
 use crate::proof::account_proof::{AccountProof, SlotProof};
 use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::scheme::scheme::Scheme;
@@ -143,9 +144,10 @@ pub(crate) fn all_encodings(
     }
 
     source.supply_all(&mut jobs)?;
-    let mut all = Vec::with_capacity(jobs.len());
-    for (Job { update, .. }, root) in jobs.into_iter().zip(roots) {
-        let outcome = update.finish()?;
+    let updates = jobs.into_iter().map(|job| job.update).collect();
+    let outcomes = Update::finish_all(updates, &Workers::caller())?;
+    let mut all = Vec::with_capacity(outcomes.len());
+    for (outcome, root) in outcomes.into_iter().zip(roots) {
         if outcome.root != root || !outcome.nodes.is_empty() {
             let what = "nodes that are not those of the entries";
             return Err(Error::corruption(&Path::default(), what));

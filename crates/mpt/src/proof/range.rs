@@ -22,10 +22,12 @@ use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::base::path::Path;
 use crate::base::proof_error::ProofError;
+use crate::base::workers::Workers;
 use crate::proof::walk::{Child, Node, string};
 use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Scheme};
-use crate::trie::builder::{Nodes, Stack, Subtree};
+use crate::trie::builder::Stack;
+use crate::trie::nodes::{Nodes, Subtree};
 
 /// Digits of a key.
 pub(crate) const KEY_DIGITS: usize = 2 * HASH_BYTES;
@@ -238,7 +240,9 @@ impl<'c> Walk<'c> {
     fn compare(&self, path: &Path, stated: &Child<'_>) -> Result<(), ProofError> {
         let mut nodes = Nodes::default();
         let subtree = self.subtree(path, &mut nodes);
-        let own = nodes.attach::<KeccakMpt>(&subtree, path).map(|child| child.reference);
+        let own = nodes.attach(subtree, path.len());
+        nodes.hash::<KeccakMpt>(&Workers::caller());
+        let own = own.map(|child| nodes.resolve(child).reference());
         let is_same = match (own, stated) {
             (None, Child::None) => true,
             (Some(own), Child::Hash(hash)) => own.as_hash() == Some(*hash),
@@ -254,19 +258,18 @@ impl<'c> Walk<'c> {
     fn root(&self) -> B256 {
         let mut nodes = Nodes::default();
         let subtree = self.subtree(&Path::default(), &mut nodes);
-        nodes.root::<KeccakMpt>(&subtree)
+        let top = nodes.attach(subtree, 0);
+        nodes.hash::<KeccakMpt>(&Workers::caller());
+        nodes.root::<KeccakMpt>(top).0
     }
 
     /// The trie of the claimed entries of a region.
     fn subtree(&self, path: &Path, nodes: &mut Nodes) -> Subtree {
         let mut stack = Stack::default();
         for (path, value) in self.leaves_of(path) {
-            let leaf = Subtree::Leaf { path: path.clone(), value: value.to_vec() };
-            stack.push::<KeccakMpt>(leaf, nodes);
-            // Records are for the store.
-            nodes.records.clear();
+            stack.push(Subtree::Leaf { path: path.clone(), value: value.to_vec() }, nodes);
         }
-        stack.finish::<KeccakMpt>(nodes)
+        stack.finish(nodes)
     }
 }
 

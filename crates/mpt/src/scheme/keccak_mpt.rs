@@ -36,6 +36,10 @@ impl Scheme for KeccakMpt {
         keccak256(encoding)
     }
 
+    fn hash_many(encodings: &[&[u8]], hashes: &mut [[u8; HASH_BYTES]]) {
+        terrane_hash::keccak256::hash_many(encodings, hashes);
+    }
+
     fn leaf(suffix: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let prefix = hex_prefix(suffix, LEAF_FLAG);
         let payload_length = prefix.as_slice().length() + value.length();

@@ -32,6 +32,12 @@ impl Reference {
         if S::EMBED_BELOW <= encoding.len() {
             return Self::hash(S::hash(encoding));
         }
+        Self::embedded(encoding)
+    }
+
+    /// The reference to a node of this encoding, which has fewer bytes than a hash.
+    pub(crate) fn embedded(encoding: &[u8]) -> Self {
+        assert!(encoding.len() < HASH_BYTES, "a longer node is named by its hash");
         let mut bytes = [0; HASH_BYTES];
         bytes[..encoding.len()].copy_from_slice(encoding);
         Self { length: encoding.len() as u8, bytes }
@@ -73,6 +79,14 @@ pub trait Scheme {
 
     /// Hashes the encoding of a node.
     fn hash(encoding: &[u8]) -> B256;
+
+    /// Hashes independent encodings: `hashes[i]` becomes the hash of `encodings[i]`.
+    fn hash_many(encodings: &[&[u8]], hashes: &mut [[u8; HASH_BYTES]]) {
+        debug_assert_eq!(encodings.len(), hashes.len());
+        for (encoding, hash) in encodings.iter().zip(hashes) {
+            *hash = Self::hash(encoding).0;
+        }
+    }
 
     /// Appends the encoding of a leaf: the digits of its key from its place in the trie on, which
     /// may be none, and its value.

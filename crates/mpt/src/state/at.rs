@@ -1,11 +1,11 @@
 //! Reads of a state at a height.
 
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 
 use crate::base::account::{Account, EMPTY_CODE_HASH};
 use crate::base::error::{Error, Result};
-use crate::state::changes::slot_value;
-use crate::state::source::{Source, value};
+use crate::base::keys::{hash_addresses, hash_slots};
+use crate::state::source::{Source, read_slots, value};
 use crate::state::state::State;
 use crate::state::tables::{Block, EntryKind, Views, slot_key};
 
@@ -65,7 +65,7 @@ impl StateAt {
     }
 
     pub(crate) fn source(&self) -> Source<'_> {
-        Source { views: &self.views, height: self.height }
+        Source { views: &self.views, height: self.height, workers: None }
     }
 
     /// An account.
@@ -83,8 +83,7 @@ impl StateAt {
     /// # Errors
     /// [`Error::Store`], [`Error::CorruptAccount`], [`Error::CorruptEntry`].
     pub fn accounts(&self, addresses: &[Address]) -> Result<Vec<Option<Account>>> {
-        let hashes: Vec<B256> = addresses.iter().map(keccak256).collect();
-        self.source().accounts(&hashes)
+        self.source().accounts(&hash_addresses(addresses))
     }
 
     /// A slot; zero if it has no entry.
@@ -102,15 +101,8 @@ impl StateAt {
     /// # Errors
     /// [`Error::Store`], [`Error::CorruptEntry`].
     pub fn slots(&self, slots: &[(Address, B256)]) -> Result<Vec<U256>> {
-        let key =
-            |(address, slot): &(Address, B256)| slot_key(&keccak256(address), &keccak256(slot));
-        let keys: Vec<_> = slots.iter().map(key).collect();
-        let values = self.source().entries(EntryKind::Slot, &keys)?;
-        let read = |bytes: Option<Vec<u8>>| match bytes {
-            Some(bytes) => slot_value(&bytes).ok_or(Error::corrupt_entry("the value of a slot")),
-            None => Ok(U256::ZERO),
-        };
-        values.into_iter().map(read).collect()
+        let keys: Vec<_> = hash_slots(slots).map(|(owner, slot)| slot_key(&owner, &slot)).collect();
+        read_slots(self.source().entries(EntryKind::Slot, &keys)?)
     }
 
     /// Code by its hash, if the state has it. The hash of no code has the empty code.
@@ -121,6 +113,6 @@ impl StateAt {
         if *hash == EMPTY_CODE_HASH {
             return Ok(Some(Bytes::new()));
         }
-        Ok(value(&self.views.code.get(hash.as_slice())?).map(Bytes::from))
+        Ok(value(self.views.code.get(hash.as_slice())?).map(Bytes::from))
     }
 }

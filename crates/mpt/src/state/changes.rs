@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use alloy_primitives::{Address, B256, U256, keccak256};
 
 use crate::base::account::Account;
+use crate::base::keys::hash_all;
 
 /// Changes of accounts, slots and codes, such as those of a block. The last change of an account or
 /// slot counts.
@@ -13,20 +14,28 @@ pub struct ChangeSet {
     pub(crate) accounts: BTreeMap<B256, AccountChange>,
     /// Codes to store, or to forget.
     pub(crate) codes: BTreeMap<B256, Option<Vec<u8>>>,
+    /// The address that was named last, and its hash.
+    last: Option<(Address, B256)>,
 }
 
 impl ChangeSet {
     /// Sets nonce, balance and code hash of an account. Its storage root is not taken: it follows
     /// from its slots.
     pub fn set_account(&mut self, address: Address, account: &Account) {
-        let change = self.accounts.entry(keccak256(address)).or_default();
-        change.account = Fate::Set(*account);
+        self.change_of(address).account = Fate::Set(*account);
     }
 
     /// Sets a slot; zero deletes it. The account must exist after the changes.
     pub fn set_slot(&mut self, address: Address, slot: B256, value: U256) {
-        let change = self.accounts.entry(keccak256(address)).or_default();
-        change.slots.insert(keccak256(slot), value);
+        self.change_of(address).slots.insert(keccak256(slot), value);
+    }
+
+    /// Sets slots of one account, as [`set_slot`](Self::set_slot) each. Many slots are hashed
+    /// faster together.
+    pub fn set_slots(&mut self, address: Address, slots: &[(B256, U256)]) {
+        let hashes = hash_all(slots.iter().map(|(slot, _)| slot.as_slice()));
+        let values = slots.iter().map(|(_, value)| *value);
+        self.change_of(address).slots.extend(hashes.into_iter().zip(values));
     }
 
     /// Adds code and returns its hash, which an account may name.
@@ -41,10 +50,19 @@ impl ChangeSet {
     /// Deletes an account with all its storage. Account and slots that are set afterwards are those
     /// of a new account.
     pub fn delete_account(&mut self, address: Address) {
-        let change = self.accounts.entry(keccak256(address)).or_default();
+        let change = self.change_of(address);
         change.is_wiped = true;
         change.account = Fate::Gone;
         change.slots.clear();
+    }
+
+    /// The change of an account. Calls for one account mostly come in a row: its address is hashed
+    /// once.
+    fn change_of(&mut self, address: Address) -> &mut AccountChange {
+        let known = self.last.filter(|(last, _)| *last == address);
+        let hash = known.map_or_else(|| keccak256(address), |(_, hash)| hash);
+        self.last = Some((address, hash));
+        self.accounts.entry(hash).or_default()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::state::changes::{slot_leaf, slot_value};
 use crate::state::reader::StateReader;
 use crate::state::state::State;
-use crate::state::tables::{Views, storage_node_key};
+use crate::state::tables::{Views, node_key};
 use crate::trie::builder::TrieBuilder;
 use crate::trie::record::Record;
 
@@ -298,12 +298,11 @@ struct Derived {
     table: NodeTable,
     owner: Option<B256>,
     builder: TrieBuilder<KeccakMpt>,
-    waiting: Vec<(Vec<u8>, Record)>,
 }
 
 impl Derived {
     fn new(table: NodeTable, owner: Option<B256>) -> Self {
-        Self { table, owner, builder: TrieBuilder::default(), waiting: Vec::new() }
+        Self { table, owner, builder: TrieBuilder::default() }
     }
 
     fn push(
@@ -314,33 +313,29 @@ impl Derived {
         sink: Sink<'_>,
     ) -> Result<()> {
         self.builder.push(key, leaf)?;
-        let nodes = self.builder.take_nodes();
-        self.hold(nodes);
-        if BATCH <= self.waiting.len() {
-            self.pass(report, sink)?;
+        if BATCH <= self.builder.waiting() {
+            let nodes = self.builder.take_nodes();
+            self.pass(nodes, report, sink)?;
         }
         Ok(())
     }
 
-    fn hold(&mut self, nodes: Vec<(Path, Record)>) {
-        let owner = self.owner;
-        let keyed = nodes.into_iter().map(|(path, record)| match owner {
-            Some(owner) => (storage_node_key(&owner, &path), record),
-            None => (path.to_vec(), record),
-        });
-        self.waiting.extend(keyed);
-    }
-
-    fn pass(&mut self, report: &mut CheckReport, sink: Sink<'_>) -> Result<()> {
-        let records = std::mem::take(&mut self.waiting);
+    fn pass(
+        &self,
+        nodes: Vec<(Path, Record)>,
+        report: &mut CheckReport,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let owner = self.owner.as_ref();
+        let keyed = nodes.into_iter().map(|(path, record)| (node_key(owner, &path), record));
+        let records: Vec<(Vec<u8>, Record)> = keyed.collect();
         report.nodes += records.len() as u64;
         if records.is_empty() { Ok(()) } else { sink(report, self.table, records) }
     }
 
     fn finish(mut self, report: &mut CheckReport, sink: Sink<'_>) -> Result<B256> {
         let (root, nodes) = std::mem::take(&mut self.builder).finish();
-        self.hold(nodes);
-        self.pass(report, sink)?;
+        self.pass(nodes, report, sink)?;
         Ok(root)
     }
 }

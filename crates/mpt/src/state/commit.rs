@@ -1,7 +1,8 @@
 //! From a change set to one batch of the store.
 //!
-//! Two phases, since the leaf of an account holds its storage root: all storage tries side by side,
-//! then the account trie. Nothing is written before both have their roots.
+//! All tries go down together, a batch of lookups for each level. They come up in two phases, since
+//! the leaf of an account holds its storage root: all storage tries side by side, then the account
+//! trie. Nothing is written before both have their roots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +11,20 @@ use terrane_lsm::WriteBatch;
 
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
+use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{AccountChange, ChangeSet, slot_bytes, slot_leaf, slot_value};
-use crate::state::source::{Job, Source, each_slot};
+use crate::state::known::Known;
+use crate::state::source::{Job, Source, each_slot, read_accounts};
 use crate::state::tables::{
     ACCOUNT_NODE_KIND, EntryKind, STORAGE_NODE_KIND, TableSet, Tables, Views, change_key,
     change_value, height_key, node_history_key, node_key, slot_key, value_history_key,
 };
 use crate::trie::record::Record;
 use crate::trie::update::{Change, NodeChange, Outcome, Update};
+
+/// Fewest visits of updates for which a thread is woken.
+const SHARE_VISITS: usize = 64;
 
 /// A change set that is ready to be written.
 pub(crate) struct Prepared {
@@ -34,6 +40,13 @@ struct Touched {
     slots: BTreeMap<B256, TouchedSlot>,
     /// Whether all slots and nodes go first.
     is_wiped: bool,
+}
+
+impl Touched {
+    /// Whether its storage trie is updated.
+    fn has_storage_changes(&self) -> bool {
+        self.is_wiped || !self.slots.is_empty()
+    }
 }
 
 /// The stored values of a slot that changes.
@@ -54,44 +67,50 @@ pub(crate) enum Keep {
     History(u64),
 }
 
-/// Computes the root and the batch of a change set, against the views.
+/// Computes the root and the batch of a change set, against a state at its tip, of which some
+/// values are known.
 ///
-/// Cost: a batch of lookups for accounts, one for slots, and those of
-/// [`Source::supply_all`] for the storage tries and for the account trie; a cursor over the slots
-/// of each wiped account.
+/// Cost: a batch of lookups for accounts, one for slots, and those of [`Source::supply_all`] for
+/// all tries together; a cursor over the slots of each wiped account.
 pub(crate) fn prepare(
     tables: &Tables,
-    views: &Views,
+    source: Source<'_>,
+    known: &mut Known,
     changes: ChangeSet,
     keep: Keep,
 ) -> Result<Prepared> {
-    let mut writer = Writer { tables, keep, batch: WriteBatch::new() };
-    let mut touched = read_before(views, changes.accounts)?;
-    update_storage(views, &mut touched, &mut writer)?;
-
+    let views = source.views;
+    let caller = Workers::caller();
+    let workers = source.workers.unwrap_or(&caller);
+    let mut touched = read_before(source, known, changes.accounts)?;
     for account in &touched {
         let is_orphaned = account.slots.values().any(|slot| slot.after.is_some());
         if account.after.is_none() && is_orphaned {
             return Err(Error::SlotWithoutAccount { account: account.hash });
         }
     }
-    touched.retain(|account| account.before != account.after);
+    touched.retain(|account| account.has_storage_changes() || account.before != account.after);
 
-    let change = |account: &Touched| Change {
-        key: account.hash.to_vec(),
-        existed: account.before.is_some(),
-        after: account.after.map(|account| account.leaf_value()),
-    };
-    let update = Update::new(touched.iter().map(change).collect())?;
-    let mut jobs = [Job { owner: None, update }];
-    Source::tip(views).supply_all(&mut jobs)?;
-    let [Job { update, .. }] = jobs;
-    let outcome = update.finish()?;
+    // On the way down the account trie needs no storage roots, so all tries go down together.
+    let mut jobs = storage_jobs(&touched)?;
+    jobs.push(account_job(&touched)?);
+    source.supply_all(&mut jobs)?;
+    let Job { update: mut account_update, .. } = jobs.pop().expect("the job of the account trie");
 
-    for change in &outcome.nodes {
+    let mut writer = Writer { tables, keep, batch: WriteBatch::new() };
+    let outcomes = finish_storage(jobs, workers)?;
+    write_storage(views, &mut touched, outcomes, &mut writer)?;
+
+    // On the way up it needs them: they stand in its leaves.
+    let leaf = |account: &Touched| account.after.map(|account| account.leaf_value());
+    account_update.replace_values(touched.iter().map(leaf));
+    let outcome = Update::finish_all(vec![account_update], workers)?.pop();
+    let Outcome { root, nodes, .. } = outcome.expect("the outcome of the account trie");
+    for change in &nodes {
         writer.node(None, change);
     }
-    for account in &touched {
+    // An account may have been given the storage that it had.
+    for account in touched.iter().filter(|account| account.before != account.after) {
         let slim = |account: &Option<Account>| account.map(|account| account.to_slim());
         let (before, after) = (slim(&account.before), slim(&account.after));
         let key = account.hash.as_slice();
@@ -99,19 +118,22 @@ pub(crate) fn prepare(
         writer.entry(EntryKind::Account, key, after.as_deref());
     }
     write_codes(views, changes.codes, &mut writer)?;
-    Ok(Prepared { root: outcome.root, batch: writer.batch })
+    Ok(Prepared { root, batch: writer.batch })
 }
 
 /// Reads accounts and slots as they are, and leaves out what does not change.
-fn read_before(views: &Views, changes: BTreeMap<B256, AccountChange>) -> Result<Vec<Touched>> {
+fn read_before(
+    source: Source<'_>,
+    known: &mut Known,
+    changes: BTreeMap<B256, AccountChange>,
+) -> Result<Vec<Touched>> {
     let hashes: Vec<B256> = changes.keys().copied().collect();
-    let source = Source::tip(views);
-    let accounts = source.accounts(&hashes)?;
+    let accounts = read_accounts(known.accounts(source, &hashes)?)?;
     let slot_keys = changes
         .iter()
         .flat_map(|(account, change)| change.slots.keys().map(|slot| slot_key(account, slot)));
     let slot_keys: Vec<_> = slot_keys.collect();
-    let mut slots_before = source.entries(EntryKind::Slot, &slot_keys)?.into_iter();
+    let mut slots_before = known.slots(source, &slot_keys)?.into_iter();
 
     let mut touched = Vec::with_capacity(hashes.len());
     for ((hash, change), before) in changes.into_iter().zip(accounts) {
@@ -119,7 +141,7 @@ fn read_before(views: &Views, changes: BTreeMap<B256, AccountChange>) -> Result<
         let has_storage = before.is_some_and(|account| account.storage_root != EMPTY_STORAGE_ROOT);
         let is_wiped = change.is_wiped && has_storage;
         if is_wiped {
-            each_slot(&views.slots, &hash, |slot, value| {
+            each_slot(&source.views.slots, &hash, |slot, value| {
                 slots.insert(slot, TouchedSlot { before: Some(value.to_vec()), after: None });
                 Ok(())
             })?;
@@ -133,7 +155,9 @@ fn read_before(views: &Views, changes: BTreeMap<B256, AccountChange>) -> Result<
         // After a wipe, a slot of the same value as before is written again.
         slots.retain(|_, slot| is_wiped || slot.before != slot.after);
 
-        let after = change.account.after(before);
+        // The storage root follows from the slots.
+        let root = before.map_or(EMPTY_STORAGE_ROOT, |account| account.storage_root);
+        let after = change.account.after(before).map(|account| account.storage_root(root));
         touched.push(Touched { hash, before, after, slots, is_wiped });
     }
     Ok(touched)
@@ -144,18 +168,11 @@ fn check_slot(bytes: Option<&[u8]>) -> Result<()> {
     is_value.then_some(()).ok_or(Error::corrupt_entry("the value of a slot"))
 }
 
-/// Updates the storage tries, writes slots and nodes, and sets the storage roots of `touched`.
-fn update_storage(views: &Views, touched: &mut [Touched], writer: &mut Writer<'_>) -> Result<()> {
-    let tables = writer.tables;
+/// The updates of the storage tries, in the order of the accounts.
+fn storage_jobs(touched: &[Touched]) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for account in &mut *touched {
+    for account in touched.iter().filter(|account| account.has_storage_changes()) {
         let root = account.before.map_or(EMPTY_STORAGE_ROOT, |account| account.storage_root);
-        if let Some(after) = &mut account.after {
-            after.storage_root = root;
-        }
-        if account.slots.is_empty() && !account.is_wiped {
-            continue;
-        }
         let is_new = account.is_wiped || root == EMPTY_STORAGE_ROOT;
         let changes = account.slots.iter().filter_map(|(slot, TouchedSlot { before, after })| {
             let existed = before.is_some() && !is_new;
@@ -167,16 +184,45 @@ fn update_storage(views: &Views, touched: &mut [Touched], writer: &mut Writer<'_
         let update = if is_new { Update::on_empty(changes)? } else { Update::new(changes)? };
         jobs.push(Job { owner: Some(account.hash), update });
     }
+    Ok(jobs)
+}
 
-    Source::tip(views).supply_all(&mut jobs)?;
-    let mut outcomes: BTreeMap<B256, Outcome> = BTreeMap::new();
-    for Job { owner, update } in jobs {
-        let owner = owner.expect("a storage trie has an owner");
-        outcomes.insert(owner, update.finish()?);
+/// The update of the account trie, with the storage roots as they were.
+fn account_job(touched: &[Touched]) -> Result<Job> {
+    let change = |account: &Touched| Change {
+        key: account.hash.to_vec(),
+        existed: account.before.is_some(),
+        after: account.after.map(|account| account.leaf_value()),
+    };
+    let update = Update::new(touched.iter().map(change).collect())?;
+    Ok(Job { owner: None, update })
+}
+
+/// Finishes the updates of storage tries, divided among the threads; outcomes in their order.
+fn finish_storage(jobs: Vec<Job>, workers: &Workers) -> Result<Vec<Outcome>> {
+    let updates: Vec<_> = jobs.into_iter().map(|job| job.update).collect();
+    let shares = workers.shares(updates, SHARE_VISITS, Update::visits);
+    // One large trie is divided by the nodes of its levels.
+    let caller = Workers::caller();
+    let inner = if shares.len() == 1 { workers } else { &caller };
+    let done = workers.map(shares, |share| Update::finish_all(share, inner));
+    let mut outcomes = Vec::new();
+    for share in done {
+        outcomes.extend(share?);
     }
+    Ok(outcomes)
+}
 
-    for account in touched {
-        let Some(outcome) = outcomes.remove(&account.hash) else { continue };
+/// Writes slots and nodes, and sets the storage roots of `touched`.
+fn write_storage(
+    views: &Views,
+    touched: &mut [Touched],
+    outcomes: Vec<Outcome>,
+    writer: &mut Writer<'_>,
+) -> Result<()> {
+    let tables = writer.tables;
+    let changed = touched.iter_mut().filter(|account| account.has_storage_changes());
+    for (account, outcome) in changed.zip(outcomes) {
         if let Some(after) = &mut account.after {
             after.storage_root = outcome.root;
         }

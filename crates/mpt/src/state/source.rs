@@ -4,19 +4,27 @@
 //! the current one if it has not changed since. Histories are sorted by key and then by height, so
 //! the first change above is one seek.
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 use terrane_lsm::{Cursor, Lookup, Table};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
+use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::scheme::scheme::Scheme;
-use crate::state::changes::slot_leaf;
+use crate::state::changes::{slot_leaf, slot_value};
 use crate::state::tables::{
     EntryKind, Views, height_key, node_key, read_before, slot_key, value_history_key,
 };
 use crate::trie::update::{Answer, LEAVES_MAX, Update, Want};
+
+/// Fewest answers for which a thread is woken.
+const SHARE_ANSWERS: usize = 128;
+
+/// Fewest keys of a batch of lookups for which a thread is woken. Smaller batches, such as those of
+/// tests on a simulated disk, make their calls in one order.
+const SHARE_KEYS: usize = 192;
 
 /// The update of one trie of a state.
 pub(crate) struct Job {
@@ -31,23 +39,30 @@ pub(crate) struct Source<'v> {
     pub(crate) views: &'v Views,
     /// The height; `None` at the tip of the views.
     pub(crate) height: Option<u64>,
+    /// Threads for large batches, if there are any beside the caller.
+    pub(crate) workers: Option<&'v Workers>,
 }
 
 impl<'v> Source<'v> {
     /// The state at the tip of the views.
     pub(crate) fn tip(views: &'v Views) -> Self {
-        Self { views, height: None }
+        Self { views, height: None, workers: None }
+    }
+
+    /// The source with threads for large batches.
+    pub(crate) fn on(self, workers: &'v Workers) -> Self {
+        Self { workers: Some(workers), ..self }
     }
 
     /// The stored values of flat entries, by their keys.
     ///
     /// Cost: one batch of lookups; at an older height a seek for each key besides.
-    pub(crate) fn entries<K: AsRef<[u8]>>(
+    pub(crate) fn entries<K: AsRef<[u8]> + Sync>(
         &self,
         kind: EntryKind,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut values = values(self.table(kind), keys)?;
+        let mut values = self.values(self.table(kind), keys)?;
         let Some(height) = self.height else { return Ok(values) };
         let mut history = self.views.value_history.cursor()?;
         for (key, value) in keys.iter().zip(&mut values) {
@@ -67,44 +82,47 @@ impl<'v> Source<'v> {
         }
     }
 
-    /// An account by the hash of its address, and accounts.
+    /// Accounts by the hashes of their addresses.
     pub(crate) fn accounts(&self, hashes: &[B256]) -> Result<Vec<Option<Account>>> {
-        let values = self.entries(EntryKind::Account, hashes)?;
-        let read = |value: Option<Vec<u8>>| value.as_deref().map(Account::from_slim).transpose();
-        values.into_iter().map(read).collect()
+        read_accounts(self.entries(EntryKind::Account, hashes)?)
     }
 
-    /// Supplies all that the updates want. The jobs are of the account trie or of storage tries,
-    /// not of both.
+    /// Supplies all that the updates want, of the account trie and of storage tries.
     ///
-    /// Cost: for each level of the deepest trie one batch of lookups; a cursor for each place where
-    /// a leaf is split or moves up. At an older height a seek for each node besides.
+    /// Cost: for each level of the deepest trie two batches of lookups, one for each table of
+    /// nodes; a cursor for each place where a leaf is split or moves up. At an older height a seek
+    /// for each node besides.
     pub(crate) fn supply_all(&self, jobs: &mut [Job]) -> Result<()> {
+        let caller = Workers::caller();
+        let workers = self.workers.unwrap_or(&caller);
         while jobs.iter().any(|job| !job.update.wanted().is_empty()) {
-            let mut keys = Vec::new();
-            for job in &*jobs {
-                for want in job.update.wanted() {
+            let mut keys = [Vec::new(), Vec::new()];
+            for Job { owner, update } in &*jobs {
+                for want in update.wanted() {
                     if let Want::Node(path) = want {
-                        keys.push(node_key(job.owner.as_ref(), path));
+                        keys[usize::from(owner.is_some())].push(node_key(owner.as_ref(), path));
                     }
                 }
             }
-            let has_owner = jobs.first().is_some_and(|job| job.owner.is_some());
-            let mut nodes = self.nodes(has_owner, &keys)?.into_iter();
+            let [account_keys, storage_keys] = keys;
+            let mut nodes = [
+                self.nodes(false, &account_keys)?.into_iter(),
+                self.nodes(true, &storage_keys)?.into_iter(),
+            ];
 
-            for Job { owner, update } in jobs.iter_mut() {
-                if update.wanted().is_empty() {
-                    continue;
-                }
-                let answers = update.wanted().iter().map(|want| match want {
+            let mut answered: Vec<(&mut Job, Vec<Answer>)> = Vec::with_capacity(jobs.len());
+            for job in jobs.iter_mut().filter(|job| !job.update.wanted().is_empty()) {
+                let nodes = &mut nodes[usize::from(job.owner.is_some())];
+                let answers = job.update.wanted().iter().map(|want| match want {
                     Want::Node(_) => Ok(Answer::Node(nodes.next().flatten())),
-                    Want::Leaves(path) => self.leaves(owner.as_ref(), path),
+                    Want::Leaves(path) => self.leaves(job.owner.as_ref(), path),
                     // All keys have 32 bytes, so none ends at a branch.
                     Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),
                 });
                 let answers = answers.collect::<Result<Vec<_>>>()?;
-                update.supply(answers)?;
+                answered.push((job, answers));
             }
+            supply(answered, workers)?;
         }
         Ok(())
     }
@@ -115,7 +133,7 @@ impl<'v> Source<'v> {
         } else {
             (&self.views.account_nodes, &self.views.account_node_history)
         };
-        let mut values = values(table, keys)?;
+        let mut values = self.values(table, keys)?;
         let Some(height) = self.height else { return Ok(values) };
         let mut history = history.cursor()?;
         for (key, value) in keys.iter().zip(&mut values) {
@@ -125,6 +143,16 @@ impl<'v> Source<'v> {
             }
         }
         Ok(values)
+    }
+
+    /// The values of keys in a table at the tip.
+    fn values<K: AsRef<[u8]> + Sync>(
+        &self,
+        table: &Table,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let caller = Workers::caller();
+        values(table, keys, self.workers.unwrap_or(&caller))
     }
 
     /// The leaves below a path, one more than an update takes at most.
@@ -216,6 +244,16 @@ impl<'v> Source<'v> {
     }
 }
 
+/// Supplies answers, the tries divided among the threads.
+fn supply(answered: Vec<(&mut Job, Vec<Answer>)>, workers: &Workers) -> Result<()> {
+    let weight = |(_, answers): &(&mut Job, Vec<Answer>)| answers.len();
+    let shares = workers.shares(answered, SHARE_ANSWERS, weight);
+    let done = workers.map(shares, |share| {
+        share.into_iter().try_for_each(|(job, answers)| job.update.supply(answers))
+    });
+    done.into_iter().collect()
+}
+
 /// The key of the first entry at or above a place in the history, if it is of this kind.
 fn next_changed(history: &mut Cursor, kind: EntryKind, place: &[u8]) -> Result<Option<Vec<u8>>> {
     history.seek(place);
@@ -249,16 +287,42 @@ fn first_above(
     Ok(Some(before.map(<[u8]>::to_vec)))
 }
 
-fn values<K: AsRef<[u8]>>(table: &Table, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
+/// The values of keys in a table, by one batch of lookups for each thread.
+pub(crate) fn values<K: AsRef<[u8]> + Sync>(
+    table: &Table,
+    keys: &[K],
+    workers: &Workers,
+) -> Result<Vec<Option<Vec<u8>>>> {
+    let parts = workers.parts(keys, SHARE_KEYS);
+    let found = workers.map(parts, |keys| table.get_many(keys));
+    let mut values = Vec::with_capacity(keys.len());
+    for part in found {
+        values.extend(part?.into_iter().map(value));
     }
-    Ok(table.get_many(keys)?.iter().map(value).collect())
+    Ok(values)
 }
 
-/// The value of a lookup in memory of its own.
-pub(crate) fn value(lookup: &Lookup) -> Option<Vec<u8>> {
-    lookup.value().map(<[u8]>::to_vec)
+/// The accounts that stored values are.
+pub(crate) fn read_accounts(values: Vec<Option<Vec<u8>>>) -> Result<Vec<Option<Account>>> {
+    let read = |value: Option<Vec<u8>>| value.as_deref().map(Account::from_slim).transpose();
+    values.into_iter().map(read).collect()
+}
+
+/// The numbers that stored values of slots are.
+pub(crate) fn read_slots(values: Vec<Option<Vec<u8>>>) -> Result<Vec<U256>> {
+    let read = |value: Option<Vec<u8>>| match value {
+        Some(bytes) => slot_value(&bytes).ok_or(Error::corrupt_entry("the value of a slot")),
+        None => Ok(U256::ZERO),
+    };
+    values.into_iter().map(read).collect()
+}
+
+/// The value of a lookup.
+pub(crate) fn value(lookup: Lookup) -> Option<Vec<u8>> {
+    match lookup {
+        Lookup::Found(value) | Lookup::FoundWithBlob(value, _) => Some(value.into_vec()),
+        _ => None,
+    }
 }
 
 /// Calls `each` with the slots of an account at the tip, in order.

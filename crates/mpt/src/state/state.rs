@@ -2,24 +2,31 @@
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
+use std::thread;
 
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use terrane_io::{Disk, RealDisk};
 use terrane_lsm::{Store, StoreOptions, Ticket, WriteBatch};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
+use crate::base::keys::{hash_addresses, hash_slots};
+use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::EMPTY_ROOT;
 use crate::state::changes::{ChangeSet, Fate, slot_value};
 use crate::state::commit::{Keep, prepare, stored_root};
-use crate::state::source::value;
+use crate::state::known::Known;
+use crate::state::source::{Source, read_accounts, read_slots, value, values};
 use crate::state::tables::{
     ACCOUNT_NODE_KIND, Block, EntryKind, FLOOR_KEY, STORAGE_NODE_KIND, TIP_KEY, Tables, Views,
     height_key, height_of, history_of, read_change, slot_key,
 };
 
+/// Most threads unless more are asked for: a block has work for few.
+const THREADS_MAX: usize = 4;
+
 /// Options of a [`State`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
     /// Options of its store: memory, durability, log.
@@ -28,12 +35,23 @@ pub struct Options {
     /// begins with the first block that keeps it, and ends with the first that does not. Off unless
     /// set.
     pub history: bool,
+    /// Threads that encode and hash the nodes of a block, the caller included. As many as the
+    /// machine has, four at most, unless set.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        Self { store: StoreOptions::default(), history: false, threads }
+    }
 }
 
 impl Options {
     terrane_io::setters! {
         store: StoreOptions,
         history: bool,
+        threads: usize,
     }
 }
 
@@ -61,6 +79,7 @@ pub struct State {
     /// The tip of the last commit.
     pub(crate) tip: Option<Block>,
     pub(crate) has_history: bool,
+    pub(crate) workers: Workers,
 }
 
 /// A block that was committed.
@@ -114,7 +133,8 @@ impl State {
     pub fn open_unchecked(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
         let tables = Tables::open(disk, dir, &options.store)?;
         let tip = tables.views()?.tip()?;
-        Ok(Self { tables, tip, has_history: options.history })
+        let workers = Workers::new(options.threads);
+        Ok(Self { tables, tip, has_history: options.history, workers })
     }
 
     /// The store, for backups, statistics and memory. Tables of a state are written by the state
@@ -157,9 +177,8 @@ impl State {
     /// # Errors
     /// [`Error::Store`], [`Error::CorruptAccount`].
     pub fn accounts(&self, addresses: &[Address]) -> Result<Vec<Option<Account>>> {
-        let keys: Vec<B256> = addresses.iter().map(keccak256).collect();
-        let found = self.tables.accounts.get_many(&keys)?;
-        found.iter().map(|lookup| lookup.value().map(Account::from_slim).transpose()).collect()
+        let view = self.tables.accounts.view()?;
+        read_accounts(values(&view, &hash_addresses(addresses), &self.workers)?)
     }
 
     /// A slot at the tip; zero if it has no entry. Cost: one lookup.
@@ -175,12 +194,9 @@ impl State {
     /// # Errors
     /// [`Error::Store`], [`Error::CorruptEntry`].
     pub fn slots(&self, slots: &[(Address, B256)]) -> Result<Vec<U256>> {
-        let key =
-            |(address, slot): &(Address, B256)| slot_key(&keccak256(address), &keccak256(slot));
-        let keys: Vec<_> = slots.iter().map(key).collect();
-        let found = self.tables.slots.get_many(&keys)?;
-        let read = |bytes: &[u8]| slot_value(bytes).ok_or(Error::corrupt_entry("a slot's value"));
-        found.iter().map(|lookup| lookup.value().map_or(Ok(U256::ZERO), read)).collect()
+        let keys: Vec<_> = hash_slots(slots).map(|(owner, slot)| slot_key(&owner, &slot)).collect();
+        let view = self.tables.slots.view()?;
+        read_slots(values(&view, &keys, &self.workers)?)
     }
 
     /// Code by its hash, if the state has it. The hash of no code has the empty code.
@@ -191,7 +207,7 @@ impl State {
         if *hash == crate::base::account::EMPTY_CODE_HASH {
             return Ok(Some(Bytes::new()));
         }
-        Ok(value(&self.tables.code.get(hash.as_slice())?).map(Bytes::from))
+        Ok(value(self.tables.code.get(hash.as_slice())?).map(Bytes::from))
     }
 
     /// Number of accounts at the tip. Cost: reads their keys.
@@ -220,7 +236,9 @@ impl State {
         }
 
         let changes = changes_above(&views, height)?;
-        let mut prepared = prepare(&self.tables, &views, changes, Keep::Nothing)?;
+        let source = Source::tip(&views).on(&self.workers);
+        let mut prepared =
+            prepare(&self.tables, source, &mut Known::default(), changes, Keep::Nothing)?;
         if prepared.root != target.root {
             return Err(Error::RootMismatch { expected: target.root, computed: prepared.root });
         }

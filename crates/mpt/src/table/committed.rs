@@ -238,7 +238,7 @@ impl<S: TableScheme> CommittedTable<S> {
     pub fn prove(&self, key: &[u8]) -> Result<Vec<Bytes>> {
         let views = self.views()?;
         let mut hash = S::hash_key(key);
-        let mut after = value(&views.entries.get(key)?);
+        let mut after = value(views.entries.get(key)?);
         if S::PROVES_BY_NEIGHBOUR && after.is_none() {
             let Some((other, found)) = views.neighbour(&hash)? else { return Ok(Vec::new()) };
             (hash, after) = (other, Some(found));
@@ -315,7 +315,7 @@ impl<S: TableScheme> TableViews<S> {
             let keys: Vec<Vec<u8>> = update.wanted().iter().filter_map(path).collect();
             let mut nodes = self.nodes.get_many(&keys)?.into_iter();
             let answers = update.wanted().iter().map(|want| match want {
-                Want::Node(_) => Ok(Answer::Node(nodes.next().as_ref().and_then(value))),
+                Want::Node(_) => Ok(Answer::Node(nodes.next().and_then(value))),
                 Want::Leaves(path) => self.leaves(path).map(Answer::Leaves),
                 // All keys of the trie have one length, so none ends at a branch.
                 Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),
@@ -354,7 +354,7 @@ impl<S: TableScheme> TableViews<S> {
 
         let missing = || Error::corrupt_entry("a hash whose key has no value");
         let values = self.entries.get_many(&keys)?;
-        let values = values.iter().map(|found| value(found).ok_or_else(missing));
+        let values = values.into_iter().map(|found| value(found).ok_or_else(missing));
         let leaf = |(hash, value): (B256, Result<Vec<u8>>)| {
             Ok((hash[..S::PATH_BYTES].to_vec(), S::leaf_value(&hash, &value?)))
         };
@@ -373,7 +373,7 @@ impl<S: TableScheme> TableViews<S> {
         let found = self.hashes.get(nearest)?;
         let key = found.value().ok_or(Error::corrupt_entry("a hash without a key"))?;
         let missing = Error::corrupt_entry("a hash whose key has no value");
-        let value = value(&self.entries.get(key)?).ok_or(missing)?;
+        let value = value(self.entries.get(key)?).ok_or(missing)?;
         Ok(Some((S::hash_key(key), value)))
     }
 

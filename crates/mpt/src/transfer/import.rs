@@ -14,6 +14,7 @@ use terrane_lsm::WriteBatch;
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
+use crate::base::workers::Workers;
 use crate::proof::range_proof::{AccountRange, StorageRange};
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{slot_bytes, slot_leaf, slot_value};
@@ -27,6 +28,9 @@ use crate::trie::record::Record;
 
 /// Bytes of a batch after which it goes to the store.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// Nodes of a trie that wait before they are hashed.
+const NODES_TOGETHER: usize = 1024;
 
 /// An import of a whole state into an empty directory.
 ///
@@ -52,6 +56,7 @@ const BATCH_BYTES: usize = 4 << 20;
 pub struct Import {
     tables: Tables,
     has_history: bool,
+    threads: usize,
     accounts: TrieBuilder<KeccakMpt>,
     last_account: Option<B256>,
     pending: Option<Pending>,
@@ -127,6 +132,7 @@ impl Import {
         let mut import = Self {
             tables,
             has_history: options.history,
+            threads: options.threads,
             accounts: TrieBuilder::default(),
             last_account: None,
             pending: None,
@@ -147,10 +153,13 @@ impl Import {
             let hash = hash.map_err(|_| Error::corrupt_entry("the key of an account"))?;
             let account = Account::from_slim(record.value)?;
             self.accounts.push(hash.as_slice(), &account.leaf_value())?;
-            // These nodes were written with the account.
-            drop(self.accounts.take_nodes());
+            // These nodes were written with the accounts.
+            if NODES_TOGETHER <= self.accounts.waiting() {
+                drop(self.accounts.take_nodes());
+            }
             self.last_account = Some(hash);
         }
+        drop(self.accounts.take_nodes());
 
         let corrupt = || Error::corrupt_entry("a slot");
         // The slots of whole accounts are below those of the account under way.
@@ -169,8 +178,13 @@ impl Import {
                 return Err(Error::corrupt_entry("slots of several accounts under way"));
             }
             pending.slots.push(slot.as_slice(), &slot_leaf(record.value))?;
-            drop(pending.slots.take_nodes());
+            if NODES_TOGETHER <= pending.slots.waiting() {
+                drop(pending.slots.take_nodes());
+            }
             pending.last_slot = Some(slot);
+        }
+        if let Some(pending) = &mut self.pending {
+            drop(pending.slots.take_nodes());
         }
         Ok(())
     }
@@ -237,11 +251,9 @@ impl Import {
         let bytes = slot_bytes(&value);
         pending.slots.push(slot.as_slice(), &slot_leaf(&bytes))?;
         pending.last_slot = Some(slot);
-        let owner = pending.hash;
-        let nodes = pending.slots.take_nodes();
-        self.batch.insert(&self.tables.slots, slot_key(&owner, &slot), bytes);
-        self.write_storage_nodes(&owner, nodes);
+        self.batch.insert(&self.tables.slots, slot_key(&pending.hash, &slot), bytes);
         self.pushed += 1;
+        self.write_nodes(NODES_TOGETHER);
         self.flush(BATCH_BYTES)
     }
 
@@ -361,13 +373,15 @@ impl Import {
         }
 
         self.write_account_nodes(nodes);
-        let Self { tables, has_history, mut batch, .. } = self;
+        let Self { tables, has_history, threads, mut batch, .. } = self;
         let block = Block { height, hash, root };
         batch.insert(&tables.blocks, height_key(height), block.block_bytes());
         batch.insert(&tables.meta, TIP_KEY, block.tip_bytes());
         batch.delete(&tables.meta, IMPORT_KEY);
         let ticket = tables.store.write(&batch)?;
-        Ok((State { tables, tip: Some(block), has_history }, Committed { block, ticket }))
+        let workers = Workers::new(threads);
+        let state = State { tables, tip: Some(block), has_history, workers };
+        Ok((state, Committed { block, ticket }))
     }
 
     /// Refuses to go on behind slots that are not those of their account.
@@ -395,10 +409,23 @@ impl Import {
         self.write_storage_nodes(&hash, nodes);
         self.batch.insert(&self.tables.accounts, hash, account.to_slim());
         self.accounts.push(hash.as_slice(), &account.leaf_value())?;
-        let nodes = self.accounts.take_nodes();
-        self.write_account_nodes(nodes);
         self.last_account = Some(hash);
+        self.write_nodes(NODES_TOGETHER);
         Ok(())
+    }
+
+    /// Adds the nodes of each trie that are finished to the batch, if so many wait.
+    fn write_nodes(&mut self, least: usize) {
+        if let Some(pending) = &mut self.pending
+            && least <= pending.slots.waiting()
+        {
+            let (owner, nodes) = (pending.hash, pending.slots.take_nodes());
+            self.write_storage_nodes(&owner, nodes);
+        }
+        if least <= self.accounts.waiting() {
+            let nodes = self.accounts.take_nodes();
+            self.write_account_nodes(nodes);
+        }
     }
 
     fn write_account_nodes(&mut self, nodes: Vec<(Path, Record)>) {
@@ -419,6 +446,8 @@ impl Import {
         if self.batch.is_empty() || self.batch.bytes() < bytes {
             return Ok(());
         }
+        // The nodes of entries go with them: resuming does not write them again.
+        self.write_nodes(1);
         // A later commit, or the sync at the end, makes it durable.
         drop(self.tables.store.write(&self.batch)?);
         self.batch.clear();

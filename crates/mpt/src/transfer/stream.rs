@@ -145,7 +145,7 @@ impl StateAt {
 
         for hash in codes {
             // A chain without a virtual machine may name codes that it never had.
-            let Some(code) = value(&self.views.code.get(hash.as_slice()).map_err(Error::from)?)
+            let Some(code) = value(self.views.code.get(hash.as_slice()).map_err(Error::from)?)
             else {
                 continue;
             };

@@ -2,142 +2,26 @@
 //!
 //! The builder keeps the branches that are open on the path of the last item. An item that shares
 //! fewer digits with the last one closes the branches below the shared digits, and each closed
-//! branch is encoded and hashed once. So memory is proportional to the depth, not to the count.
+//! branch is planned once. Plans are hashed many at a time. So memory is proportional to the depth
+//! and to [`HASHED_TOGETHER`], not to the count.
 
 use alloy_primitives::B256;
 
 use crate::base::error::{Error, Result};
 use crate::base::path::{KEY_BYTES_MAX, Path, common_prefix};
-use crate::scheme::scheme::{CHILDREN_MAX, Reference, Scheme};
-use crate::trie::record::{BranchRecord, LinkRecord, Record, RecordedChild};
+use crate::base::workers::Workers;
+use crate::scheme::scheme::{CHILDREN_MAX, Scheme};
+use crate::trie::nodes::{Children, Nodes, Subtree};
+use crate::trie::record::Record;
 
-/// A part of a trie, whatever its place: the place decides only how it is encoded.
-#[derive(Debug, Clone)]
-pub(crate) enum Subtree {
-    Empty,
-    /// One entry.
-    Leaf {
-        path: Path,
-        value: Vec<u8>,
-    },
-    /// Two entries or more, which share the digits of `path` and no more. The reference is by hash
-    /// exactly if a record of the branch is stored.
-    Branch {
-        path: Path,
-        reference: Reference,
-    },
-}
-
-/// A child of a branch that is being closed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Child {
-    pub(crate) reference: Reference,
-    pub(crate) recorded: RecordedChild,
-}
-
-/// The nodes that a builder or an update has made: records to write, and encodings if they are
-/// wanted. Later ones of the same path replace earlier ones.
-#[derive(Debug, Default)]
-pub(crate) struct Nodes {
-    pub(crate) records: Vec<(Path, Option<Record>)>,
-    /// The encodings of hashed nodes with the paths where they begin.
-    pub(crate) encodings: Option<Vec<(Path, Vec<u8>)>>,
-    scratch: Vec<u8>,
-}
-
-impl Nodes {
-    /// Turns a subtree into the child at `region`, a prefix of its path: a leaf with the digits
-    /// that are left, a branch, or an extension above one. Empty subtrees are no child.
-    pub(crate) fn attach<S: Scheme>(&mut self, subtree: &Subtree, region: &[u8]) -> Option<Child> {
-        self.scratch.clear();
-        match subtree {
-            Subtree::Empty => None,
-            Subtree::Leaf { path, value } => {
-                debug_assert!(path.starts_with(region));
-                S::leaf(&path[region.len()..], value, &mut self.scratch);
-                let reference = self.refer::<S>(region);
-                let recorded = reference.as_hash().map_or(RecordedChild::Flat, RecordedChild::Leaf);
-                Some(Child { reference, recorded })
-            }
-            Subtree::Branch { path, reference } if path.len() == region.len() => {
-                let recorded =
-                    reference.as_hash().map_or(RecordedChild::Flat, RecordedChild::Stored);
-                Some(Child { reference: *reference, recorded })
-            }
-            Subtree::Branch { path, reference: branch } => {
-                debug_assert!(path.starts_with(region));
-                let digits = &path[region.len()..];
-                S::extension(digits, branch, &mut self.scratch);
-                let reference = self.refer::<S>(region);
-                if let Some(encodings) = &mut self.encodings {
-                    S::inner_nodes(digits, branch, &mut |above, encoding| {
-                        let path = Path::new(&path[..region.len() + above]);
-                        encodings.push((path, encoding.to_vec()));
-                    });
-                }
-
-                let Some(hash) = branch.as_hash() else {
-                    return Some(Child { reference, recorded: RecordedChild::Flat });
-                };
-                let link = LinkRecord { digits: Path::new(digits), hash };
-                self.records.push((Path::new(region), Some(Record::Link(link))));
-                let hash = reference.as_hash().expect("a node that holds a hash is hashed");
-                Some(Child { reference, recorded: RecordedChild::Stored(hash) })
-            }
-        }
-    }
-
-    /// Encodes and hashes a branch of at least two children, one of which may be its value.
-    pub(crate) fn close<S: Scheme>(
-        &mut self,
-        path: Path,
-        children: &[Option<Child>; CHILDREN_MAX],
-        value: Option<&[u8]>,
-    ) -> Subtree {
-        self.scratch.clear();
-        let references = children.map(|child| child.map(|child| child.reference));
-        S::branch(&references, value, &mut self.scratch);
-        let reference = self.refer::<S>(&path);
-
-        if reference.as_hash().is_some() {
-            let recorded =
-                children.map(|child| child.map_or(RecordedChild::None, |child| child.recorded));
-            let record = BranchRecord::new(&recorded, value.is_some());
-            self.records.push((path.clone(), Some(Record::Branch(record))));
-        }
-        Subtree::Branch { path, reference }
-    }
-
-    /// The root of a trie that is `subtree`.
-    pub(crate) fn root<S: Scheme>(&mut self, subtree: &Subtree) -> B256 {
-        let Some(child) = self.attach::<S>(subtree, &[]) else { return S::EMPTY_ROOT };
-        if let Some(hash) = child.reference.as_hash() {
-            return hash;
-        }
-        // The root has a hash even if it is so short that it would be embedded.
-        let encoding = child.reference.as_bytes().to_vec();
-        let hash = S::hash(&encoding);
-        if let Some(encodings) = &mut self.encodings {
-            encodings.push((Path::default(), encoding));
-        }
-        hash
-    }
-
-    /// The reference to the node that was just encoded, which begins at `path`.
-    fn refer<S: Scheme>(&mut self, path: &[u8]) -> Reference {
-        let reference = Reference::of::<S>(&self.scratch);
-        if let (Some(encodings), Some(_)) = (&mut self.encodings, reference.as_hash()) {
-            encodings.push((Path::new(path), self.scratch.clone()));
-        }
-        reference
-    }
-}
+/// Nodes that wait before they are hashed, so that levels fill the lanes of the processor.
+const HASHED_TOGETHER: usize = 2048;
 
 /// A branch on the path of the last item.
 #[derive(Debug)]
 struct OpenBranch {
     depth: usize,
-    children: [Option<Child>; CHILDREN_MAX],
+    children: Box<Children>,
     value: Option<Vec<u8>>,
 }
 
@@ -151,47 +35,55 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Adds an item whose path is above that of the item before. Empty subtrees add nothing.
-    pub(crate) fn push<S: Scheme>(&mut self, item: Subtree, nodes: &mut Nodes) {
+    pub(crate) fn push(&mut self, item: Subtree, nodes: &mut Nodes) {
         let Some(path) = path_of(&item) else { return };
         if let Some(last) = self.last.take() {
             let last_path = path_of(&last).expect("an empty item is never the last one");
             debug_assert!(last_path < path);
             let depth = common_prefix(last_path, path);
 
-            let last = self.close_below::<S>(last, depth, nodes);
+            let last = self.close_below(last, depth, nodes);
             if self.open.last().is_none_or(|branch| branch.depth < depth) {
-                self.open.push(OpenBranch { depth, children: [None; CHILDREN_MAX], value: None });
+                let children = Box::new([None; CHILDREN_MAX]);
+                self.open.push(OpenBranch { depth, children, value: None });
             }
             let branch = self.open.last_mut().expect("a branch was opened at this depth");
-            branch.add::<S>(last, nodes);
+            branch.add(last, nodes);
         }
         self.last = Some(item);
     }
 
     /// The subtree of all items.
-    pub(crate) fn finish<S: Scheme>(&mut self, nodes: &mut Nodes) -> Subtree {
+    pub(crate) fn finish(&mut self, nodes: &mut Nodes) -> Subtree {
         let mut last = self.last.take().unwrap_or(Subtree::Empty);
         while let Some(mut branch) = self.open.pop() {
             let path = branch.path(&last);
-            branch.add::<S>(last, nodes);
-            last = nodes.close::<S>(path, &branch.children, branch.value.as_deref());
+            branch.add(last, nodes);
+            last = nodes.close(path, branch.children, branch.value);
         }
         last
     }
 
     /// Closes the branches deeper than `depth` with `last` as their last child.
-    fn close_below<S: Scheme>(
-        &mut self,
-        mut last: Subtree,
-        depth: usize,
-        nodes: &mut Nodes,
-    ) -> Subtree {
+    fn close_below(&mut self, mut last: Subtree, depth: usize, nodes: &mut Nodes) -> Subtree {
         while let Some(mut branch) = self.open.pop_if(|branch| depth < branch.depth) {
             let path = branch.path(&last);
-            branch.add::<S>(last, nodes);
-            last = nodes.close::<S>(path, &branch.children, branch.value.as_deref());
+            branch.add(last, nodes);
+            last = nodes.close(path, branch.children, branch.value);
         }
         last
+    }
+
+    /// Puts the nodes in the place of their plans, which are hashed.
+    fn settle(&mut self, nodes: &Nodes) {
+        let open = self.open.iter_mut().flat_map(|branch| branch.children.iter_mut().flatten());
+        let last = match &mut self.last {
+            Some(Subtree::Branch { node, .. }) => Some(node),
+            _ => None,
+        };
+        for child in open.chain(last) {
+            *child = nodes.resolve(*child);
+        }
     }
 }
 
@@ -202,7 +94,7 @@ impl OpenBranch {
         Path::new(&path[..self.depth])
     }
 
-    fn add<S: Scheme>(&mut self, subtree: Subtree, nodes: &mut Nodes) {
+    fn add(&mut self, subtree: Subtree, nodes: &mut Nodes) {
         let path = path_of(&subtree).expect("an open branch has items");
         let Some(digit) = path.get(self.depth).copied() else {
             let Subtree::Leaf { value, .. } = subtree else {
@@ -211,8 +103,7 @@ impl OpenBranch {
             self.value = Some(value);
             return;
         };
-        let child = nodes.attach::<S>(&subtree, &path[..=self.depth]);
-        self.children[usize::from(digit)] = child;
+        self.children[usize::from(digit)] = nodes.attach(subtree, self.depth + 1);
     }
 }
 
@@ -225,12 +116,14 @@ pub(crate) fn path_of(subtree: &Subtree) -> Option<&Path> {
 
 /// Makes a whole trie from entries in ascending order of their keys, without I/O.
 ///
-/// Cost: each node is encoded and hashed once; memory for the nodes that
+/// Cost: each node is encoded and hashed once, many at a time; memory for the nodes that
 /// [`take_nodes`](Self::take_nodes) has not taken, and for one path.
 #[derive(Debug)]
 pub struct TrieBuilder<S> {
     stack: Stack,
     nodes: Nodes,
+    /// Records of nodes that are hashed.
+    ready: Vec<(Path, Record)>,
     last_key: Option<Vec<u8>>,
     count: usize,
     /// Whether entries may have empty values.
@@ -243,6 +136,7 @@ impl<S: Scheme> Default for TrieBuilder<S> {
         Self {
             stack: Stack::default(),
             nodes: Nodes::default(),
+            ready: Vec::new(),
             last_key: None,
             count: 0,
             is_of_any_values: false,
@@ -269,7 +163,10 @@ impl<S: Scheme> TrieBuilder<S> {
         }
 
         let leaf = Subtree::Leaf { path: Path::of_key(key, S::DIGIT_BITS), value: value.to_vec() };
-        self.stack.push::<S>(leaf, &mut self.nodes);
+        self.stack.push(leaf, &mut self.nodes);
+        if HASHED_TOGETHER <= self.nodes.count() {
+            self.hash();
+        }
         let last = self.last_key.get_or_insert_default();
         last.clear();
         last.extend_from_slice(key);
@@ -277,19 +174,39 @@ impl<S: Scheme> TrieBuilder<S> {
         Ok(())
     }
 
+    /// The number of nodes that are finished and were not taken, leaves included.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.nodes.count() + self.ready.len()
+    }
+
     /// The records of the nodes that are finished and were not taken before, each path once.
     /// Children come before their parents.
+    ///
+    /// Cost: hashes the nodes that wait, the faster the more there are: take them only if many are
+    /// [`waiting`](Self::waiting).
     pub fn take_nodes(&mut self) -> Vec<(Path, Record)> {
-        let records = std::mem::take(&mut self.nodes.records);
-        records.into_iter().filter_map(|(path, record)| Some((path, record?))).collect()
+        self.hash();
+        std::mem::take(&mut self.ready)
     }
 
     /// The root of all entries, and the records that were not taken before.
     #[must_use]
     pub fn finish(mut self) -> (B256, Vec<(Path, Record)>) {
-        let subtree = self.stack.finish::<S>(&mut self.nodes);
-        let root = self.nodes.root::<S>(&subtree);
-        (root, self.take_nodes())
+        let subtree = self.stack.finish(&mut self.nodes);
+        let top = self.nodes.attach(subtree, 0);
+        self.nodes.hash::<S>(&Workers::caller());
+        let (root, _) = self.nodes.root::<S>(top);
+        self.ready.extend(self.nodes.take_records(0..self.nodes.count()));
+        (root, self.ready)
+    }
+
+    /// Hashes the nodes that wait.
+    fn hash(&mut self) {
+        self.nodes.hash::<S>(&Workers::caller());
+        self.stack.settle(&self.nodes);
+        self.ready.extend(self.nodes.take_records(0..self.nodes.count()));
+        self.nodes.clear();
     }
 }
 

@@ -7,21 +7,24 @@
 //! child then takes the place of the branch.
 //!
 //! **Up.** [`Update::finish`] turns visits into subtrees from the last to the first, so children
-//! come before parents. A subtree does not depend on its place; its parent encodes it for the place
-//! (leaf suffix, extension or none). Records follow from the subtrees.
+//! come before parents. A subtree does not depend on its place; its parent plans it for the place
+//! (leaf suffix, extension or none). The plans, of several updates together, are hashed level by
+//! level, and records follow from them.
 //!
 //! A change that leaves its entry as it is *touches* the entry: nothing is written, and the
 //! encodings of the nodes on its path are a proof.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use alloy_primitives::B256;
 
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
-use crate::scheme::scheme::{CHILDREN_MAX, Reference, Scheme};
-use crate::trie::builder::{Child, Nodes, Stack, Subtree, check_entry, path_of};
+use crate::base::workers::Workers;
+use crate::scheme::scheme::{CHILDREN_MAX, Scheme};
+use crate::trie::builder::{Stack, check_entry, path_of};
+use crate::trie::nodes::{Child, Children, Nodes, Subtree};
 use crate::trie::record::{BranchRecord, LinkRecord, Record, RecordedChild};
 
 /// Most entries below a path at which no record stands: those of an embedded branch, which has
@@ -428,25 +431,62 @@ impl<S: Scheme> Update<S> {
     /// [`Error::AnswerMismatch`] if something is still wanted; [`Error::Corruption`] if the records
     /// that were read contradict the changes.
     pub fn finish(self) -> Result<Outcome> {
+        let mut outcomes = Self::finish_all(vec![self], &Workers::caller())?;
+        Ok(outcomes.pop().expect("an outcome of each update"))
+    }
+
+    /// Finishes updates of several tries, whose nodes are hashed together; outcomes in their order.
+    ///
+    /// # Errors
+    /// The errors of [`finish`](Self::finish).
+    pub(crate) fn finish_all(updates: Vec<Self>, workers: &Workers) -> Result<Vec<Outcome>> {
+        let has_encodings = updates.iter().any(|update| update.has_encodings);
+        let mut nodes = if has_encodings { Nodes::with_encodings() } else { Nodes::default() };
+        let planned = updates.into_iter().map(|update| update.plan(&mut nodes));
+        let planned = planned.collect::<Result<Vec<_>>>()?;
+
+        nodes.hash::<S>(workers);
+        Ok(planned.into_iter().map(|planned| planned.outcome::<S>(&mut nodes)).collect())
+    }
+
+    /// The number of nodes and entries that the update has visited.
+    pub(crate) fn visits(&self) -> usize {
+        self.visits.len()
+    }
+
+    /// Replaces the values of the changes, in the order of their keys.
+    ///
+    /// Whether an entry is there after the update stays as it was: what was wanted depends on it.
+    pub(crate) fn replace_values(&mut self, values: impl Iterator<Item = Option<Vec<u8>>>) {
+        let mut values = values.fuse();
+        for change in &mut self.changes {
+            let value = values.next().flatten();
+            assert_eq!(value.is_some(), change.after.is_some(), "the entry stays or goes");
+            change.after = value;
+        }
+        assert!(values.next().is_none(), "a value for each change");
+    }
+
+    /// Plans the nodes of the trie after the update.
+    fn plan(self, nodes: &mut Nodes) -> Result<Planned> {
         if !self.wanted.is_empty() {
             return Err(Error::AnswerMismatch);
         }
-        let Self { changes, visits, has_encodings, .. } = self;
-        let mut nodes = Nodes::default();
-        nodes.encodings = has_encodings.then(Vec::new);
+        let Self { mut changes, visits, has_encodings, .. } = self;
+        let first = nodes.count();
         let mut subtrees: Vec<Subtree> = vec![Subtree::Empty; visits.len()];
-        let mut before = Vec::new();
+        let mut before = Vec::with_capacity(visits.len());
 
         for (index, visit) in visits.into_iter().enumerate().rev() {
             let Visit { path, changes: own, node, .. } = visit;
-            let own = &changes[own];
+            let own = &mut changes[own];
             subtrees[index] = match node {
                 Node::Wanted => unreachable!("nothing is wanted any more"),
-                Node::Untouched(hash) => Subtree::Branch { path, reference: Reference::hash(hash) },
-                Node::Entries(entries) => of_entries::<S>(entries, own, &mut nodes),
+                Node::Untouched(hash) => Subtree::Branch { path, node: Child::Stored(hash) },
+                Node::Entries(entries) => of_entries(entries, own, nodes),
                 Node::Link { record, below } => {
                     let below = below.map(|below| take(&mut subtrees, below));
-                    let subtree = of_link::<S>(&path, &record, below, own, &mut nodes);
+                    let subtree = of_link(&path, &record, below, own, nodes);
                     before.push((path, Record::Link(record)));
                     subtree
                 }
@@ -456,28 +496,80 @@ impl<S: Scheme> Update<S> {
                         .map(|(digit, child)| (digit, take(&mut subtrees, child)));
                     let children = children.collect();
                     let value = value.map(|value| take(&mut subtrees, value));
-                    let subtree = of_branch::<S>(&path, &record, children, value, &mut nodes);
+                    let subtree = of_branch(&path, &record, children, value, nodes);
                     before.push((path, Record::Branch(record)));
                     subtree
                 }
             };
         }
 
-        let root = nodes.root::<S>(&subtrees.first().cloned().unwrap_or(Subtree::Empty));
-        // The last record of a path counts.
-        let records: BTreeMap<Path, Option<Record>> = nodes.records.into_iter().collect();
-        let mut before: BTreeMap<Path, Record> = before.into_iter().collect();
-        let change = |(path, after): (Path, Option<Record>)| {
-            let before = before.remove(&path);
-            (before != after).then_some(NodeChange { path, before, after })
-        };
-        let changed = records.into_iter().filter_map(change).collect();
+        let top = subtrees.into_iter().next().unwrap_or(Subtree::Empty);
+        let top = nodes.attach(top, 0);
+        let paths = if has_encodings { changes } else { Vec::new() };
+        let touched = paths.into_iter().map(|change| change.path).collect();
+        Ok(Planned { top, plans: first..nodes.count(), before, has_encodings, touched })
+    }
+}
 
-        let is_on_a_path = |path: &Path| changes.iter().any(|change| change.path.starts_with(path));
-        let mut encodings = nodes.encodings.unwrap_or_default();
-        encodings.retain(|(path, _)| is_on_a_path(path));
-        encodings.sort();
-        Ok(Outcome { root, nodes: changed, encodings })
+/// An update whose nodes are planned.
+struct Planned {
+    /// The topmost node.
+    top: Option<Child>,
+    /// The numbers of its plans.
+    plans: Range<usize>,
+    /// The records that were read.
+    before: Vec<(Path, Record)>,
+    has_encodings: bool,
+    /// The paths of the changes, if encodings are wanted.
+    touched: Vec<Path>,
+}
+
+impl Planned {
+    /// The outcome, once the plans are hashed.
+    fn outcome<S: Scheme>(self, nodes: &mut Nodes) -> Outcome {
+        let Self { top, plans, before, has_encodings, touched } = self;
+        let (root, embedded_root) = nodes.root::<S>(top);
+        let mut encodings = Vec::new();
+        if has_encodings {
+            encodings = nodes.encodings_of(&plans);
+            encodings.extend(embedded_root.map(|encoding| (Path::default(), encoding)));
+            let is_on_a_path = |path: &Path| touched.iter().any(|key| key.starts_with(path));
+            encodings.retain(|(path, _)| is_on_a_path(path));
+            encodings.sort();
+        }
+        let nodes = differences(before, nodes.take_records(plans));
+        Outcome { root, nodes, encodings }
+    }
+}
+
+/// The records that differ, by path, of those before and those after.
+fn differences(mut before: Vec<(Path, Record)>, mut after: Vec<(Path, Record)>) -> Vec<NodeChange> {
+    let by_path = |left: &(Path, Record), right: &(Path, Record)| left.0.cmp(&right.0);
+    before.sort_unstable_by(by_path);
+    after.sort_unstable_by(by_path);
+    debug_assert!(after.windows(2).all(|pair| pair[0].0 < pair[1].0), "a path has one node");
+
+    let mut changes = Vec::with_capacity(after.len());
+    let mut before = before.into_iter().peekable();
+    let mut after = after.into_iter().peekable();
+    loop {
+        let order = match (before.peek(), after.peek()) {
+            (None, None) => return changes,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+        };
+        let old = if order.is_le() { before.next() } else { None };
+        let new = if order.is_ge() { after.next() } else { None };
+        let (path, before, after) = match (old, new) {
+            (Some((path, before)), Some((_, after))) => (path, Some(before), Some(after)),
+            (Some((path, before)), None) => (path, Some(before), None),
+            (None, Some((path, after))) => (path, None, Some(after)),
+            (None, None) => unreachable!("one of both is left"),
+        };
+        if before != after {
+            changes.push(NodeChange { path, before, after });
+        }
     }
 }
 
@@ -526,77 +618,72 @@ fn take(subtrees: &mut [Subtree], index: usize) -> Subtree {
 }
 
 /// The subtree of entries after changes.
-fn of_entries<S: Scheme>(
-    entries: Vec<(Path, Vec<u8>)>,
-    changes: &[Keyed],
-    nodes: &mut Nodes,
-) -> Subtree {
+fn of_entries(entries: Vec<(Path, Vec<u8>)>, changes: &mut [Keyed], nodes: &mut Nodes) -> Subtree {
     let mut stack = Stack::default();
-    let mut changes = changes.iter().peekable();
+    let mut changes = changes.iter_mut().peekable();
     let mut entries = entries.into_iter().peekable();
     loop {
         let is_change_next = match (entries.peek(), changes.peek()) {
-            (None, None) => return stack.finish::<S>(nodes),
+            (None, None) => return stack.finish(nodes),
             (Some((path, _)), Some(change)) => change.path <= *path,
             (None, Some(_)) => true,
             (Some(_), None) => false,
         };
         if !is_change_next {
             if let Some((path, value)) = entries.next() {
-                stack.push::<S>(Subtree::Leaf { path, value }, nodes);
+                stack.push(Subtree::Leaf { path, value }, nodes);
             }
             continue;
         }
         let Some(change) = changes.next() else { continue };
         // The change replaces the entry.
         entries.next_if(|(path, _)| *path == change.path);
-        stack.push::<S>(leaf(change), nodes);
+        stack.push(leaf(change), nodes);
     }
 }
 
-fn leaf(change: &Keyed) -> Subtree {
-    match &change.after {
-        Some(value) => Subtree::Leaf { path: change.path.clone(), value: value.clone() },
+/// The leaf of a change, whose value is taken.
+fn leaf(change: &mut Keyed) -> Subtree {
+    match change.after.take() {
+        Some(value) => Subtree::Leaf { path: change.path.clone(), value },
         None => Subtree::Empty,
     }
 }
 
 /// The subtree of a branch below an extension, with new entries beside it.
-fn of_link<S: Scheme>(
+fn of_link(
     path: &Path,
     record: &LinkRecord,
     below: Option<Subtree>,
-    changes: &[Keyed],
+    changes: &mut [Keyed],
     nodes: &mut Nodes,
 ) -> Subtree {
     let mut digits = path.to_vec();
     digits.extend_from_slice(&record.digits);
     let target = Path::new(&digits);
-    nodes.records.push((path.clone(), None));
 
     let first = changes.partition_point(|change| change.path < target);
-    let is_inside = |change: &&Keyed| change.path.starts_with(&target);
+    let is_inside = |change: &&mut Keyed| change.path.starts_with(&target);
     let mut stack = Stack::default();
-    changes[..first].iter().for_each(|change| stack.push::<S>(leaf(change), nodes));
+    changes[..first].iter_mut().for_each(|change| stack.push(leaf(change), nodes));
     let branch = below.unwrap_or_else(|| Subtree::Branch {
         path: target.clone(),
-        reference: Reference::hash(record.hash),
+        node: Child::Stored(record.hash),
     });
-    stack.push::<S>(branch, nodes);
-    let rest = changes[first..].iter().skip_while(is_inside);
-    rest.for_each(|change| stack.push::<S>(leaf(change), nodes));
-    stack.finish::<S>(nodes)
+    stack.push(branch, nodes);
+    let rest = changes[first..].iter_mut().skip_while(is_inside);
+    rest.for_each(|change| stack.push(leaf(change), nodes));
+    stack.finish(nodes)
 }
 
 /// The subtree of a branch after its children and its value.
-fn of_branch<S: Scheme>(
+fn of_branch(
     path: &Path,
     record: &BranchRecord,
     visited: Vec<(u8, Subtree)>,
     value: Option<Subtree>,
     nodes: &mut Nodes,
 ) -> Subtree {
-    nodes.records.push((path.clone(), None));
     let value = value.filter(|value| path_of(value).is_some());
     let is_visited = |digit: u8| visited.iter().any(|(visited, _)| *visited == digit);
     let untouched = record.digits().filter(|digit| !is_visited(*digit)).count();
@@ -613,20 +700,16 @@ fn of_branch<S: Scheme>(
         _ => {}
     }
 
-    let mut children: [Option<Child>; CHILDREN_MAX] = [None; CHILDREN_MAX];
+    let mut children: Box<Children> = Box::new([None; CHILDREN_MAX]);
     for digit in record.digits() {
-        let recorded = record.child(digit);
-        if let RecordedChild::Leaf(hash) | RecordedChild::Stored(hash) = recorded {
-            let reference = Reference::hash(hash);
-            children[usize::from(digit)] = Some(Child { reference, recorded });
-        }
+        children[usize::from(digit)] = Child::of_record(record.child(digit));
     }
-    for (digit, subtree) in &visited {
-        children[usize::from(*digit)] = nodes.attach::<S>(subtree, &path.child(*digit));
+    for (digit, subtree) in visited {
+        children[usize::from(digit)] = nodes.attach(subtree, path.len() + 1);
     }
     let value = match value {
         Some(Subtree::Leaf { value, .. }) => Some(value),
         _ => None,
     };
-    nodes.close::<S>(path.clone(), &children, value.as_deref())
+    nodes.close(path.clone(), children, value)
 }

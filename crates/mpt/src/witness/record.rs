@@ -39,9 +39,8 @@ impl BlockBatch<'_> {
     /// The errors of [`commit`](Self::commit); [`Error::Corruption`] if the state is damaged on the
     /// paths of the witness.
     pub fn witness(&self, headers: &[Bytes]) -> Result<Witness> {
-        let views = self.state.tables.views()?;
-        let root = views.tip()?.map_or(EMPTY_ROOT, |tip| tip.root);
-        record(Source::tip(&views), root, &self.reads, &self.changes, headers)
+        let root = self.views.tip()?.map_or(EMPTY_ROOT, |tip| tip.root);
+        record(Source::tip(&self.views), root, &self.reads, &self.changes, headers)
     }
 }
 
@@ -72,7 +71,7 @@ fn record(
     let nodes = record_nodes(source, root, reads, changes)?;
     let mut codes = Vec::new();
     for hash in reads.codes.iter().filter(|hash| **hash != EMPTY_CODE_HASH) {
-        codes.extend(value(&source.views.code.get(hash.as_slice())?).map(Bytes::from));
+        codes.extend(value(source.views.code.get(hash.as_slice())?).map(Bytes::from));
     }
     Ok(Witness::new(nodes.into_list(), codes, headers.to_vec()))
 }

@@ -11,6 +11,7 @@ mod accounts;
 mod chain;
 mod transitions;
 mod histories;
+mod threads;
 mod crash;
 mod damage;
 mod proofs;

@@ -224,6 +224,15 @@ impl Keys {
         }
     }
 
+    fn addresses(&self) -> Vec<Address> {
+        self.accounts.iter().map(|(_, address)| *address).collect()
+    }
+
+    /// The slots with the addresses of their contracts.
+    fn places(&self) -> Vec<(Address, B256)> {
+        self.slots.iter().map(|(_, slot)| *slot).collect()
+    }
+
     fn of_block(layout: &Layout, block: &Block) -> Self {
         let number = |write: &Write| write.number;
         Self::of(layout, block.accounts.iter().map(number), block.slots.iter().map(number))
@@ -245,29 +254,35 @@ impl Run<'_> {
             .filter(|write| write.after != ABSENT)
             .map(|write| (layout.address(write.number), layout.account(write.number, write.after)))
             .collect();
-        let slots: Vec<U256> =
-            block.slots.iter().map(|write| value(layout, write.number, write.after)).collect();
+        let values = block.slots.iter().map(|write| value(layout, write.number, write.after));
+        let slots = keys.slots.iter().zip(values);
+        let slots: Vec<(Address, (B256, U256))> =
+            slots.map(|((_, (address, slot)), value)| (*address, (*slot, value))).collect();
+        let slots: Vec<(Address, Vec<(B256, U256)>)> = slots
+            .chunk_by(|left, right| left.0 == right.0)
+            .map(|own| (own[0].0, own.iter().map(|(_, slot)| *slot).collect()))
+            .collect();
         let wiped = block.wiped.map(|contract| layout.address(contract));
-
-        let start = Instant::now();
-        let found = self.read(&keys)?;
-        let read = start.elapsed();
-        let before = |writes: &[Write]| writes.iter().map(|write| write.before).collect::<Vec<_>>();
-        self.check(&keys, &found, &before(&block.accounts), &before(&block.slots))?;
 
         let (height, parent) =
             self.state.tip().map_or((0, B256::ZERO), |tip| (tip.height + 1, tip.hash));
         let hash = B256::from(U256::from(mix(self.options.drawn.seed, height)));
+        let before = |writes: &[Write]| writes.iter().map(|write| write.before).collect::<Vec<_>>();
         let start = Instant::now();
         let mut batch = self.state.block(height, parent)?;
+        let found = (batch.accounts(&keys.addresses())?, batch.slots(&keys.places())?);
+        let read = start.elapsed();
+        check(layout, &keys, &found, &before(&block.accounts), &before(&block.slots))?;
+
+        let start = Instant::now();
         if let Some(address) = wiped {
             batch.delete_account(address);
         }
         for (address, account) in &accounts {
             batch.set_account(*address, account);
         }
-        for ((_, (address, slot)), value) in keys.slots.iter().zip(&slots) {
-            batch.set_slot(*address, *slot, *value);
+        for (address, slots) in &slots {
+            batch.set_slots(*address, slots);
         }
         let committed = batch.commit(hash)?;
         let commit = start.elapsed();
@@ -286,35 +301,6 @@ impl Run<'_> {
         self.applied.push_back((block, durable));
         if self.applied.len() as u64 > self.options.reorg {
             self.applied.pop_front();
-        }
-        Ok(())
-    }
-
-    fn read(&self, keys: &Keys) -> Result<Found> {
-        let addresses: Vec<Address> = keys.accounts.iter().map(|(_, address)| *address).collect();
-        let slots: Vec<(Address, B256)> = keys.slots.iter().map(|(_, slot)| *slot).collect();
-        Ok((self.state.accounts(&addresses)?, self.state.slots(&slots)?))
-    }
-
-    /// Compares what was found with what the versions say.
-    fn check(&self, keys: &Keys, found: &Found, accounts: &[u8], slots: &[u8]) -> Result<()> {
-        let layout = self.generator.layout();
-        for (((number, address), found), version) in
-            keys.accounts.iter().zip(&found.0).zip(accounts)
-        {
-            // The storage root is not known here; proofs and the verification at the end show it.
-            let plain = found.map(|account| account.storage_root(Account::default().storage_root));
-            let expected = (*version != ABSENT).then(|| layout.account(*number, *version));
-            if plain != expected {
-                return Err(Error::Wrong(format!("account {address} is {found:?}")));
-            }
-        }
-        for (((number, (address, slot)), found), version) in
-            keys.slots.iter().zip(&found.1).zip(slots)
-        {
-            if *found != value(layout, *number, *version) {
-                return Err(Error::Wrong(format!("slot {slot} of {address} is {found}")));
-            }
         }
         Ok(())
     }
@@ -480,11 +466,11 @@ impl Run<'_> {
         }
         let layout = self.generator.layout();
         let keys = Keys::of(layout, accounts.iter().copied(), slots.iter().copied());
-        let found = self.read(&keys)?;
+        let found = (self.state.accounts(&keys.addresses())?, self.state.slots(&keys.places())?);
         let accounts: Vec<u8> =
             accounts.iter().map(|n| self.generator.account_version(*n)).collect();
         let slots: Vec<u8> = slots.iter().map(|n| self.generator.slot_version(*n)).collect();
-        self.check(&keys, &found, &accounts, &slots)?;
+        check(layout, &keys, &found, &accounts, &slots)?;
         Ok(Some(ReorgReport { blocks, wall_ms, apply_ms, over_apply: wall_ms / apply_ms }))
     }
 
@@ -505,6 +491,25 @@ impl Run<'_> {
         preimages.add(hashed, &proofs);
         Ok(())
     }
+}
+
+/// Compares what was found with what the versions say.
+fn check(layout: &Layout, keys: &Keys, found: &Found, accounts: &[u8], slots: &[u8]) -> Result<()> {
+    for (((number, address), found), version) in keys.accounts.iter().zip(&found.0).zip(accounts) {
+        // The storage root is not known here; proofs and the verification at the end show it.
+        let plain = found.map(|account| account.storage_root(Account::default().storage_root));
+        let expected = (*version != ABSENT).then(|| layout.account(*number, *version));
+        if plain != expected {
+            return Err(Error::Wrong(format!("account {address} is {found:?}")));
+        }
+    }
+    for (((number, (address, slot)), found), version) in keys.slots.iter().zip(&found.1).zip(slots)
+    {
+        if *found != value(layout, *number, *version) {
+            return Err(Error::Wrong(format!("slot {slot} of {address} is {found}")));
+        }
+    }
+    Ok(())
 }
 
 /// The value of a slot, zero if it is not there.
