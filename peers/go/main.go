@@ -45,18 +45,38 @@ type engine interface {
 	close() error
 }
 
+// root is a root over all entries. Two engines of one scheme have the same root over the same
+// entries.
+type root struct {
+	Scheme string `json:"scheme"`
+	Hash   string `json:"hash"`
+}
+
+// rootEngine is an engine each of whose commits makes a root.
+type rootEngine interface {
+	engine
+	// stateRoot is the root over all entries.
+	stateRoot() root
+	// commitRoot commits changes durably and returns the root after them.
+	commitRoot(batch []op) (root, error)
+	// loadOrder is the order in which load wants its entries.
+	loadOrder(key []byte) []byte
+}
+
 func open(name, dir string, t terms) (engine, error) {
 	switch name {
 	case "pebble":
 		return openPebble(dir, t)
 	case "badger":
 		return openBadger(dir, t)
+	case "pathdb":
+		return openPathdb(dir, t)
 	}
 	return nil, fmt.Errorf("%s: no such engine", name)
 }
 
 func main() {
-	name := flag.String("engine", "pebble", "pebble or badger")
+	name := flag.String("engine", "pebble", "pebble, badger or pathdb")
 	workload := flag.String("workload", "utxo", "as of terrane-peers")
 	entries := flag.Uint64("entries", 1_000_000, "entries that are loaded")
 	memory := flag.Int64("memory", 256<<20, "bytes of process and page cache together")
@@ -80,8 +100,10 @@ func main() {
 
 // run does one phase. What an engine cannot do is part of the report.
 func run(name, dir, phase string, w *work, memory int64, warm, seconds float64) (map[string]any, error) {
-	// The collector's own limit, below that of the control group.
-	debug.SetMemoryLimit(memory * 3 / 4)
+	// The collector's own limit, below that of the control group, which a load does not have.
+	if phase != "load" {
+		debug.SetMemoryLimit(memory * 3 / 4)
+	}
 	t := terms{memory: memory, durable: w.isDurable()}
 	e, err := open(name, dir, t)
 	if err != nil {
@@ -127,7 +149,7 @@ func run(name, dir, phase string, w *work, memory int64, warm, seconds float64) 
 		"reads_us": percentiles(m.reads), "writes_us": percentiles(m.writes),
 		"cpu_s": after.cpu - before.cpu, "read_bytes": after.read - before.read,
 		"write_bytes": after.written - before.written, "rss_peak_bytes": after.rssPeak,
-		"checked": checked,
+		"checked": checked, "roots": w.rootsReport(),
 	}, e.close()
 }
 

@@ -27,7 +27,12 @@ const (
 	checkedKeys = 4_096
 	commitsFrom = 1 << 40
 	absentFrom  = 1 << 41
-	step        = 0x9E3779B97F4A7C15
+
+	blockReads      = 1_313
+	blockOverwrites = 998
+	blockRemovals   = 99
+	removed         = 255
+	step            = 0x9E3779B97F4A7C15
 )
 
 func splitmix(n uint64) uint64 {
@@ -51,6 +56,13 @@ func (d *draws) below(bound uint64) uint64 {
 	return high
 }
 
+func mix(seed, number uint64) uint64 { return splitmix(splitmix(seed) + number) }
+
+// stream is a SplitMix64 stream that is read at any place.
+type stream uint64
+
+func (s stream) output(at uint64) uint64 { return splitmix(uint64(s) + at*step) }
+
 func fill(to []byte, state uint64) {
 	var word [8]byte
 	for len(to) > 0 {
@@ -68,6 +80,15 @@ type work struct {
 	following     uint64
 	draws         draws
 	commits       atomic.Uint64
+	versions      []byte // of state: version of each number's value, or removed
+	blocks        uint64
+	roots         []blockRoot
+}
+
+// blockRoot is the root after so many blocks.
+type blockRoot struct {
+	block uint64
+	root  root
 }
 
 type measured struct {
@@ -78,24 +99,58 @@ type measured struct {
 
 func histogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 1e11, 3) }
 
-func (w *work) isDurable() bool { return strings.HasPrefix(w.name, "commits") }
+func (w *work) isDurable() bool { return !w.loads() || w.name == "state" }
+
+// loads tells whether entries are loaded before.
+func (w *work) loads() bool { return !strings.HasPrefix(w.name, "commits") }
+
+// hashed returns the key of a counter.
+func hashed(number uint64) []byte {
+	var counter [32]byte
+	binary.BigEndian.PutUint64(counter[24:], number)
+	hash := sha3.NewLegacyKeccak256()
+	hash.Write(counter[:])
+	return hash.Sum(nil)
+}
+
+// account returns the value of a number of state after so many changes.
+func account(seed, number uint64, version byte) []byte {
+	s := stream(mix(mix(seed, number), uint64(version)))
+	drawn := s.output(0)
+	var balance [8]byte
+	binary.LittleEndian.PutUint64(balance[:], s.output(1))
+	// A single byte below 0x80 would stand for itself.
+	balance[0] |= 0x80
+	extra := byte((drawn >> 8) % 9)
+	value := []byte{0xf8, 68 + extra, 1 + byte(drawn%127), 0x80 + extra}
+	value = append(value, balance[:extra]...)
+	for _, first := range []uint64{2, 6} {
+		value = append(value, 0xa0)
+		for at := first; at < first+4; at++ {
+			value = binary.LittleEndian.AppendUint64(value, s.output(at))
+		}
+	}
+	return value
+}
 
 // entry returns the key and the value of a number.
 func (w *work) entry(number uint64) ([]byte, []byte) {
 	if w.name == "kvget" {
-		var counter [32]byte
-		binary.BigEndian.PutUint64(counter[24:], number)
-		hash := sha3.NewLegacyKeccak256()
-		hash.Write(counter[:])
-		mix := func(seed, number uint64) uint64 { return splitmix(splitmix(seed) + number) }
-		start := mix(mix(w.seed, number), 0)
+		s := stream(mix(mix(w.seed, number), 0))
 		value := make([]byte, 110)
 		var word [8]byte
 		for at := 0; at*8 < len(value); at++ {
-			binary.LittleEndian.PutUint64(word[:], splitmix(start+uint64(at)*step))
+			binary.LittleEndian.PutUint64(word[:], s.output(uint64(at)))
 			copy(value[at*8:], word[:])
 		}
-		return hash.Sum(nil), value
+		return hashed(number), value
+	}
+	if w.name == "state" {
+		var version byte
+		if number < uint64(len(w.versions)) {
+			version = w.versions[number]
+		}
+		return hashed(number), account(w.seed, number, version)
 	}
 	key, value := make([]byte, 34), make([]byte, 60)
 	fill(key, splitmix(w.seed^number))
@@ -107,7 +162,7 @@ func (w *work) entry(number uint64) ([]byte, []byte) {
 }
 
 func (w *work) load(e engine) error {
-	if w.isDurable() {
+	if !w.loads() {
 		if err := e.load([]op{{make([]byte, 34), make([]byte, 60)}}); err != nil {
 			return err
 		}
@@ -118,8 +173,13 @@ func (w *work) load(e engine) error {
 		number uint32
 	}
 	order := make([]place, w.entries)
+	of := func(key []byte) []byte { return key }
+	if e, ok := e.(rootEngine); ok {
+		of = e.loadOrder
+	}
 	for n := range order {
 		key, _ := w.entry(uint64(n))
+		key = of(key)
 		order[n] = place{binary.BigEndian.Uint64(key), uint32(n)}
 	}
 	slices.SortFunc(order, func(a, b place) int { return cmp.Compare(a.first, b.first) })
@@ -145,6 +205,9 @@ func (w *work) prepare() {
 			w.live[n] = uint32(n)
 		}
 	}
+	if w.name == "state" {
+		w.versions = make([]byte, w.entries, w.entries+1<<20)
+	}
 }
 
 func (w *work) run(e engine, seconds float64) (measured, error) {
@@ -162,6 +225,11 @@ func (w *work) run(e engine, seconds float64) (measured, error) {
 		return w.durable(e, limit, 1)
 	case "commits-8":
 		return w.durable(e, limit, 8)
+	case "state":
+		if e, ok := e.(rootEngine); ok {
+			return w.state(e, limit)
+		}
+		return measured{}, errCannot
 	}
 	return measured{}, fmt.Errorf("%s: no such workload", w.name)
 }
@@ -358,7 +426,97 @@ func (w *work) durable(e engine, limit time.Duration, threads int) (measured, er
 	return measured{writes.TotalCount(), time.Since(begun).Seconds(), histogram(), writes}, err
 }
 
-// check looks up keys that must be there, or must be gone; after durable commits, all of them.
+// state reads and changes keys by blocks.
+func (w *work) state(e rootEngine, limit time.Duration) (measured, error) {
+	if w.entries < 2*blockReads {
+		return measured{}, fmt.Errorf("state needs %d entries", 2*blockReads)
+	}
+	if len(w.roots) == 0 {
+		w.roots = append(w.roots, blockRoot{0, e.stateRoot()})
+	}
+	m := measured{reads: histogram(), writes: histogram()}
+	var spent time.Duration
+	for spent < limit {
+		drawn := make([]uint64, 0, blockReads)
+		isDrawn := make(map[uint64]struct{}, blockReads)
+		for len(drawn) < blockReads {
+			number := w.draws.below(w.following)
+			if _, ok := isDrawn[number]; ok || w.versions[number] == removed {
+				continue
+			}
+			isDrawn[number] = struct{}{}
+			drawn = append(drawn, number)
+		}
+		expected := make([]op, blockReads)
+		for i, number := range drawn {
+			expected[i].key, expected[i].value = w.entry(number)
+		}
+
+		// The first of the drawn numbers are overwritten, the next removed.
+		changes := make([]op, 0, blockReads)
+		for _, number := range drawn[:blockOverwrites] {
+			w.versions[number] = (w.versions[number] + 1) % removed
+			key, value := w.entry(number)
+			changes = append(changes, op{key, value})
+		}
+		w.dead = w.dead[:0]
+		for i := blockOverwrites; i < blockOverwrites+blockRemovals; i++ {
+			w.versions[drawn[i]] = removed
+			changes = append(changes, op{key: expected[i].key})
+			w.dead = append(w.dead, uint32(drawn[i]))
+		}
+		for len(changes) < blockReads {
+			w.versions = append(w.versions, 0)
+			key, value := w.entry(w.following)
+			changes = append(changes, op{key, value})
+			w.following++
+		}
+
+		begun := time.Now()
+		for i := range expected {
+			err := e.get(expected[i].key, func(value []byte) error {
+				if !bytes.Equal(value, expected[i].value) {
+					return fmt.Errorf("wrong answer: entry %d is missing or differs", drawn[i])
+				}
+				return nil
+			})
+			if err != nil {
+				return m, err
+			}
+		}
+		read := time.Since(begun)
+		after, err := e.commitRoot(changes)
+		if err != nil {
+			return m, err
+		}
+		all := time.Since(begun)
+		m.reads.RecordValue(int64(read))
+		m.writes.RecordValue(int64(all - read))
+		spent += all
+		m.ops++
+		w.blocks++
+		// The root before stays if its number of blocks is one that all engines keep.
+		last := w.roots[len(w.roots)-1].block
+		if bits.OnesCount64(last) > 1 {
+			w.roots = w.roots[:len(w.roots)-1]
+		}
+		w.roots = append(w.roots, blockRoot{w.blocks, after})
+	}
+	m.seconds = spent.Seconds()
+	return m, nil
+}
+
+// rootsReport is the roots as pairs.
+func (w *work) rootsReport() [][2]any {
+	report := make([][2]any, len(w.roots))
+	for i, r := range w.roots {
+		report[i] = [2]any{r.block, r.root}
+	}
+	return report
+}
+
+// check looks up keys that must be there, or must be gone; after durable commits, all of them; of
+// state, the root must be the last one.
 func (w *work) check(e engine) (int, error) {
 	var present, absent []uint64
 	for _, number := range w.dead {
@@ -370,7 +528,26 @@ func (w *work) check(e engine) (int, error) {
 		for i := len(w.live) - 1; i >= 0; i -= every {
 			present = append(present, uint64(w.live[i]))
 		}
-	case w.isDurable():
+	case w.name == "state":
+		e, ok := e.(rootEngine)
+		if !ok {
+			return 0, errCannot
+		}
+		if last := w.roots[len(w.roots)-1].root; e.stateRoot() != last {
+			return 0, fmt.Errorf("wrong answer: %s is not the last root", e.stateRoot().Hash)
+		}
+		add := func(number uint64) {
+			if w.versions[number] != removed {
+				present = append(present, number)
+			}
+		}
+		for number := w.following - min(checkedKeys, w.following); number < w.following; number++ {
+			add(number)
+		}
+		for range checkedKeys {
+			add(w.draws.below(w.following))
+		}
+	case !w.loads():
 		for number := uint64(commitsFrom); number < w.commits.Load(); number++ {
 			present = append(present, number)
 		}

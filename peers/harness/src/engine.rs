@@ -74,6 +74,8 @@ pub struct Terms {
     pub durability: Durability,
     /// Threads that read or write at a time.
     pub threads: u64,
+    /// Whether commits make a root: [`Engine::commit`] instead of [`Engine::write`].
+    pub has_root: bool,
 }
 
 impl Terms {
@@ -134,6 +136,22 @@ impl About {
     }
 }
 
+/// A root over all entries. Two engines of one scheme have the same root over the same entries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// Shape and hash of the tree.
+    pub scheme: String,
+    /// Hash in lower-case hexadecimal digits.
+    pub hash: String,
+}
+
+impl Root {
+    /// The root of a tree of a scheme.
+    pub fn new(scheme: &str, hash: &[u8]) -> Self {
+        Self { scheme: scheme.to_owned(), hash: terrane_replay::hex::encode(hash) }
+    }
+}
+
 /// Changes of one commit, in the order of the workload.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -179,7 +197,8 @@ impl Batch {
     }
 }
 
-/// An open engine. Threads share it.
+/// An open engine. Threads share it. Its changes go through [`write`](Self::write), or through
+/// [`commit`](Self::commit) if it was opened for a workload whose commits make a root.
 pub trait Engine: Send + Sync {
     /// A description of itself.
     fn about(&self) -> About;
@@ -210,8 +229,27 @@ pub trait Engine: Send + Sync {
     /// Commits changes, which then survive what [`Terms::durability`] says.
     ///
     /// # Errors
-    /// Those of the engine.
-    fn write(&self, batch: &Batch) -> Result<()>;
+    /// Those of the engine; [`Error::Cannot`] where each commit makes a root.
+    fn write(&self, _batch: &Batch) -> Result<()> {
+        Err(Error::Cannot("each of its commits makes a root"))
+    }
+
+    /// Commits changes, which then survive what [`Terms::durability`] says. Returns the root after
+    /// them.
+    ///
+    /// # Errors
+    /// Those of the engine; [`Error::Cannot`] where entries have no root.
+    fn commit(&self, _batch: &Batch) -> Result<Root> {
+        Err(Error::Cannot("it keeps no root over its entries"))
+    }
+
+    /// The root over all entries.
+    ///
+    /// # Errors
+    /// Those of the engine; [`Error::Cannot`] where entries have no root.
+    fn root(&self) -> Result<Root> {
+        Err(Error::Cannot("it keeps no root over its entries"))
+    }
 
     /// Reads up to `limit` entries in the order of keys from `from` on; returns how many.
     ///
@@ -219,10 +257,12 @@ pub trait Engine: Send + Sync {
     /// Those of the engine, and of `each`; [`Error::Cannot`] where keys have no order.
     fn scan(
         &self,
-        from: &[u8],
-        limit: usize,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<usize>;
+        _from: &[u8],
+        _limit: usize,
+        _each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<usize> {
+        Err(Error::Cannot("it has no order of keys"))
+    }
 
     /// Closes the engine in good order.
     ///

@@ -16,8 +16,9 @@ pub fn bare_sync_us(workload: Workload, dir: &Path) -> Result<Option<(f64, f64)>
     if workload.durability() != Durability::FsyncEach {
         return Ok(None);
     }
-    let bare = bare::measure(dir, 10 * workload.entry_bytes() as usize, BARE)
-        .map_err(|source| Error::System { what: "append and fdatasync".to_owned(), source })?;
+    let bare =
+        bare::measure(dir, (workload.committed() * workload.entry_bytes()) as usize, BARE)
+            .map_err(|source| Error::System { what: "append and fdatasync".to_owned(), source })?;
     Ok(Some((bare.append_sync_ms.p50 * 1e3, bare.append_sync_ms.p99 * 1e3)))
 }
 

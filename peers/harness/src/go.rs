@@ -11,10 +11,9 @@ use serde::Deserialize;
 use terrane_bench::instruments::host;
 use terrane_bench::instruments::limits::MemoryLimit;
 
-use crate::engine::{Error, Result};
+use crate::engine::{Error, Result, Root};
 use crate::files::{bare_sync_us, disk_bytes, leave_page_cache};
 use crate::report::{AboutReport, Figures, Percentiles, Plan};
-use crate::work::Workload;
 
 /// The program's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../go");
@@ -40,6 +39,8 @@ struct Measured {
     write_bytes: u64,
     rss_peak_bytes: u64,
     checked: u64,
+    #[serde(default)]
+    roots: Vec<(u64, Root)>,
 }
 
 /// Builds the program, which is up to date after the first time.
@@ -131,7 +132,7 @@ pub fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Resu
         // Warm-up and measured time are one process here, so the device's share is not known.
         device_reads_per_op: None,
         rss_peak_bytes: measured.rss_peak_bytes,
-        workload_bytes: if workload == Workload::Utxo { plan.entries * 4 } else { 0 },
+        workload_bytes: workload.own_bytes(plan.entries),
         page_cache_peak_bytes,
         disk_bytes,
         disk_ratio: workload
@@ -139,6 +140,7 @@ pub fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Resu
             .then(|| disk_bytes as f64 / (plan.entries * entry_bytes) as f64),
         checked: measured.checked,
         bare_sync_us,
+        roots: measured.roots,
         load_average: host::load_average(),
     })
 }

@@ -17,7 +17,7 @@ use crate::engines::open;
 use crate::files::{bare_sync_us, disk_bytes, leave_page_cache};
 use crate::go;
 use crate::report::{AboutReport, Figures, Outcome, Percentiles, Plan};
-use crate::work::{Work, Workload, load};
+use crate::work::{Work, load};
 
 /// Runs a point in `dir`, which is empty. Errors of the engine are part of the outcome.
 ///
@@ -30,7 +30,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Outcome> {
         Ok(figures) => outcome.figures = Some(figures),
         Err(Error::Cannot(why)) => outcome.cannot = Some(why.to_owned()),
         Err(error @ (Error::Engine { .. } | Error::Wrong(_))) => {
-            outcome.failed = Some(error.to_string())
+            outcome.failed = Some(error.to_string());
         }
         Err(error) => return Err(error),
     }
@@ -38,6 +38,9 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Outcome> {
 }
 
 fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Result<Figures> {
+    if let Some(why) = plan.engine.cannot(plan.workload.has_root()) {
+        return Err(Error::Cannot(why));
+    }
     if plan.engine.is_go() {
         return go::measure(plan, dir, about);
     }
@@ -45,9 +48,10 @@ fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Result<F
     let durability = workload.durability();
     let entry_bytes = workload.entry_bytes();
     let threads = workload.threads();
-    let terms = Terms { memory: memory_bytes, entries, entry_bytes, durability, threads };
+    let has_root = workload.has_root();
+    let terms = Terms { memory: memory_bytes, entries, entry_bytes, durability, threads, has_root };
 
-    // A load is not measured in its durability, so it has the weakest.
+    // The durability of a load is not measured.
     let load_s = if workload.loads() {
         let begun = Instant::now();
         let engine = open(kind, dir, &terms)?;
@@ -67,7 +71,6 @@ fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Result<F
 
     let bare_sync_us = bare_sync_us(workload, dir)?;
     let mut work = Work::new(workload, seed, entries);
-    let workload_bytes = if workload == Workload::Utxo { entries * 4 } else { 0 };
     let limit = MemoryLimit::set(memory_bytes)?;
     let memory_enforced_by = limit.enforced_by().to_owned();
     meter::reset_rss_peak();
@@ -107,12 +110,13 @@ fn measure(plan: &Plan, dir: &Path, about: &mut Option<AboutReport>) -> Result<F
         write_bytes_per_op: used.write_bytes as f64 / ops,
         device_reads_per_op: device.map(|device| device.read_requests as f64 / ops),
         rss_peak_bytes,
-        workload_bytes,
+        workload_bytes: workload.own_bytes(entries),
         page_cache_peak_bytes,
         disk_bytes,
         disk_ratio: workload.loads().then(|| disk_bytes as f64 / (entries * entry_bytes) as f64),
         checked,
         bare_sync_us,
+        roots: work.roots().to_vec(),
         load_average: terrane_bench::instruments::host::load_average(),
     })
 }

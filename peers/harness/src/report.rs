@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use terrane_replay::latency::Latency;
 
-use crate::engine::Durability;
+use crate::engine::{Durability, Root};
 use crate::kind::Kind;
 use crate::work::Workload;
 
@@ -68,6 +68,26 @@ pub struct Outcome {
     pub figures: Option<Figures>,
 }
 
+impl Outcome {
+    /// How a root differs from that of another point with the same scheme and the same entries
+    /// after the same number of blocks.
+    pub fn differing_root(&self, other: &Self) -> Option<String> {
+        if (self.plan.entries, self.plan.seed) != (other.plan.entries, other.plan.seed) {
+            return None;
+        }
+        let (own, others) = self.figures.as_ref().zip(other.figures.as_ref())?;
+        own.roots.iter().find_map(|(block, root)| {
+            let (_, expected) = others.roots.iter().find(|(at, expected)| {
+                at == block && expected.scheme == root.scheme && expected.hash != root.hash
+            })?;
+            Some(format!(
+                "wrong answer: after block {block} its root is {}, that of {} {}",
+                root.hash, other.plan.engine, expected.hash
+            ))
+        })
+    }
+}
+
 /// [`About`] in a report.
 pub type AboutReport = serde_json::Value;
 
@@ -114,4 +134,52 @@ pub struct Figures {
     pub bare_sync_us: Option<(f64, f64)>,
     /// Load averages of the host at the end.
     pub load_average: Option<[f64; 3]>,
+    /// Roots of `state` after so many blocks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roots: Vec<(u64, Root)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(engine: Kind, seed: u64, roots: &[(u64, &str, u8)]) -> Outcome {
+        let plan = Plan {
+            engine,
+            workload: Workload::State,
+            entries: 5_000,
+            memory_bytes: 1 << 26,
+            warm_s: 1.0,
+            seconds: 1.0,
+            seed,
+            round: 0,
+        };
+        let roots: Vec<_> = roots
+            .iter()
+            .map(|&(block, scheme, hash)| (block, Root::new(scheme, &[hash])))
+            .collect();
+        let figures = serde_json::json!({
+            "memory_enforced_by": "cgroup_v2", "durability": "fsync-each", "open_s": 0.0, "ops": 1,
+            "ops_per_s": 1.0, "cpu_us_per_op": 0.0, "read_bytes_per_op": 0.0,
+            "write_bytes_per_op": 0.0, "rss_peak_bytes": 0, "workload_bytes": 0, "disk_bytes": 0,
+            "checked": 0, "roots": roots,
+        });
+        let figures = serde_json::from_value(figures).unwrap();
+        Outcome { plan, about: None, cannot: None, failed: None, figures: Some(figures) }
+    }
+
+    #[test]
+    fn roots_of_one_scheme_are_equal_after_the_same_block() {
+        let first = outcome(Kind::Terrane, 1, &[(0, "mpt", 1), (1, "mpt", 2), (3, "mpt", 3)]);
+        let equal = outcome(Kind::Pathdb, 1, &[(0, "mpt", 1), (1, "mpt", 2), (2, "mpt", 9)]);
+        assert_eq!(equal.differing_root(&first), None);
+
+        let wrong = outcome(Kind::Pathdb, 1, &[(0, "mpt", 1), (1, "mpt", 7)]);
+        let message = wrong.differing_root(&first).unwrap();
+        assert!(message.ends_with("after block 1 its root is 07, that of terrane 02"), "{message}");
+
+        // Another scheme, or other entries, have other roots.
+        assert_eq!(outcome(Kind::Pathdb, 1, &[(1, "x", 7)]).differing_root(&first), None);
+        assert_eq!(outcome(Kind::Pathdb, 2, &[(1, "mpt", 7)]).differing_root(&first), None);
+    }
 }

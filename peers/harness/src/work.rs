@@ -8,20 +8,31 @@
 //! | `scan`      | 34 + 60 bytes      | read 1,000 entries in order from a random key on            |
 //! | `commits-1` | 34 + 60 bytes      | commit ten new entries durably; one thread                  |
 //! | `commits-8` | 34 + 60 bytes      | the same on eight threads                                   |
+//! | `state`     | 32 + 74 bytes      | a block: read 1,313 keys, change as many, return the root, durably |
+//!
+//! A block of `state` has the size of one of Ethereum's main network that changes 323 accounts and
+//! 990 slots. Its 1,313 reads are one call for keys that are there. It overwrites 998 of them and
+//! removes 99, as the blocks of `terrane bench state` do on average, and inserts 216. Keys are
+//! Keccak-256 of a counter, as those of `kvget`; values are accounts in RLP, of 70 to 78 bytes. The
+//! roots after the load and after block 1, 2, 4, 8, … are kept, so engines of one scheme can be
+//! compared however many blocks each of them gets through.
 //!
 //! Keys and values follow from a seed and a number by the functions of `terrane-bench`, so nothing
 //! is stored to check them. Numbers of `utxo` that live are an array, drawn from without
-//! repetition; it is made before memory is limited, and is not the engine's.
+//! repetition, and versions of the values of `state` another one; they are made before memory is
+//! limited, and are not the engine's.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use terrane_bench::workloads::draws::{Stream, mix};
 use terrane_bench::workloads::{SPLITMIX_STEP, index, kvget, splitmix, utxo};
 use terrane_replay::latency::Latency;
 
-use crate::engine::{Batch, Durability, Engine, Error, Result};
+use crate::engine::{Batch, Durability, Engine, Error, Result, Root};
 
 /// Operations of a batch of `utxo`.
 const BATCH: usize = 256;
@@ -50,6 +61,24 @@ const INDEX_INSERTS: u64 = 10;
 const INDEX_FINDS: u64 = 69;
 const INDEX_ROUND: u64 = 99;
 
+/// Keys that a block of `state` reads, and as many that it changes.
+const BLOCK_READS: usize = 1_313;
+
+/// Keys of its reads that a block overwrites, and those that it removes. The rest of its changes
+/// are insertions.
+const BLOCK_OVERWRITES: usize = 998;
+const BLOCK_REMOVALS: usize = 99;
+
+/// Bytes of a value of `state` at least, and on average.
+const STATE_VALUE_BYTES_MIN: u8 = 70;
+const STATE_VALUE_BYTES: u64 = 74;
+
+/// Insertions of `state` that move no versions in memory.
+const INSERTED_MAX: usize = 1 << 20;
+
+/// Version of a number of `state` that was removed.
+const REMOVED: u8 = u8::MAX;
+
 /// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -70,12 +99,21 @@ pub enum Workload {
     #[value(name = "commits-8")]
     #[serde(rename = "commits-8")]
     Commits8,
+    /// Blocks of changes to a state with a root.
+    State,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Utxo, Self::Kvget, Self::Index, Self::Scan, Self::Commits1, Self::Commits8];
+    pub const ALL: [Self; 7] = [
+        Self::Utxo,
+        Self::Kvget,
+        Self::Index,
+        Self::Scan,
+        Self::Commits1,
+        Self::Commits8,
+        Self::State,
+    ];
 
     /// Name in reports.
     pub fn name(self) -> &'static str {
@@ -86,6 +124,7 @@ impl Workload {
             Self::Scan => "scan",
             Self::Commits1 => "commits-1",
             Self::Commits8 => "commits-8",
+            Self::State => "state",
         }
     }
 
@@ -94,6 +133,7 @@ impl Workload {
         match self {
             Self::Kvget => kvget::data::ENTRY_BYTES,
             Self::Index => index::ENTRY_BYTES,
+            Self::State => kvget::data::KEY_BYTES as u64 + STATE_VALUE_BYTES,
             _ => utxo::ENTRY_SIZE,
         }
     }
@@ -102,14 +142,14 @@ impl Workload {
     pub fn durability(self) -> Durability {
         match self {
             Self::Utxo | Self::Kvget | Self::Index | Self::Scan => Durability::None,
-            Self::Commits1 | Self::Commits8 => Durability::FsyncEach,
+            Self::Commits1 | Self::Commits8 | Self::State => Durability::FsyncEach,
         }
     }
 
     /// Threads that read or write at a time while it is measured.
     pub fn threads(self) -> u64 {
         match self {
-            Self::Utxo | Self::Index | Self::Scan | Self::Commits1 => 1,
+            Self::Utxo | Self::Index | Self::Scan | Self::Commits1 | Self::State => 1,
             Self::Kvget => READERS,
             Self::Commits8 => 8,
         }
@@ -117,11 +157,31 @@ impl Workload {
 
     /// Whether entries are loaded before.
     pub fn loads(self) -> bool {
-        self.durability() == Durability::None
+        !matches!(self, Self::Commits1 | Self::Commits8)
+    }
+
+    /// Whether a commit makes a root.
+    pub fn has_root(self) -> bool {
+        self == Self::State
+    }
+
+    /// Entries of a durable commit.
+    pub fn committed(self) -> u64 {
+        if self == Self::State { BLOCK_READS as u64 } else { COMMITTED }
+    }
+
+    /// Bytes that the workload itself keeps to know what is there.
+    pub fn own_bytes(self, entries: u64) -> u64 {
+        match self {
+            Self::Utxo => entries * 4,
+            Self::State => entries,
+            _ => 0,
+        }
     }
 
     fn entry(self, seed: u64, number: u64) -> (Vec<u8>, Vec<u8>) {
         match self {
+            Self::State => (kvget::data::key(number).to_vec(), account(seed, number, 0)),
             Self::Kvget => {
                 let value = kvget::data::value(seed, number, 0);
                 (kvget::data::key(number).to_vec(), value.to_vec())
@@ -137,6 +197,27 @@ impl Workload {
             }
         }
     }
+}
+
+/// The value of a number of `state` after so many changes: an account in RLP, whose nonce has one
+/// byte and whose balance up to eight.
+fn account(seed: u64, number: u64, version: u8) -> Vec<u8> {
+    let stream = Stream { start: mix(mix(seed, number), u64::from(version)) };
+    let drawn = stream.output(0);
+    let nonce = 1 + (drawn % 127) as u8;
+    let balance_bytes = (drawn >> 8) % 9;
+    let mut balance = stream.output(1).to_le_bytes();
+    // A single byte below 0x80 would stand for itself.
+    balance[0] |= 0x80;
+
+    let extra = balance_bytes as u8;
+    let mut value = vec![0xf8, STATE_VALUE_BYTES_MIN - 2 + extra, nonce, 0x80 + extra];
+    value.extend_from_slice(&balance[..balance_bytes as usize]);
+    for first in [2, 6] {
+        value.push(0xa0);
+        value.extend((first..first + 4).flat_map(|at| stream.output(at).to_le_bytes()));
+    }
+    value
 }
 
 /// Draws: SplitMix64.
@@ -196,6 +277,12 @@ pub struct Work {
     dead: Vec<u32>,
     draws: Draws,
     commits: AtomicU64,
+    /// Version of the value of each number of `state`, or [`REMOVED`].
+    versions: Vec<u8>,
+    /// Blocks of `state` so far.
+    blocks: u64,
+    /// Roots of `state` after so many blocks: none, a power of two, and at last the present number.
+    roots: Vec<(u64, Root)>,
 }
 
 /// Figures of a measured time.
@@ -211,10 +298,15 @@ pub struct Measured {
 }
 
 impl Work {
-    /// Prepares a workload on a store with `entries` loaded. Takes four bytes for each of them.
+    /// Prepares a workload on a store with `entries` loaded. Takes [`Workload::own_bytes`].
     pub fn new(workload: Workload, seed: u64, entries: u64) -> Self {
         let live =
             if workload == Workload::Utxo { (0..entries as u32).collect() } else { Vec::new() };
+        let mut versions = Vec::new();
+        if workload == Workload::State {
+            versions.reserve(entries as usize + INSERTED_MAX);
+            versions.resize(entries as usize, 0);
+        }
         Self {
             workload,
             seed,
@@ -224,7 +316,24 @@ impl Work {
             dead: Vec::new(),
             draws: Draws(seed ^ 0x5EED),
             commits: AtomicU64::new(COMMITS_FROM),
+            versions,
+            blocks: 0,
+            roots: Vec::new(),
         }
+    }
+
+    /// Roots after the load, after a power of two of blocks, and after the last block.
+    pub fn roots(&self) -> &[(u64, Root)] {
+        &self.roots
+    }
+
+    /// The present entry of a number.
+    fn entry(&self, number: u64) -> (Vec<u8>, Vec<u8>) {
+        let version = self.versions.get(number as usize).copied().unwrap_or(0);
+        if version == 0 {
+            return self.workload.entry(self.seed, number);
+        }
+        (kvget::data::key(number).to_vec(), account(self.seed, number, version))
     }
 
     /// Works for `time`.
@@ -240,6 +349,7 @@ impl Work {
             Workload::Commits1 | Workload::Commits8 => {
                 self.commits(engine, time, self.workload.threads())
             }
+            Workload::State => self.state(engine, time),
         }
     }
 
@@ -440,8 +550,82 @@ impl Work {
         Ok(Measured { ops: writes.report().ops, seconds, reads: Latency::new(), writes })
     }
 
+    fn state(&mut self, engine: &dyn Engine, time: Duration) -> Result<Measured> {
+        if self.entries < 2 * BLOCK_READS as u64 {
+            return Err(Error::Options(format!("state needs {} entries", 2 * BLOCK_READS)));
+        }
+        if self.roots.is_empty() {
+            self.roots.push((0, engine.root()?));
+        }
+        let (mut reads, mut writes) = (Latency::new(), Latency::new());
+        let (mut blocks, mut spent) = (0, Duration::ZERO);
+        let (mut drawn, mut is_drawn) = (Vec::new(), HashSet::new());
+        let mut changes = Batch::default();
+        while spent < time {
+            drawn.clear();
+            is_drawn.clear();
+            while drawn.len() < BLOCK_READS {
+                let number = self.draws.below(self.next);
+                if self.versions[number as usize] != REMOVED && is_drawn.insert(number) {
+                    drawn.push(number);
+                }
+            }
+            let expected: Vec<_> = drawn.iter().map(|&number| self.entry(number)).collect();
+            let keys: Vec<&[u8]> = expected.iter().map(|(key, _)| key.as_slice()).collect();
+
+            // The first of the drawn numbers are overwritten, the next removed.
+            changes.clear();
+            for &number in &drawn[..BLOCK_OVERWRITES] {
+                let version = &mut self.versions[number as usize];
+                *version = (*version + 1) % REMOVED;
+                let (key, value) = self.entry(number);
+                changes.put(&key, &value);
+            }
+            self.dead.clear();
+            for place in BLOCK_OVERWRITES..BLOCK_OVERWRITES + BLOCK_REMOVALS {
+                self.versions[drawn[place] as usize] = REMOVED;
+                changes.delete(keys[place]);
+                self.dead.push(drawn[place] as u32);
+            }
+            while changes.len() < BLOCK_READS {
+                let (key, value) = self.workload.entry(self.seed, self.next);
+                changes.put(&key, &value);
+                self.versions.push(0);
+                self.next += 1;
+            }
+
+            let mut found = 0;
+            let start = Instant::now();
+            engine.get_many(&keys, &mut |position, value| {
+                found += usize::from(value == Some(expected[position].1.as_slice()));
+                Ok(())
+            })?;
+            let read = start.elapsed();
+            let start = Instant::now();
+            let root = engine.commit(&changes)?;
+            let written = start.elapsed();
+
+            if found != BLOCK_READS {
+                return Err(Error::Wrong(format!(
+                    "{found} of {BLOCK_READS} keys found with their values"
+                )));
+            }
+            reads.record(read);
+            writes.record(written);
+            spent += read + written;
+            blocks += 1;
+            self.blocks += 1;
+            // The root before stays if its number of blocks is one that all engines keep.
+            if self.roots.last().is_some_and(|(at, _)| *at != 0 && !at.is_power_of_two()) {
+                self.roots.pop();
+            }
+            self.roots.push((self.blocks, root));
+        }
+        Ok(Measured { ops: blocks, seconds: spent.as_secs_f64(), reads, writes })
+    }
+
     /// Looks keys up that must be there, or must be gone, after the clock has stopped; returns how
-    /// many. After durable commits, all of them.
+    /// many. After durable commits, all of them; of `state`, the root must be the last one.
     ///
     /// # Errors
     /// [`Error::Wrong`] on the first wrong answer.
@@ -467,6 +651,17 @@ impl Work {
             Workload::Commits1 | Workload::Commits8 => {
                 present.extend(COMMITS_FROM..self.commits.load(Ordering::Relaxed));
             }
+            Workload::State => {
+                let root = engine.root()?;
+                if self.roots.last().is_none_or(|(_, last)| *last != root) {
+                    return Err(Error::Wrong(format!("{} is not the last root", root.hash)));
+                }
+                // The last insertions, and any others.
+                let drawn: Vec<u64> = (0..CHECKED).map(|_| self.draws.below(self.next)).collect();
+                let last = self.next.saturating_sub(CHECKED as u64)..self.next;
+                let is_there = |number: &u64| self.versions[*number as usize] != REMOVED;
+                present.extend(last.chain(drawn).filter(is_there));
+            }
         }
         let mut absent: Vec<u64> = self.dead.iter().map(|&number| u64::from(number)).collect();
         if self.workload == Workload::Index {
@@ -474,8 +669,7 @@ impl Work {
         }
         for (numbers, exists) in [(&present, true), (&absent, false)] {
             for part in numbers.chunks(BATCH) {
-                let entries: Vec<_> =
-                    part.iter().map(|&number| self.workload.entry(self.seed, number)).collect();
+                let entries: Vec<_> = part.iter().map(|&number| self.entry(number)).collect();
                 let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
                 engine.get_many(&keys, &mut |position, value| {
                     let expected = exists.then_some(entries[position].1.as_slice());
@@ -500,4 +694,105 @@ fn merged(results: Vec<Result<Latency>>) -> Result<Latency> {
         all.merge(&result?);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::engine::{About, IoMode};
+
+    /// Entries in memory. The root is their number, and the sum of their bytes.
+    #[derive(Default)]
+    struct Model {
+        entries: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+    }
+
+    impl Engine for Model {
+        fn about(&self) -> About {
+            About::new("0", IoMode::Buffered, [])
+        }
+
+        fn load(&self, batch: &Batch) -> Result<()> {
+            self.commit(batch).map(drop)
+        }
+
+        fn settle(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn get_many(
+            &self,
+            keys: &[&[u8]],
+            found: &mut dyn FnMut(usize, Option<&[u8]>) -> Result<()>,
+        ) -> Result<()> {
+            let entries = self.entries.lock().unwrap();
+            keys.iter()
+                .enumerate()
+                .try_for_each(|(place, key)| found(place, entries.get(*key).map(Vec::as_slice)))
+        }
+
+        fn commit(&self, batch: &Batch) -> Result<Root> {
+            let mut entries = self.entries.lock().unwrap();
+            for (key, value) in batch.iter() {
+                match value {
+                    Some(value) => drop(entries.insert(key.to_vec(), value.to_vec())),
+                    None => assert!(entries.remove(key).is_some(), "a removed key is there"),
+                }
+            }
+            drop(entries);
+            self.root()
+        }
+
+        fn root(&self) -> Result<Root> {
+            let entries = self.entries.lock().unwrap();
+            let sum: u64 = entries.values().flatten().map(|&b| u64::from(b)).sum();
+            let count = entries.len() as u64;
+            Ok(Root::new("model", &[count.to_be_bytes(), sum.to_be_bytes()].concat()))
+        }
+
+        fn close(self: Box<Self>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn blocks_overwrite_remove_and_insert_and_their_roots_are_kept() {
+        let (engine, entries) = (Model::default(), 5_000);
+        load(Workload::State, &engine, 7, entries).unwrap();
+        let mut work = Work::new(Workload::State, 7, entries);
+        for block in 1..=5 {
+            let measured = work.run(&engine, Duration::from_nanos(1)).unwrap();
+            assert_eq!(measured.ops, 1);
+            let grown = (BLOCK_READS - BLOCK_OVERWRITES - 2 * BLOCK_REMOVALS) as u64;
+            assert_eq!(engine.entries.lock().unwrap().len() as u64, entries + block * grown);
+        }
+        let kept: Vec<u64> = work.roots().iter().map(|(block, _)| *block).collect();
+        assert_eq!(kept, [0, 1, 2, 4, 5]);
+        assert!(work.check(&engine).unwrap() > CHECKED as u64);
+
+        // A value that is lost is seen.
+        engine.entries.lock().unwrap().clear();
+        assert!(matches!(work.check(&engine), Err(Error::Wrong(_))));
+        let other = work.run(&engine, Duration::from_nanos(1)).err().unwrap();
+        assert!(other.to_string().contains("of 1313 keys found"), "{other}");
+    }
+
+    #[test]
+    fn a_value_of_state_is_an_account_in_rlp() {
+        let mut sizes = HashSet::new();
+        for number in 0..1_000 {
+            let value = account(1, number, (number % 3) as u8);
+            let balance = usize::from(value[3] - 0x80);
+            assert_eq!([value[0], value[1]], [0xf8, value.len() as u8 - 2]);
+            assert!((1..0x80).contains(&value[2]), "a nonce of one byte");
+            assert!(balance == 0 || value[4] >= 0x80, "a balance that needs its length");
+            assert_eq!([value[4 + balance], value[37 + balance]], [0xa0; 2]);
+            sizes.insert(value.len());
+        }
+        assert_eq!(sizes.len(), 9, "70 to 78 bytes");
+        assert!(sizes.iter().all(|size| (70..=78).contains(size)));
+    }
 }

@@ -21,7 +21,7 @@ use crate::report::page::{
 const OURS: &str = "terrane";
 
 /// Names of engines in tables; an engine that is not here has its own.
-const NAMES: [(&str, &str); 13] = [
+const NAMES: [(&str, &str); 15] = [
     ("terrane", "Terrane"),
     ("rocksdb", "RocksDB"),
     ("fjall", "fjall"),
@@ -35,6 +35,8 @@ const NAMES: [(&str, &str); 13] = [
     ("pebble", "Pebble"),
     ("badger", "Badger"),
     ("nomt", "NOMT"),
+    ("qmdb", "commonware QMDB"),
+    ("pathdb", "go-ethereum pathdb"),
 ];
 
 /// A workload of the comparison.
@@ -49,7 +51,7 @@ struct Workload {
 }
 
 /// Workloads in the order of tables.
-const WORKLOADS: [Workload; 6] = [
+const WORKLOADS: [Workload; 7] = [
     Workload {
         name: "utxo",
         operation: "lookup + delete + insert",
@@ -80,6 +82,12 @@ const WORKLOADS: [Workload; 6] = [
         operation: "durable commit of 10 entries, eight threads",
         loads: false,
         logical_bytes: (0.0, 940.0),
+    },
+    Workload {
+        name: "state",
+        operation: "block of 1,313 reads and 1,313 changes, with a root, durable",
+        loads: true,
+        logical_bytes: (1_313.0 * 106.0, 1_313.0 * 106.0),
     },
 ];
 
