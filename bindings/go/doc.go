@@ -18,6 +18,7 @@
 //	kept.go         snapshots and versions
 //	transaction.go  optimistic transactions
 //	fork.go         forks, differences of views
+//	changes.go      change feeds
 //	upkeep.go       backups, compaction, statistics
 //	index.go        B+tree indexes
 //	radix.go        radix states
@@ -41,7 +42,7 @@
 package terrane
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../c/include
+#cgo CFLAGS: -I${SRCDIR}/../c/include -I${SRCDIR}/../c-verify/include
 #cgo LDFLAGS: -lterrane_c -lpthread -ldl -lm
 
 // Calls that take memory of Go for rows. They keep none of it and never call back.

@@ -16,7 +16,7 @@ import (
 )
 
 // code is what calls of the library return.
-type code = C.enum_terrane_code
+type code = C.terrane_code
 
 // handle is an object of the C library.
 type handle struct {

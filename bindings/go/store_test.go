@@ -290,3 +290,62 @@ func TestPrefixesAreRanges(t *testing.T) {
 		}
 	}
 }
+
+func TestFeedsTellCommits(t *testing.T) {
+	store, table := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	feed, err := store.CreateFeed(ctx, "copy", 1)
+	must(t, err)
+	go func() {
+		var batch Batch
+		batch.Put(table, []byte("a"), []byte("1"))
+		batch.Delete(table, []byte("b"))
+		batch.DeleteRange(table, Range{From: []byte("c")})
+		commit, err := store.Write(ctx, &batch)
+		if err == nil {
+			err = store.Sync(ctx, commit)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	var told []string
+	var last error
+	for row, err := range feed.Follow(ctx) {
+		if last = err; err != nil {
+			break
+		}
+		told = append(told, fmt.Sprintf("%d %s %s", row.Kind, row.Key, row.Value))
+		if row.Kind == ChangeCommit {
+			must(t, feed.Acknowledge(ctx, row.Commit))
+			cancel()
+		}
+	}
+	if !errors.Is(last, context.Canceled) {
+		t.Fatal(last)
+	}
+	expected := []string{
+		fmt.Sprintf("%d main ", ChangeTable),
+		fmt.Sprintf("%d a 1", ChangePut),
+		fmt.Sprintf("%d b ", ChangeDelete),
+		fmt.Sprintf("%d c ", ChangeDeleteFrom),
+		fmt.Sprintf("%d  ", ChangeCommit),
+	}
+	if !slices.Equal(told, expected) {
+		t.Fatalf("%q, not %q", told, expected)
+	}
+	must(t, feed.Close())
+
+	feed, err = store.OpenFeed(t.Context(), "copy")
+	must(t, err)
+	rows, err := feed.Next(t.Context(), 0)
+	must(t, err)
+	if len(rows) > 0 {
+		t.Fatalf("acknowledged rows are told again: %v", rows)
+	}
+	must(t, feed.Close())
+	must(t, store.DropFeed(t.Context(), "copy"))
+	_, err = store.OpenFeed(t.Context(), "copy")
+	refused(t, err, ErrNotFound)
+}

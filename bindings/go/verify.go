@@ -12,8 +12,8 @@ func VerifyRadix(root Root, proof []byte, addresses *Rows, out *Answers) error {
 	proofBytes, proofLength := cBytes(proof)
 	return out.fill(addresses.Len(), func(to answers) error {
 		return call(func() code {
-			return C.terrane_radix_verify(root.c(), C.size_t(len(root)), proofBytes, proofLength,
-				count, bytes, offsets, to.values, to.capacity, to.offsets, to.found)
+			return code(C.terrane_radix_verify(root.c(), C.size_t(len(root)), proofBytes, proofLength,
+				count, bytes, offsets, to.values, to.capacity, to.offsets, to.found))
 		})
 	})
 }
@@ -25,8 +25,8 @@ func VerifyContext(root Root, proof []byte, paths *Rows, out *Answers) error {
 	proofBytes, proofLength := cBytes(proof)
 	return out.fill(paths.Len(), func(to answers) error {
 		return call(func() code {
-			return C.terrane_context_verify(root.c(), proofBytes, proofLength, count, bytes, offsets,
-				to.values, to.capacity, to.offsets, to.found)
+			return code(C.terrane_context_verify(root.c(), proofBytes, proofLength, count, bytes, offsets,
+				to.values, to.capacity, to.offsets, to.found))
 		})
 	})
 }
@@ -40,8 +40,8 @@ func VerifyMPT(root Root, key []byte, nodes *Rows) (value []byte, found bool, er
 	keyBytes, keyLength := cBytes(key)
 	return out.one(out.fill(1, func(to answers) error {
 		return call(func() code {
-			return C.terrane_mpt_verify(root.c(), keyBytes, keyLength, count, bytes, offsets,
-				to.values, to.capacity, to.offsets, to.found)
+			return code(C.terrane_mpt_verify(root.c(), keyBytes, keyLength, count, bytes, offsets,
+				to.values, to.capacity, to.offsets, to.found))
 		})
 	}))
 }
@@ -54,8 +54,8 @@ func VerifyCommitted(root Root, key []byte, nodes *Rows) (value []byte, found bo
 	keyBytes, keyLength := cBytes(key)
 	return out.one(out.fill(1, func(to answers) error {
 		return call(func() code {
-			return C.terrane_committed_verify(root.c(), keyBytes, keyLength, count, bytes, offsets,
-				to.values, to.capacity, to.offsets, to.found)
+			return code(C.terrane_committed_verify(root.c(), keyBytes, keyLength, count, bytes, offsets,
+				to.values, to.capacity, to.offsets, to.found))
 		})
 	}))
 }

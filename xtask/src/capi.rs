@@ -1,15 +1,19 @@
-//! The C interface: its header compared or written, its tests under the sanitizers of a C compiler.
+//! The C interface: its headers compared or written, its tests under the sanitizers of a C
+//! compiler, an installation with pkg-config files, and the C++ example over that.
 //!
-//! The tests need a C compiler. Where there is none, they are left out, which the output says.
+//! The tests need a C compiler, the example a C++ compiler. Where there is none, they are left out,
+//! which the output says.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::program;
 use crate::workspace::Workspace;
 
-/// The work on the header.
+/// The work on the headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Compare with what the sources give.
@@ -18,10 +22,66 @@ pub(crate) enum Mode {
     Write,
 }
 
-/// Builds the library and returns its folder.
+/// Build of the libraries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// For tests.
+    Debug,
+    /// For installation.
+    Release,
+}
+
+impl Profile {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// A library for C.
+#[derive(Debug)]
+struct Library {
+    package: &'static str,
+    name: &'static str,
+    description: &'static str,
+    headers: &'static [&'static str],
+}
+
+/// The library of verifiers comes first: the header of the other one includes its header.
+const LIBRARIES: [Library; 2] = [
+    Library {
+        package: "terrane-c-verify",
+        name: "terrane_verify",
+        description: "Verifiers of Terrane's proofs, without the engines",
+        headers: &["bindings/c-verify/include/terrane_verify.h"],
+    },
+    Library {
+        package: "terrane-c",
+        name: "terrane_c",
+        description: "Terrane, an embedded store for ledger state",
+        headers: &["bindings/c/include/terrane.h", "bindings/c/include/terrane.hpp"],
+    },
+];
+
+/// Version of the libraries, which is that of the workspace.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Version of the binary interface: programs go on to work with another library that has the same.
+/// It is the major version, with the minor one before 1.0.
+fn abi(version: &str) -> String {
+    let mut parts = version.split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    if major == "0" { format!("{major}.{minor}") } else { major.to_owned() }
+}
+
+/// Builds the libraries and returns their folder.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf, String> {
-    program::run("capi: build", &mut workspace.cargo(&["build", "-q", "-p", "terrane-c"]))?;
-    Ok(workspace.target().join("debug"))
+    let mut build = workspace.cargo(&["build", "-q"]);
+    build.args(LIBRARIES.iter().flat_map(|library| ["-p", library.package]));
+    program::run("capi: build", &mut build)?;
+    Ok(workspace.target().join(Profile::Debug.folder()))
 }
 
 /// Whether there is a compiler of this name.
@@ -29,16 +89,16 @@ pub(crate) fn has_compiler(name: &str) -> bool {
     program::succeeds(Command::new(name).arg("--version"))
 }
 
-/// Programs that test the interface; each gets the path of a folder that is not there.
-const TESTS: [&str; 2] = ["terrane_test", "states_test"];
-
-/// Compares or writes the header, then builds the library and runs its C tests.
+/// Compares or writes the headers, then builds the libraries and runs the tests over them.
 pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
-    let mut header = workspace.cargo(&["test", "-q", "-p", "terrane-c", "--test", "header"]);
-    if mode == Mode::Write {
-        header.env("TERRANE_HEADER", "write");
+    for library in &LIBRARIES {
+        let test = ["test", "-q", "-p", library.package, "--test", "header"];
+        let mut header = workspace.cargo(&test);
+        if mode == Mode::Write {
+            header.env("TERRANE_HEADER", "write");
+        }
+        program::run("capi: header", &mut header)?;
     }
-    program::run("capi: header", &mut header)?;
     let libraries = build(workspace)?;
     if !has_compiler("cc") {
         println!("capi: the C tests are left out, there is no C compiler on this machine");
@@ -49,20 +109,189 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    create(&folder)?;
+    let programs = Programs { workspace, libraries, folder };
+    programs.test()?;
 
-    for test in TESTS {
-        let program = folder.join(test);
+    let prefix = programs.folder.join("prefix");
+    install(workspace, &prefix, Profile::Debug)?;
+    programs.run_example(&prefix)
+}
+
+/// Programs over the libraries, and the folder that gets them.
+struct Programs<'a> {
+    workspace: &'a Workspace,
+    libraries: PathBuf,
+    folder: PathBuf,
+}
+
+impl Programs<'_> {
+    /// Tests in C.
+    fn test(&self) -> Result<(), String> {
+        for test in ["terrane_test", "states_test"] {
+            let program =
+                self.compile(&format!("bindings/c/tests/c/{test}.c"), test, "terrane_c")?;
+            let store = self.folder.join(format!("{test}.store"));
+            program::run(&format!("capi: {test}"), Command::new(&program).arg(store))?;
+        }
+
+        // The library of verifiers checks what the other one has proved.
+        let source = "bindings/c/tests/c/proofs.c";
+        let proofs = self.folder.join("proofs.bin");
+        let mut write = Command::new(self.compile(source, "proofs", "terrane_c")?);
+        write.arg(self.folder.join("proofs.store")).arg(&proofs);
+        program::run("capi: proofs", &mut write)?;
+        let source = "bindings/c-verify/tests/c/verify_test.c";
+        let mut verify = Command::new(self.compile(source, "verify_test", "terrane_verify")?);
+        program::run("capi: verify_test", verify.arg(&proofs))
+    }
+
+    /// Compiles a program in C over a shared library, with sanitizers.
+    fn compile(&self, source: &str, name: &str, library: &str) -> Result<PathBuf, String> {
+        let program = self.folder.join(name);
         let mut compile = Command::new("cc");
-        compile.current_dir(&workspace.root);
+        compile.current_dir(&self.workspace.root);
         compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g"]);
-        compile.args(["-fsanitize=address,undefined", "-I", "bindings/c/include"]);
-        compile.arg(format!("bindings/c/tests/c/{test}.c")).arg("-o").arg(&program);
-        compile.arg("-L").arg(&libraries).arg("-lterrane_c");
-        compile.arg(format!("-Wl,-rpath,{}", libraries.display()));
+        compile.args(["-fsanitize=address,undefined"]);
+        compile.args(["-I", "bindings/c/include", "-I", "bindings/c-verify/include"]);
+        compile.arg(source).arg("-o").arg(&program);
+        compile.arg("-L").arg(&self.libraries).arg(format!("-l{library}"));
+        compile.arg(format!("-Wl,-rpath,{}", self.libraries.display()));
         program::run("capi: cc", &mut compile)?;
-        let store = folder.join(format!("{test}.store"));
-        program::run(&format!("capi: {test}"), Command::new(&program).arg(store))?;
+        Ok(program)
+    }
+
+    /// Compiles the example in C++ over an installation, shared and static, and runs it.
+    fn run_example(&self, prefix: &Path) -> Result<(), String> {
+        if !has_compiler("c++") {
+            println!("capi: the C++ example is left out, there is no C++ compiler on this machine");
+            return Ok(());
+        }
+        let lib = prefix.join("lib");
+        let mut flags = Command::new("pkg-config");
+        flags
+            .args(["--cflags", "--libs", "terrane_c"])
+            .env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
+        let shared: Vec<OsString> = match flags.output() {
+            Ok(output) if output.status.success() => {
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                text.split_whitespace().map(OsString::from).collect()
+            }
+            Ok(output) => {
+                let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(format!("capi: pkg-config: {error}"));
+            }
+            Err(_) => {
+                println!("capi: pkg-config is not on this machine, its files are not tried");
+                let (include, lib) = (prefix.join("include"), lib.clone());
+                let words = ["-I".into(), include.into(), "-L".into(), lib.into()];
+                words.into_iter().chain(["-lterrane_c".into()]).collect()
+            }
+        };
+        let mut linked: Vec<OsString> = vec!["-I".into(), prefix.join("include").into()];
+        linked.push(lib.join("libterrane_c.a").into());
+        linked.extend(["-lpthread", "-ldl", "-lm"].map(OsString::from));
+
+        for (name, words) in [("ledger-shared", shared), ("ledger-static", linked)] {
+            let program = self.folder.join(name);
+            let mut compile = Command::new("c++");
+            compile.current_dir(&self.workspace.root);
+            compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-g"]);
+            compile.args(["-fsanitize=address,undefined", "bindings/c/examples/ledger.cpp", "-o"]);
+            compile.arg(&program).args(words);
+            program::run("capi: c++", &mut compile)?;
+            let mut example = Command::new(&program);
+            example.arg(self.folder.join(format!("{name}.store"))).env("LD_LIBRARY_PATH", &lib);
+            program::run(&format!("capi: {name}"), &mut example)?;
+        }
+        Ok(())
+    }
+}
+
+/// Installs headers, shared and static libraries and pkg-config files below a folder.
+///
+/// # Errors
+/// A sentence, if a library cannot be built or a file cannot be written.
+pub(crate) fn install(
+    workspace: &Workspace,
+    prefix: &Path,
+    profile: Profile,
+) -> Result<(), String> {
+    let lib = prefix.join("lib");
+    for folder in [&prefix.join("include"), &lib.join("pkgconfig")] {
+        create(folder)?;
+    }
+    for library in &LIBRARIES {
+        let Library { package, name, .. } = library;
+        let soname = format!("lib{name}.so.{}", abi(VERSION));
+        let mut build = workspace.cargo(&["rustc", "-q", "--lib", "-p", package]);
+        if profile == Profile::Release {
+            build.arg("--release");
+        }
+        if cfg!(target_os = "linux") {
+            build.args(["--", "-C"]).arg(format!("link-arg=-Wl,-soname,{soname}"));
+        }
+        program::run("capi: build", &mut build)?;
+
+        let built = workspace.target().join(profile.folder());
+        copy(&built.join(format!("lib{name}.a")), &lib.join(format!("lib{name}.a")))?;
+        let shared = format!("lib{name}.so");
+        if cfg!(target_os = "linux") {
+            let whole = format!("{shared}.{VERSION}");
+            copy(&built.join(&shared), &lib.join(&whole))?;
+            link(&whole, &lib.join(&soname))?;
+            link(&soname, &lib.join(&shared))?;
+        } else {
+            let shared =
+                format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+            copy(&built.join(&shared), &lib.join(&shared))?;
+        }
+        for header in library.headers {
+            let name = Path::new(header).file_name().expect("a header has a name");
+            copy(&workspace.root.join(header), &prefix.join("include").join(name))?;
+        }
+        let path = lib.join(format!("pkgconfig/{name}.pc"));
+        fs::write(&path, pkg_config(library))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
+}
+
+/// The pkg-config file of a library: it may be moved with its folder.
+fn pkg_config(library: &Library) -> String {
+    let Library { name, description, .. } = library;
+    format!(
+        "prefix=${{pcfiledir}}/../..\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n\n\
+         Name: {name}\nDescription: {description}\nVersion: {VERSION}\n\
+         Libs: -L${{libdir}} -l{name}\nLibs.private: -lpthread -ldl -lm\n\
+         Cflags: -I${{includedir}}\n"
+    )
+}
+
+fn create(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+}
+
+/// Makes a symbolic link, in the place of one from an earlier installation.
+fn link(target: &str, at: &Path) -> Result<(), String> {
+    if at.is_symlink() {
+        fs::remove_file(at).map_err(|error| format!("{}: {error}", at.display()))?;
+    }
+    symlink(target, at).map_err(|error| format!("{}: {error}", at.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_interface_has_the_version_that_may_break() {
+        assert_eq!(abi("0.1.7"), "0.1");
+        assert_eq!(abi("1.2.3"), "1");
+        assert!(pkg_config(&LIBRARIES[1]).contains("\nLibs: -L${libdir} -lterrane_c\n"));
+    }
 }

@@ -42,6 +42,7 @@ mod go;
 
 mod ci;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use workspace::Workspace;
@@ -61,8 +62,10 @@ usage: cargo xtask <command>
                            needs valgrind
   results [--check]        write the tables of bench/results/README.md, the headlines of README.md and the
                            pages of docs/report anew from bench/results, or compare them, as `cargo test` does
-  capi [--write]           compare the header of bindings/c with its sources, or write it anew; build the library
-                           and run its C tests under AddressSanitizer, where there is a C compiler
+  capi [--write]           compare the headers of bindings/c and c-verify with their sources, or write them anew; build
+                           the libraries and run their C tests under AddressSanitizer, and the C++ example over an
+                           installation, where there are compilers
+  capi --install PREFIX    release builds of both libraries, shared and static, headers and pkg-config files
   python                   build the wheel of bindings/python into target/python/venv and run its tests there, where
                            there is Python 3.11
   go                       build the library of bindings/c; gofmt, go vet and go test, also with -race, in the Go
@@ -139,6 +142,9 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("results", ["--check"]) => Ok(results::run(&workspace, results::Mode::Check)?),
         ("capi", []) => Ok(capi::run(&workspace, capi::Mode::Compare)?),
         ("capi", ["--write"]) => Ok(capi::run(&workspace, capi::Mode::Write)?),
+        ("capi", ["--install", prefix]) => {
+            Ok(capi::install(&workspace, Path::new(prefix), capi::Profile::Release)?)
+        }
         ("python", []) => Ok(python::run(&workspace)?),
         ("go", []) => Ok(go::run(&workspace, go::Scope::All)?),
         ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),

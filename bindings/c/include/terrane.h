@@ -25,84 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-
-/*
- Outcome of a call. Numbers keep their meaning in all versions.
- */
-typedef enum terrane_code {
-  /*
-   Success.
-   */
-  TERRANE_OK = 0,
-  /*
-   The request makes no sense: null, bytes that are not a name, offsets that do not ascend.
-   */
-  TERRANE_BAD_INPUT = 1,
-  /*
-   There is no such store, table, snapshot, version or key.
-   */
-  TERRANE_NOT_FOUND = 2,
-  /*
-   The name is taken.
-   */
-  TERRANE_ALREADY_EXISTS = 3,
-  /*
-   Stored bytes are not as they were written, or are gone.
-   */
-  TERRANE_CORRUPT = 4,
-  /*
-   Another process, or another handle of this one, holds the store.
-   */
-  TERRANE_LOCKED = 5,
-  /*
-   Another change came first.
-   */
-  TERRANE_CONFLICT = 6,
-  /*
-   The disk, the quota or the reserve is used up.
-   */
-  TERRANE_NO_SPACE = 7,
-  /*
-   The system does not allow it to this user.
-   */
-  TERRANE_PERMISSION = 8,
-  /*
-   The store was opened, or can only be opened, for reading.
-   */
-  TERRANE_READ_ONLY = 9,
-  /*
-   A format or a feature that this library or this system does not have.
-   */
-  TERRANE_UNSUPPORTED = 10,
-  /*
-   The store was closed.
-   */
-  TERRANE_CLOSED = 11,
-  /*
-   An earlier fsync failed: close the store and open it anew.
-   */
-  TERRANE_POISONED = 12,
-  /*
-   The caller stopped the work.
-   */
-  TERRANE_INTERRUPTED = 13,
-  /*
-   Any other failure of the system.
-   */
-  TERRANE_IO = 14,
-  /*
-   The caller's memory is too small; the call says how much is needed.
-   */
-  TERRANE_TOO_SMALL = 15,
-  /*
-   A proof proves something else, or nothing.
-   */
-  TERRANE_INVALID_PROOF = 16,
-  /*
-   A bug of the library. The handle must not be used any more, but for freeing it.
-   */
-  TERRANE_PANIC = 17,
-} terrane_code;
+#include "terrane_verify.h"
 
 /*
  Failures that a commit survives, weakest first.
@@ -150,10 +73,85 @@ typedef enum terrane_update {
 } terrane_update;
 
 /*
+ Kinds of rows of a change feed.
+ */
+typedef enum terrane_change_kind {
+  /*
+   The key was removed.
+   */
+  TERRANE_CHANGE_DELETE = 0,
+  /*
+   The key got the value.
+   */
+  TERRANE_CHANGE_PUT = 1,
+  /*
+   All keys from the key on that are below the value were removed.
+   */
+  TERRANE_CHANGE_DELETE_RANGE = 2,
+  /*
+   All keys from the key on were removed.
+   */
+  TERRANE_CHANGE_DELETE_FROM = 3,
+  /*
+   The value was merged into that of the key.
+   */
+  TERRANE_CHANGE_UPSERT = 4,
+  /*
+   The value is the blob of the key of the row before, which put it.
+   */
+  TERRANE_CHANGE_BLOB = 5,
+  /*
+   The rows that follow, to the next row of this kind, are updates of this table; the key is
+   its name.
+   */
+  TERRANE_CHANGE_TABLE = 6,
+  /*
+   The rows above are all of the commit. `table` is the first commit that they stand for: the
+   same, or an earlier one where only the difference between two versions is known.
+   */
+  TERRANE_CHANGE_COMMIT = 16,
+  /*
+   An empty table was made; the key is its name.
+   */
+  TERRANE_CHANGE_TABLE_CREATED = 17,
+  /*
+   A table was dropped; the key is its name.
+   */
+  TERRANE_CHANGE_TABLE_DROPPED = 18,
+  /*
+   A table got another name: the key is the new one, the value the old one.
+   */
+  TERRANE_CHANGE_TABLE_RENAMED = 19,
+  /*
+   A table came with entries that the feed does not tell; the key is its name. Read the table.
+   */
+  TERRANE_CHANGE_TABLE_LOADED = 20,
+  /*
+   The commit made all tables what they were in a version, whose number is `table`. Rows of
+   tables that went and of tables that came back follow.
+   */
+  TERRANE_CHANGE_ROLLED_BACK = 21,
+  /*
+   A table went with the roll-back; the key is its name.
+   */
+  TERRANE_CHANGE_TABLE_GONE = 22,
+  /*
+   A table came back with the roll-back; the key is its name.
+   */
+  TERRANE_CHANGE_TABLE_BACK = 23,
+} terrane_change_kind;
+
+/*
  Updates of any tables of one store, which own their bytes. Freed by `terrane_batch_free`. One
  thread at a time. A batch that holds updates keeps their store open.
  */
 typedef struct terrane_batch terrane_batch;
+
+/*
+ A change feed. Freed by `terrane_changes_free`; until then the store keeps its log from the
+ feed's place on. One thread at a time.
+ */
+typedef struct terrane_changes terrane_changes;
 
 /*
  A table of a store whose entries have a root: that of a Merkle-Patricia trie over the hashes of
@@ -260,6 +258,24 @@ typedef struct terrane_options {
    */
   uint64_t memory_budget;
 } terrane_options;
+
+/*
+ A row of a change feed, with a key and a value beside it.
+ */
+typedef struct terrane_change {
+  /*
+   Number of the commit; 0 where there is none.
+   */
+  uint64_t commit;
+  /*
+   Number of the table, which no other table gets, unless the kind says otherwise.
+   */
+  uint64_t table;
+  /*
+   A `terrane_change_kind`.
+   */
+  uint32_t kind;
+} terrane_change;
 
 /*
  Report of a backup.
@@ -398,17 +414,6 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Returns the message of the last failed call of this thread; empty if none has failed. Valid
- until the next failed call of this thread, and owned by the library.
- */
-const char *terrane_error_message(void);
-
-/*
- Returns the version of the library, such as `0.1.0`. Static.
- */
-const char *terrane_version(void);
-
-/*
  Returns the options that `terrane_store_open` takes without any.
  */
 struct terrane_options terrane_options_default(void);
@@ -422,10 +427,10 @@ struct terrane_options terrane_options_default(void);
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_store_open(const uint8_t *dir,
-                                     size_t dir_len,
-                                     const struct terrane_options *options,
-                                     struct terrane_store **out);
+terrane_code terrane_store_open(const uint8_t *dir,
+                                size_t dir_len,
+                                const struct terrane_options *options,
+                                struct terrane_store **out);
 
 /*
  Closes a store in good order and frees the handle, also if the call fails. Commits that were not
@@ -435,7 +440,7 @@ enum terrane_code terrane_store_open(const uint8_t *dir,
  # Safety
  `store` is null, or a handle that nobody uses during or after the call.
  */
-enum terrane_code terrane_store_close(struct terrane_store *store);
+terrane_code terrane_store_close(struct terrane_store *store);
 
 /*
  Writes all tables to disk and lets go of the log.
@@ -443,7 +448,7 @@ enum terrane_code terrane_store_close(struct terrane_store *store);
  # Safety
  `store` is a handle, or null.
  */
-enum terrane_code terrane_store_checkpoint(const struct terrane_store *store);
+terrane_code terrane_store_checkpoint(const struct terrane_store *store);
 
 /*
  Waits until a commit survives a loss of power, with an fsync that all share who wait.
@@ -451,7 +456,7 @@ enum terrane_code terrane_store_checkpoint(const struct terrane_store *store);
  # Safety
  `store` is a handle, or null.
  */
-enum terrane_code terrane_store_sync_to(const struct terrane_store *store, uint64_t commit);
+terrane_code terrane_store_sync_to(const struct terrane_store *store, uint64_t commit);
 
 /*
  Gives the number of the last commit.
@@ -459,7 +464,7 @@ enum terrane_code terrane_store_sync_to(const struct terrane_store *store, uint6
  # Safety
  `store` is a handle and `out` valid for a write, or either is null.
  */
-enum terrane_code terrane_store_last_commit(const struct terrane_store *store, uint64_t *out);
+terrane_code terrane_store_last_commit(const struct terrane_store *store, uint64_t *out);
 
 /*
  Opens a named table; `create` makes a missing one. The caller owns `*out`.
@@ -467,11 +472,11 @@ enum terrane_code terrane_store_last_commit(const struct terrane_store *store, u
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_table_open(const struct terrane_store *store,
-                                     const uint8_t *name,
-                                     size_t name_len,
-                                     bool create,
-                                     struct terrane_table **out);
+terrane_code terrane_table_open(const struct terrane_store *store,
+                                const uint8_t *name,
+                                size_t name_len,
+                                bool create,
+                                struct terrane_table **out);
 
 /*
  Removes a named table with its entries, as a commit of its own.
@@ -479,9 +484,9 @@ enum terrane_code terrane_table_open(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_table_drop(const struct terrane_store *store,
-                                     const uint8_t *name,
-                                     size_t name_len);
+terrane_code terrane_table_drop(const struct terrane_store *store,
+                                const uint8_t *name,
+                                size_t name_len);
 
 /*
  Frees a table's handle; the table stays. Null is nothing.
@@ -497,7 +502,7 @@ void terrane_table_free(struct terrane_table *table);
  # Safety
  `out` is valid for a write, or null.
  */
-enum terrane_code terrane_batch_new(struct terrane_batch **out);
+terrane_code terrane_batch_new(struct terrane_batch **out);
 
 /*
  Frees a batch; its updates are gone. Null is nothing.
@@ -513,7 +518,7 @@ void terrane_batch_free(struct terrane_batch *batch);
  # Safety
  `batch` is a handle that no other thread uses, or null.
  */
-enum terrane_code terrane_batch_clear(struct terrane_batch *batch);
+terrane_code terrane_batch_clear(struct terrane_batch *batch);
 
 /*
  Sets the values of `count` keys. Keys and values are rows: bytes, and `count` + 1 offsets.
@@ -521,13 +526,13 @@ enum terrane_code terrane_batch_clear(struct terrane_batch *batch);
  # Safety
  Pointers are valid as their types and counts say, or null; no other thread uses `batch`.
  */
-enum terrane_code terrane_batch_put_many(struct terrane_batch *batch,
-                                         const struct terrane_table *table,
-                                         size_t count,
-                                         const uint8_t *keys,
-                                         const size_t *key_offsets,
-                                         const uint8_t *values,
-                                         const size_t *value_offsets);
+terrane_code terrane_batch_put_many(struct terrane_batch *batch,
+                                    const struct terrane_table *table,
+                                    size_t count,
+                                    const uint8_t *keys,
+                                    const size_t *key_offsets,
+                                    const uint8_t *values,
+                                    const size_t *value_offsets);
 
 /*
  Removes `count` keys, rows as of `terrane_batch_put_many`. An absent key is no error.
@@ -535,11 +540,11 @@ enum terrane_code terrane_batch_put_many(struct terrane_batch *batch,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_batch_delete_many(struct terrane_batch *batch,
-                                            const struct terrane_table *table,
-                                            size_t count,
-                                            const uint8_t *keys,
-                                            const size_t *key_offsets);
+terrane_code terrane_batch_delete_many(struct terrane_batch *batch,
+                                       const struct terrane_table *table,
+                                       size_t count,
+                                       const uint8_t *keys,
+                                       const size_t *key_offsets);
 
 /*
  Adds `count` updates of mixed kinds to a batch, in their order: for each a byte of `kinds`, a
@@ -548,14 +553,14 @@ enum terrane_code terrane_batch_delete_many(struct terrane_batch *batch,
  # Safety
  The contract of `terrane_batch_put_many`; `kinds` is valid for `count` bytes.
  */
-enum terrane_code terrane_batch_update_many(struct terrane_batch *batch,
-                                            const struct terrane_table *table,
-                                            size_t count,
-                                            const uint8_t *kinds,
-                                            const uint8_t *keys,
-                                            const size_t *key_offsets,
-                                            const uint8_t *values,
-                                            const size_t *value_offsets);
+terrane_code terrane_batch_update_many(struct terrane_batch *batch,
+                                       const struct terrane_table *table,
+                                       size_t count,
+                                       const uint8_t *kinds,
+                                       const uint8_t *keys,
+                                       const size_t *key_offsets,
+                                       const uint8_t *values,
+                                       const size_t *value_offsets);
 
 /*
  Commits `count` updates of one table, as a batch of `terrane_batch_update_many` in one call, and
@@ -564,15 +569,15 @@ enum terrane_code terrane_batch_update_many(struct terrane_batch *batch,
  # Safety
  The contract of `terrane_batch_update_many`.
  */
-enum terrane_code terrane_table_update_many(const struct terrane_store *store,
-                                            const struct terrane_table *table,
-                                            size_t count,
-                                            const uint8_t *kinds,
-                                            const uint8_t *keys,
-                                            const size_t *key_offsets,
-                                            const uint8_t *values,
-                                            const size_t *value_offsets,
-                                            uint64_t *commit);
+terrane_code terrane_table_update_many(const struct terrane_store *store,
+                                       const struct terrane_table *table,
+                                       size_t count,
+                                       const uint8_t *kinds,
+                                       const uint8_t *keys,
+                                       const size_t *key_offsets,
+                                       const uint8_t *values,
+                                       const size_t *value_offsets,
+                                       uint64_t *commit);
 
 /*
  Commits `count` updates of `table_count` tables in one call, all of them or nothing, and gives
@@ -584,18 +589,18 @@ enum terrane_code terrane_table_update_many(const struct terrane_store *store,
  The contract of `terrane_batch_update_many`; `tables` is valid for `table_count` handles,
  `table_of` for `count` numbers.
  */
-enum terrane_code terrane_store_update_many(const struct terrane_store *store,
-                                            size_t table_count,
-                                            const struct terrane_table *const *tables,
-                                            size_t count,
-                                            const uint32_t *table_of,
-                                            const uint8_t *kinds,
-                                            const uint8_t *keys,
-                                            const size_t *key_offsets,
-                                            const uint8_t *values,
-                                            const size_t *value_offsets,
-                                            const uint64_t *last_commit,
-                                            uint64_t *commit);
+terrane_code terrane_store_update_many(const struct terrane_store *store,
+                                       size_t table_count,
+                                       const struct terrane_table *const *tables,
+                                       size_t count,
+                                       const uint32_t *table_of,
+                                       const uint8_t *kinds,
+                                       const uint8_t *keys,
+                                       const size_t *key_offsets,
+                                       const uint8_t *values,
+                                       const size_t *value_offsets,
+                                       const uint64_t *last_commit,
+                                       uint64_t *commit);
 
 /*
  Removes all keys from `from` on and below `to`, at the cost of one update. Null for `to` means
@@ -604,12 +609,12 @@ enum terrane_code terrane_store_update_many(const struct terrane_store *store,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_batch_delete_range(struct terrane_batch *batch,
-                                             const struct terrane_table *table,
-                                             const uint8_t *from,
-                                             size_t from_len,
-                                             const uint8_t *to,
-                                             size_t to_len);
+terrane_code terrane_batch_delete_range(struct terrane_batch *batch,
+                                        const struct terrane_table *table,
+                                        const uint8_t *from,
+                                        size_t from_len,
+                                        const uint8_t *to,
+                                        size_t to_len);
 
 /*
  Sets the value of one key.
@@ -617,12 +622,12 @@ enum terrane_code terrane_batch_delete_range(struct terrane_batch *batch,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_batch_put(struct terrane_batch *batch,
-                                    const struct terrane_table *table,
-                                    const uint8_t *key,
-                                    size_t key_len,
-                                    const uint8_t *value,
-                                    size_t value_len);
+terrane_code terrane_batch_put(struct terrane_batch *batch,
+                               const struct terrane_table *table,
+                               const uint8_t *key,
+                               size_t key_len,
+                               const uint8_t *value,
+                               size_t value_len);
 
 /*
  Removes one key. An absent key is no error.
@@ -630,10 +635,10 @@ enum terrane_code terrane_batch_put(struct terrane_batch *batch,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_batch_delete(struct terrane_batch *batch,
-                                       const struct terrane_table *table,
-                                       const uint8_t *key,
-                                       size_t key_len);
+terrane_code terrane_batch_delete(struct terrane_batch *batch,
+                                  const struct terrane_table *table,
+                                  const uint8_t *key,
+                                  size_t key_len);
 
 /*
  Commits a batch, all of it or nothing, with the store's durability, and gives the number of the
@@ -643,9 +648,9 @@ enum terrane_code terrane_batch_delete(struct terrane_batch *batch,
  # Safety
  Pointers are valid as their types say, or null; no other thread uses `batch`.
  */
-enum terrane_code terrane_store_write(const struct terrane_store *store,
-                                      const struct terrane_batch *batch,
-                                      uint64_t *commit);
+terrane_code terrane_store_write(const struct terrane_store *store,
+                                 const struct terrane_batch *batch,
+                                 uint64_t *commit);
 
 /*
  Commits like `terrane_store_write` if no commit came after `last_commit`; `TERRANE_CONFLICT`
@@ -654,10 +659,10 @@ enum terrane_code terrane_store_write(const struct terrane_store *store,
  # Safety
  The contract of `terrane_store_write`.
  */
-enum terrane_code terrane_store_write_if(const struct terrane_store *store,
-                                         const struct terrane_batch *batch,
-                                         uint64_t last_commit,
-                                         uint64_t *commit);
+terrane_code terrane_store_write_if(const struct terrane_store *store,
+                                    const struct terrane_batch *batch,
+                                    uint64_t last_commit,
+                                    uint64_t *commit);
 
 /*
  Gives the number of updates in a batch.
@@ -665,7 +670,7 @@ enum terrane_code terrane_store_write_if(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types say, or null; no other thread changes `batch`.
  */
-enum terrane_code terrane_batch_len(const struct terrane_batch *batch, size_t *out);
+terrane_code terrane_batch_len(const struct terrane_batch *batch, size_t *out);
 
 /*
  Makes a view of a table as of the last commit. The caller owns `*out`.
@@ -673,7 +678,7 @@ enum terrane_code terrane_batch_len(const struct terrane_batch *batch, size_t *o
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_table_view(const struct terrane_table *table, struct terrane_view **out);
+terrane_code terrane_table_view(const struct terrane_table *table, struct terrane_view **out);
 
 /*
  Frees a view. Null is nothing.
@@ -697,14 +702,14 @@ void terrane_view_free(struct terrane_view *view);
  Pointers are valid as their types and counts say, or null; nobody else uses the memory for
  answers during the call.
  */
-enum terrane_code terrane_view_get_many(const struct terrane_view *view,
-                                        size_t count,
-                                        const uint8_t *keys,
-                                        const size_t *key_offsets,
-                                        uint8_t *values_out,
-                                        size_t capacity,
-                                        size_t *value_offsets,
-                                        uint8_t *found);
+terrane_code terrane_view_get_many(const struct terrane_view *view,
+                                   size_t count,
+                                   const uint8_t *keys,
+                                   const size_t *key_offsets,
+                                   uint8_t *values_out,
+                                   size_t capacity,
+                                   size_t *value_offsets,
+                                   uint8_t *found);
 
 /*
  Looks up `count` keys of a table as of its last commit: as `terrane_view_get_many`.
@@ -712,14 +717,14 @@ enum terrane_code terrane_view_get_many(const struct terrane_view *view,
  # Safety
  The contract of `terrane_view_get_many`.
  */
-enum terrane_code terrane_table_get_many(const struct terrane_table *table,
-                                         size_t count,
-                                         const uint8_t *keys,
-                                         const size_t *key_offsets,
-                                         uint8_t *values_out,
-                                         size_t capacity,
-                                         size_t *value_offsets,
-                                         uint8_t *found);
+terrane_code terrane_table_get_many(const struct terrane_table *table,
+                                    size_t count,
+                                    const uint8_t *keys,
+                                    const size_t *key_offsets,
+                                    uint8_t *values_out,
+                                    size_t capacity,
+                                    size_t *value_offsets,
+                                    uint8_t *found);
 
 /*
  Makes a cursor over the keys of a view from `from` on and below `to`, ascending. Null for `to`
@@ -728,12 +733,12 @@ enum terrane_code terrane_table_get_many(const struct terrane_table *table,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_cursor_new(const struct terrane_view *view,
-                                     const uint8_t *from,
-                                     size_t from_len,
-                                     const uint8_t *to,
-                                     size_t to_len,
-                                     struct terrane_cursor **out);
+terrane_code terrane_cursor_new(const struct terrane_view *view,
+                                const uint8_t *from,
+                                size_t from_len,
+                                const uint8_t *to,
+                                size_t to_len,
+                                struct terrane_cursor **out);
 
 /*
  Frees a cursor. Null is nothing.
@@ -756,15 +761,15 @@ void terrane_cursor_free(struct terrane_cursor *cursor);
  Pointers are valid as their types and counts say, or null; nobody else uses the cursor or the
  memory during the call.
  */
-enum terrane_code terrane_cursor_next_chunk(struct terrane_cursor *cursor,
-                                            size_t rows_max,
-                                            uint8_t *keys,
-                                            size_t key_capacity,
-                                            size_t *key_offsets,
-                                            uint8_t *values,
-                                            size_t value_capacity,
-                                            size_t *value_offsets,
-                                            size_t *rows);
+terrane_code terrane_cursor_next_chunk(struct terrane_cursor *cursor,
+                                       size_t rows_max,
+                                       uint8_t *keys,
+                                       size_t key_capacity,
+                                       size_t *key_offsets,
+                                       uint8_t *values,
+                                       size_t value_capacity,
+                                       size_t *value_offsets,
+                                       size_t *rows);
 
 /*
  Goes behind the last entry of the range of a cursor, for `terrane_cursor_prev_chunk`. Reads
@@ -773,7 +778,7 @@ enum terrane_code terrane_cursor_next_chunk(struct terrane_cursor *cursor,
  # Safety
  `cursor` is a handle that no other thread uses, or null.
  */
-enum terrane_code terrane_cursor_seek_to_end(struct terrane_cursor *cursor);
+terrane_code terrane_cursor_seek_to_end(struct terrane_cursor *cursor);
 
 /*
  Writes the entries before the position of a cursor, the nearest first, and passes them: as
@@ -782,15 +787,15 @@ enum terrane_code terrane_cursor_seek_to_end(struct terrane_cursor *cursor);
  # Safety
  The contract of `terrane_cursor_next_chunk`.
  */
-enum terrane_code terrane_cursor_prev_chunk(struct terrane_cursor *cursor,
-                                            size_t rows_max,
-                                            uint8_t *keys,
-                                            size_t key_capacity,
-                                            size_t *key_offsets,
-                                            uint8_t *values,
-                                            size_t value_capacity,
-                                            size_t *value_offsets,
-                                            size_t *rows);
+terrane_code terrane_cursor_prev_chunk(struct terrane_cursor *cursor,
+                                       size_t rows_max,
+                                       uint8_t *keys,
+                                       size_t key_capacity,
+                                       size_t *key_offsets,
+                                       uint8_t *values,
+                                       size_t value_capacity,
+                                       size_t *value_offsets,
+                                       size_t *rows);
 
 /*
  Saves a table as a durable snapshot, which `terrane_snapshot_open` opens with the same label.
@@ -798,11 +803,11 @@ enum terrane_code terrane_cursor_prev_chunk(struct terrane_cursor *cursor,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_snapshot_save(const struct terrane_table *table,
-                                        const uint8_t *name,
-                                        size_t name_len,
-                                        const uint8_t *label,
-                                        size_t label_len);
+terrane_code terrane_snapshot_save(const struct terrane_table *table,
+                                   const uint8_t *name,
+                                   size_t name_len,
+                                   const uint8_t *label,
+                                   size_t label_len);
 
 /*
  Opens a snapshot as a view. The caller owns `*out`.
@@ -810,12 +815,12 @@ enum terrane_code terrane_snapshot_save(const struct terrane_table *table,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_snapshot_open(const struct terrane_store *store,
-                                        const uint8_t *name,
-                                        size_t name_len,
-                                        const uint8_t *label,
-                                        size_t label_len,
-                                        struct terrane_view **out);
+terrane_code terrane_snapshot_open(const struct terrane_store *store,
+                                   const uint8_t *name,
+                                   size_t name_len,
+                                   const uint8_t *label,
+                                   size_t label_len,
+                                   struct terrane_view **out);
 
 /*
  Deletes a snapshot. Views of it stay.
@@ -823,9 +828,9 @@ enum terrane_code terrane_snapshot_open(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_snapshot_delete(const struct terrane_store *store,
-                                          const uint8_t *name,
-                                          size_t name_len);
+terrane_code terrane_snapshot_delete(const struct terrane_store *store,
+                                     const uint8_t *name,
+                                     size_t name_len);
 
 /*
  Retains all tables as of the last commit and gives the number of the version. A null `name`
@@ -834,10 +839,10 @@ enum terrane_code terrane_snapshot_delete(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_version_retain(const struct terrane_store *store,
-                                         const uint8_t *name,
-                                         size_t name_len,
-                                         uint64_t *number);
+terrane_code terrane_version_retain(const struct terrane_store *store,
+                                    const uint8_t *name,
+                                    size_t name_len,
+                                    uint64_t *number);
 
 /*
  Releases a version. Views of it stay.
@@ -845,7 +850,7 @@ enum terrane_code terrane_version_retain(const struct terrane_store *store,
  # Safety
  `store` is a handle, or null.
  */
-enum terrane_code terrane_version_release(const struct terrane_store *store, uint64_t number);
+terrane_code terrane_version_release(const struct terrane_store *store, uint64_t number);
 
 /*
  Gives the numbers of all versions, oldest first, and how many there are in `*count`. If
@@ -854,10 +859,10 @@ enum terrane_code terrane_version_release(const struct terrane_store *store, uin
  # Safety
  Pointers are valid as their types and counts say, or null.
  */
-enum terrane_code terrane_version_list(const struct terrane_store *store,
-                                       uint64_t *numbers,
-                                       size_t capacity,
-                                       size_t *count);
+terrane_code terrane_version_list(const struct terrane_store *store,
+                                  uint64_t *numbers,
+                                  size_t capacity,
+                                  size_t *count);
 
 /*
  Opens a table of a version as a view. The caller owns `*out`.
@@ -865,11 +870,11 @@ enum terrane_code terrane_version_list(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_version_view(const struct terrane_store *store,
-                                       uint64_t number,
-                                       const uint8_t *table,
-                                       size_t table_len,
-                                       struct terrane_view **out);
+terrane_code terrane_version_view(const struct terrane_store *store,
+                                  uint64_t number,
+                                  const uint8_t *table,
+                                  size_t table_len,
+                                  struct terrane_view **out);
 
 /*
  Makes all tables what they were in a version, as one commit, and gives its number. `commit` may
@@ -878,9 +883,9 @@ enum terrane_code terrane_version_view(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_store_roll_back(const struct terrane_store *store,
-                                          uint64_t number,
-                                          uint64_t *commit);
+terrane_code terrane_store_roll_back(const struct terrane_store *store,
+                                     uint64_t number,
+                                     uint64_t *commit);
 
 /*
  Begins a transaction at the last commit. Tables that are made later are not seen. The caller
@@ -889,8 +894,8 @@ enum terrane_code terrane_store_roll_back(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_transaction_begin(const struct terrane_store *store,
-                                            struct terrane_transaction **out);
+terrane_code terrane_transaction_begin(const struct terrane_store *store,
+                                       struct terrane_transaction **out);
 
 /*
  Looks up `count` keys as the transaction sees them, its own writes included: as
@@ -899,15 +904,15 @@ enum terrane_code terrane_transaction_begin(const struct terrane_store *store,
  # Safety
  The contract of `terrane_view_get_many`.
  */
-enum terrane_code terrane_transaction_get_many(const struct terrane_transaction *transaction,
-                                               const struct terrane_table *table,
-                                               size_t count,
-                                               const uint8_t *keys,
-                                               const size_t *key_offsets,
-                                               uint8_t *values_out,
-                                               size_t capacity,
-                                               size_t *value_offsets,
-                                               uint8_t *found);
+terrane_code terrane_transaction_get_many(const struct terrane_transaction *transaction,
+                                          const struct terrane_table *table,
+                                          size_t count,
+                                          const uint8_t *keys,
+                                          const size_t *key_offsets,
+                                          uint8_t *values_out,
+                                          size_t capacity,
+                                          size_t *value_offsets,
+                                          uint8_t *found);
 
 /*
  Sets the values of `count` keys: rows as of `terrane_batch_put_many`.
@@ -915,13 +920,13 @@ enum terrane_code terrane_transaction_get_many(const struct terrane_transaction 
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_transaction_put_many(const struct terrane_transaction *transaction,
-                                               const struct terrane_table *table,
-                                               size_t count,
-                                               const uint8_t *keys,
-                                               const size_t *key_offsets,
-                                               const uint8_t *values,
-                                               const size_t *value_offsets);
+terrane_code terrane_transaction_put_many(const struct terrane_transaction *transaction,
+                                          const struct terrane_table *table,
+                                          size_t count,
+                                          const uint8_t *keys,
+                                          const size_t *key_offsets,
+                                          const uint8_t *values,
+                                          const size_t *value_offsets);
 
 /*
  Removes `count` keys: rows as of `terrane_batch_delete_many`.
@@ -929,11 +934,11 @@ enum terrane_code terrane_transaction_put_many(const struct terrane_transaction 
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_transaction_delete_many(const struct terrane_transaction *transaction,
-                                                  const struct terrane_table *table,
-                                                  size_t count,
-                                                  const uint8_t *keys,
-                                                  const size_t *key_offsets);
+terrane_code terrane_transaction_delete_many(const struct terrane_transaction *transaction,
+                                             const struct terrane_table *table,
+                                             size_t count,
+                                             const uint8_t *keys,
+                                             const size_t *key_offsets);
 
 /*
  Commits and frees a transaction, also if the call fails, and gives the number of the commit.
@@ -944,8 +949,7 @@ enum terrane_code terrane_transaction_delete_many(const struct terrane_transacti
  `transaction` is a handle that nobody uses during or after the call, or null; `commit` is valid
  for a write, or null.
  */
-enum terrane_code terrane_transaction_commit(struct terrane_transaction *transaction,
-                                             uint64_t *commit);
+terrane_code terrane_transaction_commit(struct terrane_transaction *transaction, uint64_t *commit);
 
 /*
  Frees a transaction; its writes are gone. Null is nothing.
@@ -963,7 +967,7 @@ void terrane_transaction_rollback(struct terrane_transaction *transaction);
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_view_fork(const struct terrane_view *view, struct terrane_fork **out);
+terrane_code terrane_view_fork(const struct terrane_view *view, struct terrane_fork **out);
 
 /*
  Frees a fork. Null is nothing.
@@ -979,12 +983,12 @@ void terrane_fork_free(struct terrane_fork *fork);
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_fork_put_many(struct terrane_fork *fork,
-                                        size_t count,
-                                        const uint8_t *keys,
-                                        const size_t *key_offsets,
-                                        const uint8_t *values,
-                                        const size_t *value_offsets);
+terrane_code terrane_fork_put_many(struct terrane_fork *fork,
+                                   size_t count,
+                                   const uint8_t *keys,
+                                   const size_t *key_offsets,
+                                   const uint8_t *values,
+                                   const size_t *value_offsets);
 
 /*
  Removes `count` keys of a fork: rows as of `terrane_batch_delete_many`.
@@ -992,10 +996,10 @@ enum terrane_code terrane_fork_put_many(struct terrane_fork *fork,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_fork_delete_many(struct terrane_fork *fork,
-                                           size_t count,
-                                           const uint8_t *keys,
-                                           const size_t *key_offsets);
+terrane_code terrane_fork_delete_many(struct terrane_fork *fork,
+                                      size_t count,
+                                      const uint8_t *keys,
+                                      const size_t *key_offsets);
 
 /*
  Makes a view of a fork as it is now. The caller owns `*out`.
@@ -1003,7 +1007,7 @@ enum terrane_code terrane_fork_delete_many(struct terrane_fork *fork,
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_fork_view(const struct terrane_fork *fork, struct terrane_view **out);
+terrane_code terrane_fork_view(const struct terrane_fork *fork, struct terrane_view **out);
 
 /*
  Saves a fork as a durable snapshot: as `terrane_snapshot_save`.
@@ -1011,11 +1015,11 @@ enum terrane_code terrane_fork_view(const struct terrane_fork *fork, struct terr
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_fork_save(const struct terrane_fork *fork,
-                                    const uint8_t *name,
-                                    size_t name_len,
-                                    const uint8_t *label,
-                                    size_t label_len);
+terrane_code terrane_fork_save(const struct terrane_fork *fork,
+                               const uint8_t *name,
+                               size_t name_len,
+                               const uint8_t *label,
+                               size_t label_len);
 
 /*
  Names a fork as a new table, durably. The fork stays and goes its own way. The caller owns
@@ -1024,11 +1028,11 @@ enum terrane_code terrane_fork_save(const struct terrane_fork *fork,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_store_install(const struct terrane_store *store,
-                                        const uint8_t *name,
-                                        size_t name_len,
-                                        const struct terrane_fork *fork,
-                                        struct terrane_table **out);
+terrane_code terrane_store_install(const struct terrane_store *store,
+                                   const uint8_t *name,
+                                   size_t name_len,
+                                   const struct terrane_fork *fork,
+                                   struct terrane_table **out);
 
 /*
  Begins the difference of two views of one store. Both may be freed. The caller owns `*out`.
@@ -1038,9 +1042,9 @@ enum terrane_code terrane_store_install(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_diff_new(const struct terrane_view *older,
-                                   const struct terrane_view *newer,
-                                   struct terrane_diff **out);
+terrane_code terrane_diff_new(const struct terrane_view *older,
+                              const struct terrane_view *newer,
+                              struct terrane_diff **out);
 
 /*
  Frees a difference. Null is nothing.
@@ -1064,16 +1068,110 @@ void terrane_diff_free(struct terrane_diff *diff);
  Pointers are valid as their types and counts say, or null; nobody else uses the difference or
  the memory during the call.
  */
-enum terrane_code terrane_diff_next_chunk(struct terrane_diff *diff,
-                                          size_t rows_max,
-                                          uint8_t *keys,
-                                          size_t key_capacity,
-                                          size_t *key_offsets,
-                                          uint8_t *values,
-                                          size_t value_capacity,
-                                          size_t *value_offsets,
-                                          uint8_t *found,
-                                          size_t *rows);
+terrane_code terrane_diff_next_chunk(struct terrane_diff *diff,
+                                     size_t rows_max,
+                                     uint8_t *keys,
+                                     size_t key_capacity,
+                                     size_t *key_offsets,
+                                     uint8_t *values,
+                                     size_t value_capacity,
+                                     size_t *value_offsets,
+                                     uint8_t *found,
+                                     size_t *rows);
+
+/*
+ Begins a change feed with a commit: 1 for everything, and the last commit + 1 for what is still
+ to come. Only what is durable is told. If the store has let go of that part of its log, the call
+ fails, and its message names the first commit that is there. The caller owns `*out`.
+
+ # Safety
+ Pointers are valid as their types say, or null.
+ */
+terrane_code terrane_changes_new(const struct terrane_store *store,
+                                 uint64_t from_commit,
+                                 struct terrane_changes **out);
+
+/*
+ Makes a feed with a name, durably, that begins with a commit, or with what is still to come if
+ `from_commit` is 0. From then on the store keeps its log for it, up to a limit, also while it is
+ closed. The caller owns `*out`.
+
+ # Safety
+ Pointers are valid as their types and lengths say, or null.
+ */
+terrane_code terrane_feed_create(const struct terrane_store *store,
+                                 const uint8_t *name,
+                                 size_t name_len,
+                                 uint64_t from_commit,
+                                 struct terrane_changes **out);
+
+/*
+ Opens a feed by its name, behind the commit that was acknowledged last. The caller owns `*out`.
+
+ # Safety
+ Pointers are valid as their types and lengths say, or null.
+ */
+terrane_code terrane_feed_open(const struct terrane_store *store,
+                               const uint8_t *name,
+                               size_t name_len,
+                               struct terrane_changes **out);
+
+/*
+ Removes a feed by its name. The store lets go of the log that only this feed needed.
+
+ # Safety
+ Pointers are valid as their types and lengths say, or null.
+ */
+terrane_code terrane_feed_drop(const struct terrane_store *store,
+                               const uint8_t *name,
+                               size_t name_len);
+
+/*
+ Says that the consumer of a feed with a name is done with all commits up to this one, durably:
+ no later opening of the feed tells them. `commit` is that of a `TERRANE_CHANGE_COMMIT` row.
+
+ Cost: one write and one fsync of a file of 1 KiB.
+
+ # Safety
+ `changes` is a handle that no other thread uses, or null.
+ */
+terrane_code terrane_feed_acknowledge(struct terrane_changes *changes, uint64_t commit);
+
+/*
+ Frees a feed; one with a name stays in its store. Null is nothing.
+
+ # Safety
+ `changes` is null, or a handle that nobody uses during or after the call.
+ */
+void terrane_changes_free(struct terrane_changes *changes);
+
+/*
+ Writes the next rows of a feed, as many as fit and at most `rows_max`, and passes them. Gives
+ their number. If there is none, the call waits up to `timeout_ms` milliseconds for a commit to
+ become durable, and the number is 0 if none came.
+
+ Keys and values are as of `terrane_cursor_next_chunk`, a row that has none has no bytes there;
+ `changes_out` has room for `rows_max`. If the first row alone does not fit, the call fails with
+ `TERRANE_TOO_SMALL`, passes nothing, and `key_offsets[1]` and `value_offsets[1]` are how much it
+ needs. After another failure, the rows since the last `TERRANE_CHANGE_COMMIT` are told again.
+
+ Cost: reads the log once, in pieces.
+
+ # Safety
+ Pointers are valid as their types and counts say, or null; nobody else uses the feed or the
+ memory during the call.
+ */
+terrane_code terrane_changes_next_chunk(struct terrane_changes *changes,
+                                        uint64_t timeout_ms,
+                                        size_t rows_max,
+                                        struct terrane_change *changes_out,
+                                        uint8_t *keys,
+                                        size_t key_capacity,
+                                        size_t *key_offsets,
+                                        uint8_t *values,
+                                        size_t value_capacity,
+                                        size_t *value_offsets,
+                                        size_t *rows);
 
 /*
  Gives the names of all tables, sorted, each followed by a zero byte, and the bytes of all in
@@ -1082,10 +1180,10 @@ enum terrane_code terrane_diff_next_chunk(struct terrane_diff *diff,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_table_list(const struct terrane_store *store,
-                                     uint8_t *names,
-                                     size_t capacity,
-                                     size_t *len);
+terrane_code terrane_table_list(const struct terrane_store *store,
+                                uint8_t *names,
+                                size_t capacity,
+                                size_t *len);
 
 /*
  Renames a table. Handles of the table stay.
@@ -1093,11 +1191,11 @@ enum terrane_code terrane_table_list(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_table_rename(const struct terrane_store *store,
-                                       const uint8_t *from,
-                                       size_t from_len,
-                                       const uint8_t *to,
-                                       size_t to_len);
+terrane_code terrane_table_rename(const struct terrane_store *store,
+                                  const uint8_t *from,
+                                  size_t from_len,
+                                  const uint8_t *to,
+                                  size_t to_len);
 
 /*
  Makes or renews a backup in a directory, while commits go on. `report` may be null.
@@ -1107,10 +1205,10 @@ enum terrane_code terrane_table_rename(const struct terrane_store *store,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_store_back_up(const struct terrane_store *store,
-                                        const uint8_t *dir,
-                                        size_t dir_len,
-                                        struct terrane_backup_report *report);
+terrane_code terrane_store_back_up(const struct terrane_store *store,
+                                   const uint8_t *dir,
+                                   size_t dir_len,
+                                   struct terrane_backup_report *report);
 
 /*
  Merges the runs of all tables, so that nothing is left of deleted and overwritten entries.
@@ -1120,7 +1218,7 @@ enum terrane_code terrane_store_back_up(const struct terrane_store *store,
  # Safety
  `store` is a handle, or null.
  */
-enum terrane_code terrane_store_compact(const struct terrane_store *store);
+terrane_code terrane_store_compact(const struct terrane_store *store);
 
 /*
  Gives the number of entries of a view, and the SHA-256 of its canonical export, 32 bytes. Either
@@ -1131,9 +1229,7 @@ enum terrane_code terrane_store_compact(const struct terrane_store *store);
  # Safety
  Pointers are valid as their types say, or null; `digest` for writes of 32 bytes.
  */
-enum terrane_code terrane_view_digest(const struct terrane_view *view,
-                                      uint64_t *count,
-                                      uint8_t *digest);
+terrane_code terrane_view_digest(const struct terrane_view *view, uint64_t *count, uint8_t *digest);
 
 /*
  Gives the shape of a table and what it has counted.
@@ -1143,8 +1239,8 @@ enum terrane_code terrane_view_digest(const struct terrane_view *view,
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_table_get_stats(const struct terrane_table *table,
-                                          struct terrane_table_stats *out);
+terrane_code terrane_table_get_stats(const struct terrane_table *table,
+                                     struct terrane_table_stats *out);
 
 /*
  Opens the index of a directory for writing, or makes one for keys and values of any length.
@@ -1153,10 +1249,10 @@ enum terrane_code terrane_table_get_stats(const struct terrane_table *table,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_index_open(const uint8_t *dir,
-                                     size_t dir_len,
-                                     size_t memory_bytes,
-                                     struct terrane_index **out);
+terrane_code terrane_index_open(const uint8_t *dir,
+                                size_t dir_len,
+                                size_t memory_bytes,
+                                struct terrane_index **out);
 
 /*
  Flushes and closes an index and frees the handle, also if the call fails. Null is nothing.
@@ -1164,7 +1260,7 @@ enum terrane_code terrane_index_open(const uint8_t *dir,
  # Safety
  `index` is null, or a handle that nobody uses during or after the call.
  */
-enum terrane_code terrane_index_close(struct terrane_index *index);
+terrane_code terrane_index_close(struct terrane_index *index);
 
 /*
  Sets the values of `count` keys, all or none: rows as of `terrane_batch_put_many`. The update is
@@ -1173,12 +1269,12 @@ enum terrane_code terrane_index_close(struct terrane_index *index);
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_index_put_many(const struct terrane_index *index,
-                                         size_t count,
-                                         const uint8_t *keys,
-                                         const size_t *key_offsets,
-                                         const uint8_t *values,
-                                         const size_t *value_offsets);
+terrane_code terrane_index_put_many(const struct terrane_index *index,
+                                    size_t count,
+                                    const uint8_t *keys,
+                                    const size_t *key_offsets,
+                                    const uint8_t *values,
+                                    const size_t *value_offsets);
 
 /*
  Removes `count` keys, all or none, and gives how many were there. `removed` may be null.
@@ -1186,11 +1282,11 @@ enum terrane_code terrane_index_put_many(const struct terrane_index *index,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_index_delete_many(const struct terrane_index *index,
-                                            size_t count,
-                                            const uint8_t *keys,
-                                            const size_t *key_offsets,
-                                            size_t *removed);
+terrane_code terrane_index_delete_many(const struct terrane_index *index,
+                                       size_t count,
+                                       const uint8_t *keys,
+                                       const size_t *key_offsets,
+                                       size_t *removed);
 
 /*
  Looks up `count` keys: as `terrane_view_get_many`.
@@ -1198,14 +1294,14 @@ enum terrane_code terrane_index_delete_many(const struct terrane_index *index,
  # Safety
  The contract of `terrane_view_get_many`.
  */
-enum terrane_code terrane_index_get_many(const struct terrane_index *index,
-                                         size_t count,
-                                         const uint8_t *keys,
-                                         const size_t *key_offsets,
-                                         uint8_t *values_out,
-                                         size_t capacity,
-                                         size_t *value_offsets,
-                                         uint8_t *found);
+terrane_code terrane_index_get_many(const struct terrane_index *index,
+                                    size_t count,
+                                    const uint8_t *keys,
+                                    const size_t *key_offsets,
+                                    uint8_t *values_out,
+                                    size_t capacity,
+                                    size_t *value_offsets,
+                                    uint8_t *found);
 
 /*
  Gives the number of entries. Costs nothing.
@@ -1213,7 +1309,7 @@ enum terrane_code terrane_index_get_many(const struct terrane_index *index,
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_index_len(const struct terrane_index *index, uint64_t *out);
+terrane_code terrane_index_len(const struct terrane_index *index, uint64_t *out);
 
 /*
  Shows all updates to readers in other processes; with `sync`, they survive a loss of power, too.
@@ -1221,7 +1317,7 @@ enum terrane_code terrane_index_len(const struct terrane_index *index, uint64_t 
  # Safety
  `index` is a handle, or null.
  */
-enum terrane_code terrane_index_flush(const struct terrane_index *index, bool sync);
+terrane_code terrane_index_flush(const struct terrane_index *index, bool sync);
 
 /*
  Makes a cursor over the keys from `from` on and below `to`, ascending. Null for `to` means to
@@ -1230,12 +1326,12 @@ enum terrane_code terrane_index_flush(const struct terrane_index *index, bool sy
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_index_cursor_new(const struct terrane_index *index,
-                                           const uint8_t *from,
-                                           size_t from_len,
-                                           const uint8_t *to,
-                                           size_t to_len,
-                                           struct terrane_index_cursor **out);
+terrane_code terrane_index_cursor_new(const struct terrane_index *index,
+                                      const uint8_t *from,
+                                      size_t from_len,
+                                      const uint8_t *to,
+                                      size_t to_len,
+                                      struct terrane_index_cursor **out);
 
 /*
  Frees a cursor. Null is nothing.
@@ -1251,15 +1347,15 @@ void terrane_index_cursor_free(struct terrane_index_cursor *cursor);
  # Safety
  The contract of `terrane_cursor_next_chunk`.
  */
-enum terrane_code terrane_index_cursor_next_chunk(struct terrane_index_cursor *cursor,
-                                                  size_t rows_max,
-                                                  uint8_t *keys,
-                                                  size_t key_capacity,
-                                                  size_t *key_offsets,
-                                                  uint8_t *values,
-                                                  size_t value_capacity,
-                                                  size_t *value_offsets,
-                                                  size_t *rows);
+terrane_code terrane_index_cursor_next_chunk(struct terrane_index_cursor *cursor,
+                                             size_t rows_max,
+                                             uint8_t *keys,
+                                             size_t key_capacity,
+                                             size_t *key_offsets,
+                                             uint8_t *values,
+                                             size_t value_capacity,
+                                             size_t *value_offsets,
+                                             size_t *rows);
 
 /*
  Opens the radix state of a directory, whatever its back-end, or makes one over LSM tables.
@@ -1268,10 +1364,10 @@ enum terrane_code terrane_index_cursor_next_chunk(struct terrane_index_cursor *c
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_radix_open(const uint8_t *dir,
-                                     size_t dir_len,
-                                     uint32_t durability_of_commits,
-                                     struct terrane_radix **out);
+terrane_code terrane_radix_open(const uint8_t *dir,
+                                size_t dir_len,
+                                uint32_t durability_of_commits,
+                                struct terrane_radix **out);
 
 /*
  Closes a radix state and frees the handle, also if the call fails. Null is nothing.
@@ -1279,7 +1375,7 @@ enum terrane_code terrane_radix_open(const uint8_t *dir,
  # Safety
  `state` is null, or a handle that nobody uses during or after the call.
  */
-enum terrane_code terrane_radix_close(struct terrane_radix *state);
+terrane_code terrane_radix_close(struct terrane_radix *state);
 
 /*
  Opens a named tree, or makes one. The caller owns `*out`.
@@ -1287,10 +1383,10 @@ enum terrane_code terrane_radix_close(struct terrane_radix *state);
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_radix_tree_open(const struct terrane_radix *state,
-                                          const uint8_t *name,
-                                          size_t name_len,
-                                          struct terrane_radix_tree **out);
+terrane_code terrane_radix_tree_open(const struct terrane_radix *state,
+                                     const uint8_t *name,
+                                     size_t name_len,
+                                     struct terrane_radix_tree **out);
 
 /*
  Frees a tree's handle; the tree stays. Null is nothing.
@@ -1306,7 +1402,7 @@ void terrane_radix_tree_free(struct terrane_radix_tree *tree);
  # Safety
  `root` is valid for writes of 32 bytes, or null.
  */
-enum terrane_code terrane_radix_empty_root(uint8_t *root);
+terrane_code terrane_radix_empty_root(uint8_t *root);
 
 /*
  Sets the values of `count` addresses and deletes those of `delete_count`, on top of the retained
@@ -1319,17 +1415,17 @@ enum terrane_code terrane_radix_empty_root(uint8_t *root);
  # Safety
  Pointers are valid as their types and counts say, or null.
  */
-enum terrane_code terrane_radix_commit(const struct terrane_radix_tree *tree,
-                                       const uint8_t *parent,
-                                       size_t count,
-                                       const uint8_t *set_addresses,
-                                       const size_t *set_offsets,
-                                       const uint8_t *values,
-                                       const size_t *value_offsets,
-                                       size_t delete_count,
-                                       const uint8_t *delete_addresses,
-                                       const size_t *delete_offsets,
-                                       uint8_t *root);
+terrane_code terrane_radix_commit(const struct terrane_radix_tree *tree,
+                                  const uint8_t *parent,
+                                  size_t count,
+                                  const uint8_t *set_addresses,
+                                  const size_t *set_offsets,
+                                  const uint8_t *values,
+                                  const size_t *value_offsets,
+                                  size_t delete_count,
+                                  const uint8_t *delete_addresses,
+                                  const size_t *delete_offsets,
+                                  uint8_t *root);
 
 /*
  Looks up `count` addresses in the state of a root: as `terrane_view_get_many`.
@@ -1337,15 +1433,15 @@ enum terrane_code terrane_radix_commit(const struct terrane_radix_tree *tree,
  # Safety
  The contract of `terrane_view_get_many`; `root` is valid for reads of 32 bytes.
  */
-enum terrane_code terrane_radix_get_many(const struct terrane_radix_tree *tree,
-                                         const uint8_t *root,
-                                         size_t count,
-                                         const uint8_t *keys,
-                                         const size_t *key_offsets,
-                                         uint8_t *values_out,
-                                         size_t capacity,
-                                         size_t *value_offsets,
-                                         uint8_t *found);
+terrane_code terrane_radix_get_many(const struct terrane_radix_tree *tree,
+                                    const uint8_t *root,
+                                    size_t count,
+                                    const uint8_t *keys,
+                                    const size_t *key_offsets,
+                                    uint8_t *values_out,
+                                    size_t capacity,
+                                    size_t *value_offsets,
+                                    uint8_t *found);
 
 /*
  Proves the values of `count` addresses in the state of a root, or that they have none, for
@@ -1355,15 +1451,15 @@ enum terrane_code terrane_radix_get_many(const struct terrane_radix_tree *tree,
  # Safety
  Pointers are valid as their types and counts say, or null; `root` for reads of 32 bytes.
  */
-enum terrane_code terrane_radix_prove(const struct terrane_radix_tree *tree,
-                                      const uint8_t *root,
-                                      size_t count,
-                                      const uint8_t *keys,
-                                      const size_t *key_offsets,
-                                      bool compact,
-                                      uint8_t *proof,
-                                      size_t capacity,
-                                      size_t *len);
+terrane_code terrane_radix_prove(const struct terrane_radix_tree *tree,
+                                 const uint8_t *root,
+                                 size_t count,
+                                 const uint8_t *keys,
+                                 const size_t *key_offsets,
+                                 bool compact,
+                                 uint8_t *proof,
+                                 size_t capacity,
+                                 size_t *len);
 
 /*
  Removes a version of a tree. Nodes that no other version reaches go with it.
@@ -1371,7 +1467,7 @@ enum terrane_code terrane_radix_prove(const struct terrane_radix_tree *tree,
  # Safety
  `tree` is a handle and `root` valid for reads of 32 bytes, or either is null.
  */
-enum terrane_code terrane_radix_prune(const struct terrane_radix_tree *tree, const uint8_t *root);
+terrane_code terrane_radix_prune(const struct terrane_radix_tree *tree, const uint8_t *root);
 
 /*
  Opens a table with a root, or makes one. The caller owns `*out`.
@@ -1379,10 +1475,10 @@ enum terrane_code terrane_radix_prune(const struct terrane_radix_tree *tree, con
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_committed_open(const struct terrane_store *store,
-                                         const uint8_t *name,
-                                         size_t name_len,
-                                         struct terrane_committed **out);
+terrane_code terrane_committed_open(const struct terrane_store *store,
+                                    const uint8_t *name,
+                                    size_t name_len,
+                                    struct terrane_committed **out);
 
 /*
  Frees a table's handle; the table stays. Null is nothing.
@@ -1399,8 +1495,8 @@ void terrane_committed_free(struct terrane_committed *table);
  # Safety
  Pointers are valid as their types say, or null.
  */
-enum terrane_code terrane_committed_entries(const struct terrane_committed *table,
-                                            struct terrane_table **out);
+terrane_code terrane_committed_entries(const struct terrane_committed *table,
+                                       struct terrane_table **out);
 
 /*
  Gives the root, 32 bytes.
@@ -1408,7 +1504,7 @@ enum terrane_code terrane_committed_entries(const struct terrane_committed *tabl
  # Safety
  `table` is a handle and `root` valid for writes of 32 bytes, or either is null.
  */
-enum terrane_code terrane_committed_root(const struct terrane_committed *table, uint8_t *root);
+terrane_code terrane_committed_root(const struct terrane_committed *table, uint8_t *root);
 
 /*
  Sets the values of `count` keys and deletes `delete_count` keys in one commit, with the store's
@@ -1419,16 +1515,16 @@ enum terrane_code terrane_committed_root(const struct terrane_committed *table, 
  # Safety
  Pointers are valid as their types and counts say, or null; `root` for writes of 32 bytes.
  */
-enum terrane_code terrane_committed_write(const struct terrane_committed *table,
-                                          size_t count,
-                                          const uint8_t *keys,
-                                          const size_t *key_offsets,
-                                          const uint8_t *values,
-                                          const size_t *value_offsets,
-                                          size_t delete_count,
-                                          const uint8_t *delete_keys,
-                                          const size_t *delete_offsets,
-                                          uint8_t *root);
+terrane_code terrane_committed_write(const struct terrane_committed *table,
+                                     size_t count,
+                                     const uint8_t *keys,
+                                     const size_t *key_offsets,
+                                     const uint8_t *values,
+                                     const size_t *value_offsets,
+                                     size_t delete_count,
+                                     const uint8_t *delete_keys,
+                                     const size_t *delete_offsets,
+                                     uint8_t *root);
 
 /*
  Proves the value of a key, or its absence, for `terrane_committed_verify`: the nodes on its
@@ -1440,14 +1536,14 @@ enum terrane_code terrane_committed_write(const struct terrane_committed *table,
  # Safety
  Pointers are valid as their types and counts say, or null.
  */
-enum terrane_code terrane_committed_prove(const struct terrane_committed *table,
-                                          const uint8_t *key,
-                                          size_t key_len,
-                                          size_t nodes_max,
-                                          uint8_t *nodes,
-                                          size_t capacity,
-                                          size_t *node_offsets,
-                                          size_t *node_count);
+terrane_code terrane_committed_prove(const struct terrane_committed *table,
+                                     const uint8_t *key,
+                                     size_t key_len,
+                                     size_t nodes_max,
+                                     uint8_t *nodes,
+                                     size_t capacity,
+                                     size_t *node_offsets,
+                                     size_t *node_count);
 
 /*
  Opens the state of a directory, or makes one. `durability_of_blocks` is a `terrane_durability`.
@@ -1457,11 +1553,11 @@ enum terrane_code terrane_committed_prove(const struct terrane_committed *table,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_mpt_open(const uint8_t *dir,
-                                   size_t dir_len,
-                                   uint32_t durability_of_blocks,
-                                   bool history,
-                                   struct terrane_mpt **out);
+terrane_code terrane_mpt_open(const uint8_t *dir,
+                              size_t dir_len,
+                              uint32_t durability_of_blocks,
+                              bool history,
+                              struct terrane_mpt **out);
 
 /*
  Closes a state and frees the handle, also if the call fails. Null is nothing.
@@ -1469,7 +1565,7 @@ enum terrane_code terrane_mpt_open(const uint8_t *dir,
  # Safety
  `state` is null, or a handle that nobody uses during or after the call.
  */
-enum terrane_code terrane_mpt_close(struct terrane_mpt *state);
+terrane_code terrane_mpt_close(struct terrane_mpt *state);
 
 /*
  Commits a block: accounts in their order, then slots, and codes as rows. `parent` is the hash of
@@ -1479,18 +1575,18 @@ enum terrane_code terrane_mpt_close(struct terrane_mpt *state);
  # Safety
  Pointers are valid as their types and counts say, or null.
  */
-enum terrane_code terrane_mpt_commit(const struct terrane_mpt *state,
-                                     uint64_t height,
-                                     const uint8_t *parent,
-                                     const uint8_t *block,
-                                     size_t account_count,
-                                     const struct terrane_mpt_account *accounts,
-                                     size_t slot_count,
-                                     const struct terrane_mpt_slot *slots,
-                                     size_t code_count,
-                                     const uint8_t *codes,
-                                     const size_t *code_offsets,
-                                     uint8_t *root);
+terrane_code terrane_mpt_commit(const struct terrane_mpt *state,
+                                uint64_t height,
+                                const uint8_t *parent,
+                                const uint8_t *block,
+                                size_t account_count,
+                                const struct terrane_mpt_account *accounts,
+                                size_t slot_count,
+                                const struct terrane_mpt_slot *slots,
+                                size_t code_count,
+                                const uint8_t *codes,
+                                const size_t *code_offsets,
+                                uint8_t *root);
 
 /*
  Gives the root after the last block, and the height of that block; `TERRANE_NOT_FOUND` before
@@ -1499,7 +1595,7 @@ enum terrane_code terrane_mpt_commit(const struct terrane_mpt *state,
  # Safety
  Pointers are valid as their types say, or null; `root` for writes of 32 bytes.
  */
-enum terrane_code terrane_mpt_tip(const struct terrane_mpt *state, uint64_t *height, uint8_t *root);
+terrane_code terrane_mpt_tip(const struct terrane_mpt *state, uint64_t *height, uint8_t *root);
 
 /*
  Looks up `count` slots, each of an account: values of 32 bytes, big-endian, zero for an absent
@@ -1508,11 +1604,11 @@ enum terrane_code terrane_mpt_tip(const struct terrane_mpt *state, uint64_t *hei
  # Safety
  Pointers are valid for as many bytes as `count` says, or null.
  */
-enum terrane_code terrane_mpt_get_slots(const struct terrane_mpt *state,
-                                        size_t count,
-                                        const uint8_t *addresses,
-                                        const uint8_t *slots,
-                                        uint8_t *values);
+terrane_code terrane_mpt_get_slots(const struct terrane_mpt *state,
+                                   size_t count,
+                                   const uint8_t *addresses,
+                                   const uint8_t *slots,
+                                   uint8_t *values);
 
 /*
  Gives an account; `TERRANE_NOT_FOUND` if there is none. `address` has 20 bytes.
@@ -1520,9 +1616,9 @@ enum terrane_code terrane_mpt_get_slots(const struct terrane_mpt *state,
  # Safety
  Pointers are valid as their types say, or null; `address` for reads of 20 bytes.
  */
-enum terrane_code terrane_mpt_get_account(const struct terrane_mpt *state,
-                                          const uint8_t *address,
-                                          struct terrane_mpt_account *out);
+terrane_code terrane_mpt_get_account(const struct terrane_mpt *state,
+                                     const uint8_t *address,
+                                     struct terrane_mpt_account *out);
 
 /*
  Proves an account, or one of its slots if `slot` is not null, at the last block: nodes as of
@@ -1534,14 +1630,14 @@ enum terrane_code terrane_mpt_get_account(const struct terrane_mpt *state,
  Pointers are valid as their types and counts say, or null; `address` for reads of 20 bytes,
  `slot` of 32.
  */
-enum terrane_code terrane_mpt_prove(const struct terrane_mpt *state,
-                                    const uint8_t *address,
-                                    const uint8_t *slot,
-                                    size_t nodes_max,
-                                    uint8_t *nodes,
-                                    size_t capacity,
-                                    size_t *node_offsets,
-                                    size_t *node_count);
+terrane_code terrane_mpt_prove(const struct terrane_mpt *state,
+                               const uint8_t *address,
+                               const uint8_t *slot,
+                               size_t nodes_max,
+                               uint8_t *nodes,
+                               size_t capacity,
+                               size_t *node_offsets,
+                               size_t *node_count);
 
 /*
  Goes back to the state after an earlier block and gives its root.
@@ -1549,27 +1645,7 @@ enum terrane_code terrane_mpt_prove(const struct terrane_mpt *state,
  # Safety
  `state` is a handle and `root` valid for writes of 32 bytes, or either is null.
  */
-enum terrane_code terrane_mpt_reorg_to(const struct terrane_mpt *state,
-                                       uint64_t height,
-                                       uint8_t *root);
-
-/*
- Checks a proof of `terrane_committed_prove` against `root` of 32 bytes and gives the value of
- the key: as `terrane_mpt_verify`, but for a key as the table has it. Needs no store.
-
- # Safety
- The contract of `terrane_mpt_verify`.
- */
-enum terrane_code terrane_committed_verify(const uint8_t *root,
-                                           const uint8_t *key,
-                                           size_t key_len,
-                                           size_t node_count,
-                                           const uint8_t *nodes,
-                                           const size_t *node_offsets,
-                                           uint8_t *value,
-                                           size_t capacity,
-                                           size_t *value_offsets,
-                                           uint8_t *found);
+terrane_code terrane_mpt_reorg_to(const struct terrane_mpt *state, uint64_t height, uint8_t *root);
 
 /*
  Opens the context store of a directory, or makes one, with the rules of Tezos and a B+tree as
@@ -1579,10 +1655,10 @@ enum terrane_code terrane_committed_verify(const uint8_t *root,
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_context_open(const uint8_t *dir,
-                                       size_t dir_len,
-                                       uint32_t durability_of_commits,
-                                       struct terrane_context **out);
+terrane_code terrane_context_open(const uint8_t *dir,
+                                  size_t dir_len,
+                                  uint32_t durability_of_commits,
+                                  struct terrane_context **out);
 
 /*
  Closes a context store and frees the handle, also if the call fails. Null is nothing.
@@ -1590,7 +1666,7 @@ enum terrane_code terrane_context_open(const uint8_t *dir,
  # Safety
  `store` is null, or a handle that nobody uses during or after the call.
  */
-enum terrane_code terrane_context_close(struct terrane_context *store);
+terrane_code terrane_context_close(struct terrane_context *store);
 
 /*
  Gives the tree of a commit, 32 bytes; null for the empty tree. `TERRANE_NOT_FOUND` if there is
@@ -1599,9 +1675,9 @@ enum terrane_code terrane_context_close(struct terrane_context *store);
  # Safety
  Pointers are valid as their types say, or null; `commit` for reads of 32 bytes.
  */
-enum terrane_code terrane_context_checkout(const struct terrane_context *store,
-                                           const uint8_t *commit,
-                                           struct terrane_context_tree **out);
+terrane_code terrane_context_checkout(const struct terrane_context *store,
+                                      const uint8_t *commit,
+                                      struct terrane_context_tree **out);
 
 /*
  Frees a working tree. Null is nothing.
@@ -1618,12 +1694,12 @@ void terrane_context_tree_free(struct terrane_context_tree *tree);
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_context_put_many(struct terrane_context_tree *tree,
-                                           size_t count,
-                                           const uint8_t *paths,
-                                           const size_t *path_offsets,
-                                           const uint8_t *values,
-                                           const size_t *value_offsets);
+terrane_code terrane_context_put_many(struct terrane_context_tree *tree,
+                                      size_t count,
+                                      const uint8_t *paths,
+                                      const size_t *path_offsets,
+                                      const uint8_t *values,
+                                      const size_t *value_offsets);
 
 /*
  Unbinds `count` paths, values and whole trees alike: rows as of `terrane_context_put_many`. An
@@ -1632,10 +1708,10 @@ enum terrane_code terrane_context_put_many(struct terrane_context_tree *tree,
  # Safety
  The contract of `terrane_batch_put_many`.
  */
-enum terrane_code terrane_context_delete_many(struct terrane_context_tree *tree,
-                                              size_t count,
-                                              const uint8_t *paths,
-                                              const size_t *path_offsets);
+terrane_code terrane_context_delete_many(struct terrane_context_tree *tree,
+                                         size_t count,
+                                         const uint8_t *paths,
+                                         const size_t *path_offsets);
 
 /*
  Looks up the values of `count` paths: as `terrane_view_get_many`. A directory has no value.
@@ -1643,14 +1719,14 @@ enum terrane_code terrane_context_delete_many(struct terrane_context_tree *tree,
  # Safety
  The contract of `terrane_view_get_many`.
  */
-enum terrane_code terrane_context_get_many(const struct terrane_context_tree *tree,
-                                           size_t count,
-                                           const uint8_t *paths,
-                                           const size_t *path_offsets,
-                                           uint8_t *values_out,
-                                           size_t capacity,
-                                           size_t *value_offsets,
-                                           uint8_t *found);
+terrane_code terrane_context_get_many(const struct terrane_context_tree *tree,
+                                      size_t count,
+                                      const uint8_t *paths,
+                                      const size_t *path_offsets,
+                                      uint8_t *values_out,
+                                      size_t capacity,
+                                      size_t *value_offsets,
+                                      uint8_t *found);
 
 /*
  Gives the hash of a working tree, 32 bytes: the root that proofs are checked against.
@@ -1658,7 +1734,7 @@ enum terrane_code terrane_context_get_many(const struct terrane_context_tree *tr
  # Safety
  `tree` is a handle and `root` valid for writes of 32 bytes, or either is null.
  */
-enum terrane_code terrane_context_root(const struct terrane_context_tree *tree, uint8_t *root);
+terrane_code terrane_context_root(const struct terrane_context_tree *tree, uint8_t *root);
 
 /*
  Commits a working tree and gives the hash of the commit, 32 bytes. The next commit of the tree
@@ -1667,14 +1743,14 @@ enum terrane_code terrane_context_root(const struct terrane_context_tree *tree, 
  # Safety
  Pointers are valid as their types and lengths say, or null.
  */
-enum terrane_code terrane_context_commit(const struct terrane_context *store,
-                                         struct terrane_context_tree *tree,
-                                         int64_t date,
-                                         const uint8_t *author,
-                                         size_t author_len,
-                                         const uint8_t *message,
-                                         size_t message_len,
-                                         uint8_t *commit);
+terrane_code terrane_context_commit(const struct terrane_context *store,
+                                    struct terrane_context_tree *tree,
+                                    int64_t date,
+                                    const uint8_t *author,
+                                    size_t author_len,
+                                    const uint8_t *message,
+                                    size_t message_len,
+                                    uint8_t *commit);
 
 /*
  Proves the values of `count` paths, or that they have none, for `terrane_context_verify`. If
@@ -1684,73 +1760,13 @@ enum terrane_code terrane_context_commit(const struct terrane_context *store,
  # Safety
  Pointers are valid as their types and counts say, or null.
  */
-enum terrane_code terrane_context_prove(const struct terrane_context_tree *tree,
-                                        size_t count,
-                                        const uint8_t *paths,
-                                        const size_t *path_offsets,
-                                        uint8_t *proof,
-                                        size_t capacity,
-                                        size_t *len);
-
-/*
- Checks a proof of a tree against `root` of 32 bytes and gives the values of `count` paths:
- answers as of `terrane_view_get_many`. A path that the proof does not show, and a proof of
- anything else, are `TERRANE_INVALID_PROOF`. Needs no store.
-
- # Safety
- The contract of `terrane_view_get_many`; `root` is valid for 32 bytes, `proof` for `proof_len`.
- */
-enum terrane_code terrane_context_verify(const uint8_t *root,
-                                         const uint8_t *proof,
-                                         size_t proof_len,
-                                         size_t count,
-                                         const uint8_t *paths,
-                                         const size_t *path_offsets,
-                                         uint8_t *values,
-                                         size_t capacity,
-                                         size_t *value_offsets,
-                                         uint8_t *found);
-
-/*
- Checks a proof of a radix state against `root` and gives the values of `count` addresses, which
- must be those of the proof: rows, as keys of `terrane_view_get_many`. Answers are as there;
- an address without a value is not found. A proof of anything else is `TERRANE_INVALID_PROOF`.
-
- # Safety
- The contract of `terrane_view_get_many`; `root` is valid for `root_len` bytes, `proof` for
- `proof_len`.
- */
-enum terrane_code terrane_radix_verify(const uint8_t *root,
-                                       size_t root_len,
-                                       const uint8_t *proof,
-                                       size_t proof_len,
-                                       size_t count,
-                                       const uint8_t *addresses,
-                                       const size_t *address_offsets,
-                                       uint8_t *values,
-                                       size_t capacity,
-                                       size_t *value_offsets,
-                                       uint8_t *found);
-
-/*
- Checks the nodes on the path of a key of a Merkle-Patricia trie, from the root down, against
- `root` of 32 bytes, and gives the value of the key: answers as of one key of
- `terrane_view_get_many`. Nodes are rows. Keys are those of the trie: a secure trie has hashed
- ones. Nodes that prove neither a value nor its absence are `TERRANE_INVALID_PROOF`.
-
- # Safety
- The contract of `terrane_view_get_many`; `root` is valid for 32 bytes, `key` for `key_len`.
- */
-enum terrane_code terrane_mpt_verify(const uint8_t *root,
-                                     const uint8_t *key,
-                                     size_t key_len,
-                                     size_t node_count,
-                                     const uint8_t *nodes,
-                                     const size_t *node_offsets,
-                                     uint8_t *value,
-                                     size_t capacity,
-                                     size_t *value_offsets,
-                                     uint8_t *found);
+terrane_code terrane_context_prove(const struct terrane_context_tree *tree,
+                                   size_t count,
+                                   const uint8_t *paths,
+                                   const size_t *path_offsets,
+                                   uint8_t *proof,
+                                   size_t capacity,
+                                   size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

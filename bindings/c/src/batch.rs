@@ -4,11 +4,11 @@ use std::iter;
 use std::ops::Bound;
 
 use terrane::lsm::{NamedTable, Ticket, WriteBatch};
-
-use crate::bytes::{Rows, end, slice};
-use crate::error::{
+use terrane_verify::bytes::{Rows, end, slice};
+use terrane_verify::error::{
     Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
 };
+
 use crate::store::{terrane_store, terrane_table};
 
 /// Updates of any tables of one store, which own their bytes. Freed by `terrane_batch_free`. One

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::backends::BtreeIndexes;
-use terrane::context::{Context, Hash, KindedHash, Meta, Options, Proof, Rules, Store};
+use terrane::context::{Context, Hash, Meta, Options, Store};
 use terrane::context::{Error, produce_tree_proof};
 use terrane::io::{Disk, RealDisk};
-
-use crate::bytes::{Rows, give_buffer, give_bytes, hash, slice, text};
-use crate::error::{
-    Failure, Outcome, free, give_handle, guard, handle, handle_mut, take, terrane_code,
+use terrane_verify::bytes::{Rows, answer_rows, give_buffer, give_bytes, hash, slice, text};
+use terrane_verify::error::{
+    Failure, free, give_handle, guard, handle, handle_mut, take, terrane_code,
 };
+use terrane_verify::verifier::steps;
+
 use crate::store::durability;
-use crate::view::answer_rows;
 
 /// A context store. Freed by `terrane_context_close`. Threads may share it.
 #[derive(Debug)]
@@ -23,11 +23,6 @@ pub struct terrane_context(Store);
 /// its store is closed. One thread at a time.
 #[derive(Debug)]
 pub struct terrane_context_tree(Context);
-
-/// Steps of a path such as `data/contracts/a`.
-fn steps(path: &[u8]) -> Vec<&[u8]> {
-    path.split(|byte| *byte == b'/').filter(|step| !step.is_empty()).collect()
-}
 
 /// Opens the context store of a directory, or makes one, with the rules of Tezos and a B+tree as
 /// the index of its commits. `durability_of_commits` is a `terrane_durability`. The caller owns
@@ -265,42 +260,5 @@ pub unsafe extern "C" fn terrane_context_prove(
         let made = made.encode().map_err(|error| Failure::proof(&error))?;
         // SAFETY: the caller keeps the contract.
         unsafe { give_buffer(proof, capacity, len, &made) }
-    })
-}
-
-/// Checks a proof of a tree against `root` of 32 bytes and gives the values of `count` paths:
-/// answers as of `terrane_view_get_many`. A path that the proof does not show, and a proof of
-/// anything else, are `TERRANE_INVALID_PROOF`. Needs no store.
-///
-/// # Safety
-/// The contract of `terrane_view_get_many`; `root` is valid for 32 bytes, `proof` for `proof_len`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrane_context_verify(
-    root: *const u8,
-    proof: *const u8,
-    proof_len: usize,
-    count: usize,
-    paths: *const u8,
-    path_offsets: *const usize,
-    values: *mut u8,
-    capacity: usize,
-    value_offsets: *mut usize,
-    found: *mut u8,
-) -> terrane_code {
-    guard(|| {
-        // SAFETY: the caller keeps the contract.
-        let root = KindedHash::directory(Hash(unsafe { hash(root) }?));
-        // SAFETY: the caller keeps the contract.
-        let proof = unsafe { slice(proof, proof_len) }?;
-        // SAFETY: the caller keeps the contract.
-        let paths = unsafe { Rows::new(count, paths, path_offsets) }?;
-        let proof = Proof::decode(proof).map_err(|error| Failure::proof(&error))?;
-        let verified = proof.verify(&Rules::TEZOS, root).map_err(|error| Failure::proof(&error))?;
-        let find = |path: &[u8]| {
-            verified.tree().find(&steps(path)).map_err(|error| Failure::proof(&error))
-        };
-        let proven = paths.iter().map(find).collect::<Outcome<Vec<_>>>()?;
-        // SAFETY: the caller keeps the contract.
-        unsafe { answer_rows(&proven, (values, capacity), value_offsets, found) }
     })
 }

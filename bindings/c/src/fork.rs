@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use terrane::lsm::{Change, Diff, Table, Update};
+use terrane_verify::bytes::{Arena, Rows, slice_mut, text};
+use terrane_verify::error::{
+    Failure, free, give, give_handle, guard, handle, handle_mut, terrane_code,
+};
 
-use crate::bytes::{Arena, Rows, slice_mut, text};
-use crate::error::{Failure, free, give, give_handle, guard, handle, handle_mut, terrane_code};
 use crate::kept::snapshot_name;
 use crate::store::{terrane_store, terrane_table};
 use crate::view::terrane_view;

@@ -5,12 +5,10 @@ use std::path::Path;
 
 use terrane::btree::{Config, Cursor, Index, Update};
 use terrane::io::RealDisk;
-
-use crate::bytes::{Arena, Rows, end, slice, text};
-use crate::error::{
+use terrane_verify::bytes::{Arena, Rows, answer_rows, end, slice, text};
+use terrane_verify::error::{
     Failure, free, give, give_handle, guard, handle, handle_mut, take, terrane_code,
 };
-use crate::view::answer_rows;
 
 /// A B+tree index: a map on disk for one writer and many reader processes. Freed by
 /// `terrane_index_close`. Threads may share it.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use terrane::lsm::SnapshotName;
+use terrane_verify::bytes::{slice_mut, text};
+use terrane_verify::error::{Failure, Outcome, give, give_handle, guard, handle, terrane_code};
 
-use crate::bytes::{slice_mut, text};
-use crate::error::{Failure, Outcome, give, give_handle, guard, handle, terrane_code};
 use crate::store::{terrane_store, terrane_table};
 use crate::view::terrane_view;
 

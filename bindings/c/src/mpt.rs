@@ -4,11 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use terrane::lsm::{StoreOptions, WriteBatch};
 use terrane::mpt::{Account, Address, B256, Bytes, CommittedTable, Options, State, U256};
+use terrane_verify::bytes::{Arena, Rows, give_bytes, hash, slice, text};
+use terrane_verify::error::{
+    Failure, Outcome, free, give, give_handle, guard, handle, take, terrane_code,
+};
 
-use crate::bytes::{Arena, Rows, give_bytes, hash, slice, text};
-use crate::error::{Failure, Outcome, free, give, give_handle, guard, handle, take, terrane_code};
 use crate::store::{durability, terrane_store, terrane_table};
-use crate::view::answer_rows;
 
 /// A table of a store whose entries have a root: that of a Merkle-Patricia trie over the hashes of
 /// the keys. Freed by `terrane_committed_free`. Threads may share it; of two commits at once one
@@ -467,38 +468,5 @@ pub unsafe extern "C" fn terrane_mpt_reorg_to(
         let found = state.with(|state| Ok(state.reorg_to(height)?.block.root))?;
         // SAFETY: the caller keeps the contract.
         unsafe { give_bytes(root, found.as_slice()) }
-    })
-}
-
-/// Checks a proof of `terrane_committed_prove` against `root` of 32 bytes and gives the value of
-/// the key: as `terrane_mpt_verify`, but for a key as the table has it. Needs no store.
-///
-/// # Safety
-/// The contract of `terrane_mpt_verify`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrane_committed_verify(
-    root: *const u8,
-    key: *const u8,
-    key_len: usize,
-    node_count: usize,
-    nodes: *const u8,
-    node_offsets: *const usize,
-    value: *mut u8,
-    capacity: usize,
-    value_offsets: *mut usize,
-    found: *mut u8,
-) -> terrane_code {
-    guard(|| {
-        // SAFETY: the caller keeps the contract.
-        let root = B256::from(unsafe { hash(root) }?);
-        // SAFETY: the caller keeps the contract.
-        let key = unsafe { slice(key, key_len) }?;
-        // SAFETY: the caller keeps the contract.
-        let rows = unsafe { Rows::new(node_count, nodes, node_offsets) }?;
-        let nodes: Vec<Bytes> = rows.iter().map(Bytes::copy_from_slice).collect();
-        let proven = CommittedTable::verify_proof(root, key, &nodes);
-        let proven = proven.map_err(|error| Failure::proof(&error))?;
-        // SAFETY: the caller keeps the contract.
-        unsafe { answer_rows(&[proven], (value, capacity), value_offsets, found) }
     })
 }

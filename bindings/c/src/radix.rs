@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::radix::{Address, Change, Form, NodeHash, Root, Tree};
+use terrane::radix::{Change, Form, NodeHash, Root, Tree};
 use terrane::state_dir::{OpenOptions, OpenStore};
+use terrane_verify::bytes::{Rows, answer_rows, give_buffer, give_bytes, hash, text};
+use terrane_verify::error::{Failure, free, give_handle, guard, handle, take, terrane_code};
+use terrane_verify::verifier::radix_addresses;
 
-use crate::bytes::{Rows, give_buffer, give_bytes, hash, text};
-use crate::error::{Failure, Outcome, free, give_handle, guard, handle, take, terrane_code};
 use crate::store::durability;
-use crate::view::answer_rows;
 
 /// The radix state of a directory. Freed by `terrane_radix_close`. Threads may share it.
 #[derive(Debug)]
@@ -102,11 +102,6 @@ pub unsafe extern "C" fn terrane_radix_empty_root(root: *mut u8) -> terrane_code
     })
 }
 
-fn addresses(rows: Rows<'_>) -> Outcome<Vec<Address>> {
-    let addresses: Result<_, _> = rows.iter().map(Address::new).collect();
-    addresses.map_err(|error| Failure::bad_input(error.to_string()))
-}
-
 /// Sets the values of `count` addresses and deletes those of `delete_count`, on top of the retained
 /// root `parent`, and gives the new root. All are rows as of `terrane_batch_put_many`. An address
 /// that is deleted must have a value; none is named twice. Roots have 32 bytes; `root` may be
@@ -145,10 +140,10 @@ pub unsafe extern "C" fn terrane_radix_commit(
             return Err(Failure::bad_input("an out-parameter is null"));
         }
 
-        let set = addresses(set)?.into_iter().zip(values.iter());
+        let set = radix_addresses(set)?.into_iter().zip(values.iter());
         let mut changes: Vec<Change> =
             set.map(|(address, value)| Change::Set(address, value.to_vec())).collect();
-        changes.extend(addresses(deleted)?.into_iter().map(Change::Delete));
+        changes.extend(radix_addresses(deleted)?.into_iter().map(Change::Delete));
         let committed = tree.tree.commit(&parent, &changes)?;
         // SAFETY: the caller keeps the contract.
         unsafe { give_bytes(root, &committed.root.0) }
@@ -177,7 +172,7 @@ pub unsafe extern "C" fn terrane_radix_get_many(
         // SAFETY: the caller keeps the contract.
         let root = NodeHash(unsafe { hash(root) }?);
         // SAFETY: the caller keeps the contract.
-        let keys = addresses(unsafe { Rows::new(count, keys, key_offsets) }?)?;
+        let keys = radix_addresses(unsafe { Rows::new(count, keys, key_offsets) }?)?;
         let values = tree.tree.get(&root, &keys)?;
         // SAFETY: the caller keeps the contract.
         unsafe { answer_rows(&values, (values_out, capacity), value_offsets, found) }
@@ -208,7 +203,7 @@ pub unsafe extern "C" fn terrane_radix_prove(
         // SAFETY: the caller keeps the contract.
         let root = NodeHash(unsafe { hash(root) }?);
         // SAFETY: the caller keeps the contract.
-        let keys = addresses(unsafe { Rows::new(count, keys, key_offsets) }?)?;
+        let keys = radix_addresses(unsafe { Rows::new(count, keys, key_offsets) }?)?;
         let form = if compact { Form::Compact } else { Form::Full };
         let made = tree.tree.prove(&root, &keys)?.to_bytes(form);
         // SAFETY: the caller keeps the contract.

@@ -1,9 +1,10 @@
 //! Stores, named tables and commits.
 
 use terrane::lsm::{Durability, NamedTable, Store, StoreOptions, TableConfig, TableName};
-
-use crate::bytes::text;
-use crate::error::{Failure, Outcome, free, give, give_handle, guard, handle, take, terrane_code};
+use terrane_verify::bytes::text;
+use terrane_verify::error::{
+    Failure, Outcome, free, give, give_handle, guard, handle, take, terrane_code,
+};
 
 /// An open store. Freed by `terrane_store_close`. Threads may share it.
 #[derive(Debug)]

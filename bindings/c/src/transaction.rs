@@ -1,10 +1,12 @@
 //! Optimistic transactions.
 
 use terrane::lsm::Transaction;
+use terrane_verify::bytes::Rows;
+use terrane_verify::error::{
+    Failure, Outcome, free, give_handle, guard, handle, take, terrane_code,
+};
 
 use crate::batch::give_commit;
-use crate::bytes::Rows;
-use crate::error::{Failure, Outcome, free, give_handle, guard, handle, take, terrane_code};
 use crate::store::{terrane_store, terrane_table};
 use crate::view::answer_keys;
 

@@ -1,9 +1,9 @@
 //! Lists and changes of tables, backups, digests, statistics.
 
 use terrane::lsm::BackupPlace;
+use terrane_verify::bytes::{give_buffer, give_bytes, text};
+use terrane_verify::error::{give, guard, handle, terrane_code};
 
-use crate::bytes::{give_buffer, give_bytes, text};
-use crate::error::{give, guard, handle, terrane_code};
 use crate::store::{table_name, terrane_store, terrane_table};
 use crate::view::terrane_view;
 

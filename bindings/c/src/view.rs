@@ -1,15 +1,14 @@
 //! Views of tables: batched lookups into the caller's memory, cursors that give chunks.
 
-use std::mem::MaybeUninit;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrane::lsm::{Cursor, Lookup, Table};
-
-use crate::bytes::{Arena, Rows, end, slice, slice_mut};
-use crate::error::{
+use terrane_verify::bytes::{Arena, Rows, answer_rows, end, slice};
+use terrane_verify::error::{
     Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
 };
+
 use crate::store::terrane_table;
 
 /// A table as of one commit, unchanged by later ones. Freed by `terrane_view_free`. Threads may
@@ -48,59 +47,10 @@ pub unsafe extern "C" fn terrane_view_free(view: *mut terrane_view) {
     unsafe { free(view) };
 }
 
-/// Memory of the caller for the answers of a batch of lookups.
-struct Answers<'a> {
-    values: Arena<'a>,
-    found: &'a mut [MaybeUninit<u8>],
-}
-
-impl Answers<'_> {
-    /// Borrows the memory for `count` answers.
-    ///
-    /// # Safety
-    /// `values` is valid for writes of `capacity` bytes, `offsets` for `count` + 1 items, `found`
-    /// for `count` bytes, and nobody else uses them while the result lives.
-    unsafe fn new(
-        count: usize,
-        (values, capacity): (*mut u8, usize),
-        offsets: *mut usize,
-        found: *mut u8,
-    ) -> Outcome<Self> {
-        // SAFETY: the caller keeps the contract.
-        let values = unsafe { Arena::new(count, values, capacity, offsets) }?;
-        // SAFETY: the caller keeps the contract.
-        let found = unsafe { slice_mut(found, count) }?;
-        Ok(Self { values, found })
-    }
-
-    fn fill<T: AsRef<[u8]>>(mut self, answers: impl Iterator<Item = Option<T>>) -> Outcome<()> {
-        for (place, answer) in self.found.iter_mut().zip(answers) {
-            place.write(u8::from(answer.is_some()));
-            self.values.push(answer.as_ref().map_or(&[], AsRef::as_ref));
-        }
-        if self.values.is_whole() { Ok(()) } else { Err(Failure::too_small("values")) }
-    }
-}
-
-/// Rows of answers for other modules, as [`Answers`].
-///
-/// # Safety
-/// The contract of [`Answers::new`].
-pub(crate) unsafe fn answer_rows<T: AsRef<[u8]>>(
-    answers: &[Option<T>],
-    values: (*mut u8, usize),
-    offsets: *mut usize,
-    found: *mut u8,
-) -> Outcome<()> {
-    // SAFETY: the caller keeps the contract.
-    let memory = unsafe { Answers::new(answers.len(), values, offsets, found) }?;
-    memory.fill(answers.iter().map(Option::as_ref))
-}
-
 /// Looks rows of keys up and gives the answers.
 ///
 /// # Safety
-/// The contract of [`Answers::new`].
+/// The contract of [`answer_rows`].
 pub(crate) unsafe fn answer_keys(
     keys: Rows<'_>,
     look_up: impl FnOnce(&[&[u8]]) -> terrane::lsm::Result<Vec<Lookup>>,

@@ -15,7 +15,7 @@
 
 #define TEXT(text) (const uint8_t *)(text), strlen(text)
 
-static void check(enum terrane_code code, int line) {
+static inline void check(enum terrane_code code, int line) {
     if (code != TERRANE_OK) {
         fprintf(stderr, "line %d: code %d: %s\n", line, (int)code, terrane_error_message());
         exit(1);
@@ -24,7 +24,7 @@ static void check(enum terrane_code code, int line) {
 #define CHECK(call) check((call), __LINE__)
 
 /* A call that must fail with this code and say why. */
-static void refused(enum terrane_code code, enum terrane_code expected, int line) {
+static inline void refused(enum terrane_code code, enum terrane_code expected, int line) {
     if (code != expected || strlen(terrane_error_message()) == 0) {
         fprintf(stderr, "line %d: code %d, not %d: %s\n", line, (int)code, (int)expected,
                 terrane_error_message());

@@ -165,6 +165,115 @@ static void updates_of_tables(struct terrane_store *store, struct terrane_table 
     terrane_batch_free(batch);
 }
 
+/* Memory for rows of a feed. */
+struct feed_rows {
+    struct terrane_change changes[16];
+    uint8_t keys[256], values[256];
+    size_t key_offsets[17], value_offsets[17], count;
+};
+
+#define FEED_ROWS(rows) \
+    (rows).changes, (rows).keys, sizeof(rows).keys, (rows).key_offsets, (rows).values, \
+        sizeof(rows).values, (rows).value_offsets, &(rows).count
+
+static void is_change(const struct feed_rows *rows, size_t at, uint32_t kind, const char *key,
+                      const char *value) {
+    if (at >= rows->count || rows->changes[at].kind != kind) {
+        fprintf(stderr, "row %zu of %zu: kind %u, not %u\n", at, rows->count,
+                at < rows->count ? rows->changes[at].kind : 0, kind);
+        exit(1);
+    }
+    size_t len = rows->key_offsets[at + 1] - rows->key_offsets[at];
+    assert(len == strlen(key) && memcmp(rows->keys + rows->key_offsets[at], key, len) == 0);
+    len = rows->value_offsets[at + 1] - rows->value_offsets[at];
+    assert(len == strlen(value) && memcmp(rows->values + rows->value_offsets[at], value, len) == 0);
+}
+
+static void feeds(const char *dir) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/feeds", dir);
+    struct terrane_options options = terrane_options_default();
+    options.create_dir = true;
+    options.durability = TERRANE_EACH;
+    struct terrane_store *store;
+    struct terrane_table *table;
+    struct terrane_changes *changes, *feed;
+    CHECK(terrane_store_open(TEXT(path), &options, &store));
+    CHECK(terrane_changes_new(store, 1, &changes));
+    CHECK(terrane_feed_create(store, TEXT("copy"), 1, &feed));
+    struct feed_rows rows = {.count = 7};
+    CHECK(terrane_changes_next_chunk(changes, 0, 16, FEED_ROWS(rows)));
+    assert(rows.count == 0);
+
+    CHECK(terrane_table_open(store, TEXT("main"), true, &table));
+    const uint8_t kinds[] = {TERRANE_PUT, TERRANE_DELETE, TERRANE_DELETE_RANGE, TERRANE_DELETE_FROM};
+    const size_t offsets[] = {0, 1, 2, 3, 4};
+    uint64_t commit = 0;
+    CHECK(terrane_table_update_many(store, table, 4, kinds, (const uint8_t *)"abcy", offsets,
+                                    (const uint8_t *)"1-d-", offsets, &commit));
+    CHECK(terrane_table_rename(store, TEXT("main"), TEXT("other")));
+    CHECK(terrane_changes_next_chunk(changes, 1000, 16, FEED_ROWS(rows)));
+    is_change(&rows, 0, TERRANE_CHANGE_TABLE_CREATED, "main", "");
+    is_change(&rows, 1, TERRANE_CHANGE_TABLE, "main", "");
+    is_change(&rows, 2, TERRANE_CHANGE_PUT, "a", "1");
+    is_change(&rows, 3, TERRANE_CHANGE_DELETE, "b", "");
+    is_change(&rows, 4, TERRANE_CHANGE_DELETE_RANGE, "c", "d");
+    is_change(&rows, 5, TERRANE_CHANGE_DELETE_FROM, "y", "");
+    is_change(&rows, 6, TERRANE_CHANGE_COMMIT, "", "");
+    is_change(&rows, 7, TERRANE_CHANGE_TABLE_RENAMED, "other", "main");
+    assert(rows.count == 8 && rows.changes[2].table == rows.changes[0].table);
+    assert(rows.changes[6].commit == commit && rows.changes[6].table == commit);
+    CHECK(terrane_changes_next_chunk(changes, 1, 16, FEED_ROWS(rows)));
+    assert(rows.count == 0);
+    REFUSED(terrane_feed_acknowledge(changes, commit), TERRANE_BAD_INPUT);
+    REFUSED(terrane_changes_next_chunk(changes, 0, 0, FEED_ROWS(rows)), TERRANE_BAD_INPUT);
+    REFUSED(terrane_changes_next_chunk(NULL, 0, 16, FEED_ROWS(rows)), TERRANE_BAD_INPUT);
+    terrane_changes_free(changes);
+    terrane_changes_free(NULL);
+
+    /* The same in small memory, row by row; then nothing of what was acknowledged. */
+    REFUSED(terrane_changes_next_chunk(feed, 0, 1, rows.changes, rows.keys, 3, rows.key_offsets,
+                                       rows.values, 0, rows.value_offsets, &rows.count),
+            TERRANE_TOO_SMALL);
+    assert(rows.key_offsets[1] == 4 && rows.value_offsets[1] == 0);
+    size_t all = 0;
+    do {
+        CHECK(terrane_changes_next_chunk(feed, 0, 2, rows.changes, rows.keys, 5, rows.key_offsets,
+                                         rows.values, 4, rows.value_offsets, &rows.count));
+        all += rows.count;
+    } while (rows.count > 0);
+    assert(all == 8);
+    REFUSED(terrane_feed_acknowledge(feed, commit + 1), TERRANE_BAD_INPUT);
+    CHECK(terrane_feed_acknowledge(feed, commit));
+    REFUSED(terrane_feed_open(store, TEXT("copy"), &changes), TERRANE_LOCKED);
+    terrane_changes_free(feed);
+    CHECK(terrane_feed_open(store, TEXT("copy"), &feed));
+    CHECK(terrane_changes_next_chunk(feed, 0, 16, FEED_ROWS(rows)));
+    for (size_t i = 0; i < rows.count; i++) assert(rows.changes[i].kind > TERRANE_CHANGE_COMMIT);
+    terrane_changes_free(feed);
+    CHECK(terrane_feed_drop(store, TEXT("copy")));
+    REFUSED(terrane_feed_open(store, TEXT("copy"), &feed), TERRANE_NOT_FOUND);
+
+    uint64_t version = 0;
+    CHECK(terrane_version_retain(store, NULL, 0, &version));
+    CHECK(terrane_store_last_commit(store, &commit));
+    CHECK(terrane_changes_new(store, commit + 1, &changes));
+    struct terrane_table *young;
+    CHECK(terrane_table_open(store, TEXT("young"), true, &young));
+    CHECK(terrane_store_roll_back(store, version, &commit));
+    CHECK(terrane_changes_next_chunk(changes, 1000, 16, FEED_ROWS(rows)));
+    /* The renaming was no commit, so it came after the last one. */
+    is_change(&rows, 0, TERRANE_CHANGE_TABLE_RENAMED, "other", "main");
+    is_change(&rows, 1, TERRANE_CHANGE_TABLE_CREATED, "young", "");
+    is_change(&rows, 2, TERRANE_CHANGE_ROLLED_BACK, "", "");
+    is_change(&rows, 3, TERRANE_CHANGE_TABLE_GONE, "young", "");
+    assert(rows.changes[2].commit == commit && rows.changes[2].table == version);
+    terrane_changes_free(changes);
+    terrane_table_free(young);
+    terrane_table_free(table);
+    CHECK(terrane_store_close(store));
+}
+
 static void forks(struct terrane_store *store, struct terrane_table *table) {
     struct texts keys, values;
     fill(&keys, "key ");
@@ -505,6 +614,7 @@ int main(int argc, char **argv) {
     terrane_table_free(table);
     CHECK(terrane_store_close(store));
     indexes(argv[1]);
+    feeds(argv[1]);
     radix_states(argv[1]);
     ethereum_states(argv[1]);
     contexts(argv[1]);
