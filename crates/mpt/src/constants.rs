@@ -1,7 +1,9 @@
 //! Constants of the formats, for `terrane inspect constants`.
 
 use crate::scheme::binary_tree::GROUP_TAG;
-use crate::state::tables::{ABSENT_TAG, BLOCK_BYTES, PATH_END, PRESENT_TAG, STATE_VERSION};
+use crate::state::tables::{
+    ABSENT_TAG, BLOCK_BYTES, HASHES_TAG, PATH_END, PATHS_MAX, PRESENT_TAG, SHAPE_TAG, STATE_VERSION,
+};
 use crate::transfer::stream::{
     ACCOUNT_TAG, CODE_TAG, END_TAG, EXPORT_CODE_BYTES_MAX, EXPORT_MAGIC, EXPORT_VERSION, SLOT_TAG,
 };
@@ -16,6 +18,9 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("MPT_PATH_END", PATH_END.to_string()),
         ("MPT_ABSENT_TAG", ABSENT_TAG.to_string()),
         ("MPT_PRESENT_TAG", PRESENT_TAG.to_string()),
+        ("MPT_HASHES_TAG", HASHES_TAG.to_string()),
+        ("MPT_SHAPE_TAG", SHAPE_TAG.to_string()),
+        ("MPT_PATHS_MAX", PATHS_MAX.to_string()),
         ("MPT_NODE_BRANCH_TAG", BRANCH_TAG.to_string()),
         ("MPT_NODE_LINK_TAG", LINK_TAG.to_string()),
         ("MPT_NODE_VALUE_FLAG", VALUE_FLAG.to_string()),

@@ -1,9 +1,10 @@
 //! The trie core: records of nodes, plans of nodes, the bottom-up builder, and the update. It does
 //! no I/O.
 //!
-//! Begin with [`record`] (which nodes are stored), then [`nodes`] (plans of nodes, hashed level by
-//! level), then [`builder`] (sorted leaves to nodes), then [`update`] (a batch of changes to stored
-//! nodes). [`memory`] is a trie in memory, [`binary`] a binary tree by its keys.
+//! Begin with [`record`] (which nodes are stored; [`difference`](mod@difference): how a record
+//! changed), then [`nodes`] (plans of nodes, hashed level by level), then [`builder`] (sorted
+//! leaves to nodes), then [`update`] (a batch of changes to stored nodes). [`memory`] is a trie in
+//! memory, [`binary`] a binary tree by its keys.
 //!
 //! Invariants:
 //!
@@ -17,6 +18,7 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod record;
+pub(crate) mod difference;
 pub(crate) mod nodes;
 pub(crate) mod builder;
 pub(crate) mod update;

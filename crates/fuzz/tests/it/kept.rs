@@ -113,6 +113,7 @@ fn stores_of_earlier_versions_are_opened_verified_and_written() {
         assert!(!content(COMMITS).is_empty());
         store.commit(COMMITS + 1).unwrap();
         store.maintain(0).unwrap();
+        store.maintain(1).unwrap();
         store.close().unwrap();
         kind.verify(&disk(), &dir).unwrap_or_else(|error| panic!("{name}, written: {error}"));
         let store = kind.open(&disk(), &dir, 1).unwrap();

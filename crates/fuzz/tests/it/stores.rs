@@ -616,7 +616,14 @@ impl Opened for Mpt {
             let expected = content.get(&key).map(|value| balance(value));
             assert_eq!(found.map(|account| account.balance), expected, "an account");
         }
-        assert_eq!(self.0.tip().map_or(0, |tip| tip.height + 1), last, "the tip is the last block");
+        let tip = self.0.tip().map_or(0, |tip| tip.height + 1);
+        assert_eq!(tip, last, "the tip is the last block");
+        for height in tip.saturating_sub(4)..tip {
+            // Below the floor of the history nothing is known.
+            let Ok(at) = self.0.at(height) else { continue };
+            let proof = at.prove(&address(LAST), &[]).map_err(text)?;
+            assert_eq!(proof.verify(at.block().root), Ok(()), "a proof at height {height}");
+        }
         let report = self.0.verify().map_err(text)?;
         if report.is_clean() { Ok(last) } else { Err(format!("{:?}", report.problems)) }
     }

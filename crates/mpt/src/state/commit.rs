@@ -5,23 +5,29 @@
 //! trie. Nothing is written before both have their roots.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use alloy_primitives::{B256, U256};
 use terrane_lsm::WriteBatch;
 
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
+use crate::base::path::Path;
 use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{AccountChange, ChangeSet, slot_bytes, slot_leaf, slot_value};
 use crate::state::known::Known;
 use crate::state::source::{Job, Source, each_slot, read_accounts};
 use crate::state::tables::{
-    ACCOUNT_NODE_KIND, EntryKind, STORAGE_NODE_KIND, TableSet, Tables, Views, change_key,
-    change_value, height_key, node_history_key, node_key, slot_key, value_history_key,
+    EntryKind, PATHS_MAX, TableSet, Tables, Views, change_key, change_value, height_key, list_key,
+    node_change_value, node_history_key, node_key, node_path, put_path, slot_key,
+    value_history_key,
 };
-use crate::trie::record::Record;
 use crate::trie::update::{Change, NodeChange, Outcome, Update};
+
+/// One change of a node in this many keeps a whole copy, so that a read at an older height goes
+/// through as many differences on average.
+const COPY_ONE_OF: u64 = 32;
 
 /// Fewest visits of updates for which a thread is woken.
 const SHARE_VISITS: usize = 64;
@@ -97,7 +103,7 @@ pub(crate) fn prepare(
     source.supply_all(&mut jobs)?;
     let Job { update: mut account_update, .. } = jobs.pop().expect("the job of the account trie");
 
-    let mut writer = Writer { tables, keep, batch: WriteBatch::new() };
+    let mut writer = Writer::new(tables, keep);
     let outcomes = finish_storage(jobs, workers)?;
     write_storage(views, &mut touched, outcomes, &mut writer)?;
 
@@ -106,9 +112,7 @@ pub(crate) fn prepare(
     account_update.replace_values(touched.iter().map(leaf));
     let outcome = Update::finish_all(vec![account_update], workers)?.pop();
     let Outcome { root, nodes, .. } = outcome.expect("the outcome of the account trie");
-    for change in &nodes {
-        writer.node(None, change);
-    }
+    writer.nodes(None, &nodes);
     // An account may have been given the storage that it had.
     for account in touched.iter().filter(|account| account.before != account.after) {
         let slim = |account: &Option<Account>| account.map(|account| account.to_slim());
@@ -230,9 +234,7 @@ fn write_storage(
             writer.wipe_nodes(views, &account.hash, outcome.nodes)?;
             writer.batch.delete_prefix(&tables.slots, account.hash);
         } else {
-            for change in &outcome.nodes {
-                writer.node(Some(&account.hash), change);
-            }
+            writer.nodes(Some(&account.hash), &outcome.nodes);
         }
         for (slot, TouchedSlot { before, after }) in &account.slots {
             let key = slot_key(&account.hash, slot);
@@ -263,69 +265,121 @@ fn write_codes(
     Ok(())
 }
 
+/// A list of nodes of a trie that changed at a height, in parts of [`PATHS_MAX`].
+struct PathList<'o> {
+    owner: Option<&'o B256>,
+    height: u64,
+    /// The number of the part, and its paths.
+    number: u32,
+    count: usize,
+    bytes: Vec<u8>,
+}
+
+impl<'o> PathList<'o> {
+    fn new(owner: Option<&'o B256>, height: u64) -> Self {
+        Self { owner, height, number: 0, count: 0, bytes: Vec::new() }
+    }
+}
+
 /// The batch of a commit.
 struct Writer<'t> {
     tables: &'t Tables,
     keep: Keep,
+    /// The salt of the store.
+    salt: u64,
     batch: WriteBatch,
 }
 
-impl Writer<'_> {
-    /// Writes a node and its record before.
-    fn node(&mut self, owner: Option<&B256>, change: &NodeChange) {
-        let NodeChange { path, before, after } = change;
+impl<'t> Writer<'t> {
+    fn new(tables: &'t Tables, keep: Keep) -> Self {
+        Self { tables, keep, salt: tables.store.session().salt(), batch: WriteBatch::new() }
+    }
+
+    /// Writes nodes of a trie, and keeps what leads back to their records before.
+    fn nodes(&mut self, owner: Option<&B256>, changes: &[NodeChange]) {
         let TableSet { account_nodes, storage_nodes, .. } = &self.tables.handles;
         let table = if owner.is_some() { storage_nodes } else { account_nodes };
-        let key = node_key(owner, path);
-        match after {
-            Some(record) => self.batch.insert(table, &key, record.to_bytes()),
-            None => self.batch.delete(table, &key),
+        for NodeChange { path, before, after } in changes {
+            let key = node_key(owner, path);
+            match after {
+                Some(record) => self.batch.insert(table, &key, record.to_bytes()),
+                None => self.batch.delete(table, &key),
+            }
+            if let Keep::History(height) = self.keep {
+                let is_copy = is_copy(self.salt, &key, height);
+                let value = node_change_value(before.as_ref(), after.as_ref(), is_copy);
+                self.undo_node(owner.is_some(), &key, height, &value);
+            }
         }
-        let before = before.as_ref().map(Record::to_bytes);
-        self.undo_node(owner.is_some(), &key, before.as_deref());
+        if let Keep::History(height) = self.keep {
+            let mut list = PathList::new(owner, height);
+            for change in changes {
+                self.list(&mut list, &change.path);
+            }
+            self.end_list(&list);
+        }
     }
 
     /// Deletes the nodes of a storage trie and writes those of its new entries.
     fn wipe_nodes(&mut self, views: &Views, owner: &B256, nodes: Vec<NodeChange>) -> Result<()> {
         let table = &self.tables.storage_nodes;
         self.batch.delete_prefix(table, owner);
-        let mut is_new: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let mut is_new: BTreeSet<Path> = BTreeSet::new();
         for NodeChange { path, after, .. } in nodes {
-            let key = node_key(Some(owner), &path);
             if let Some(record) = after {
-                self.batch.insert(table, &key, record.to_bytes());
-                is_new.insert(key);
+                self.batch.insert(table, node_key(Some(owner), &path), record.to_bytes());
+                is_new.insert(path);
             }
         }
 
         // Without a history, nobody needs the old nodes, and they are not read.
-        if !matches!(self.keep, Keep::History(_)) {
-            return Ok(());
-        }
+        let Keep::History(height) = self.keep else { return Ok(()) };
+        let mut list = PathList::new(Some(owner), height);
         let mut old = views.storage_nodes.prefix(owner.as_slice())?;
         while let Some(record) = old.next_ref()? {
-            is_new.remove(record.key);
-            self.undo_node(true, record.key, Some(record.value));
+            let path = record.key.strip_prefix(owner.as_slice()).and_then(node_path);
+            let path = path.ok_or_else(|| Error::corrupt_entry("the key of a node"))?;
+            self.undo_node(true, record.key, height, &change_value(Some(record.value)));
+            self.list(&mut list, &path);
+            is_new.remove(&path);
         }
-        for key in is_new {
-            self.undo_node(true, &key, None);
+        for path in is_new {
+            self.undo_node(true, &node_key(Some(owner), &path), height, &change_value(None));
+            self.list(&mut list, &path);
         }
+        self.end_list(&list);
         Ok(())
     }
 
-    /// Keeps the record of a node before the block.
-    fn undo_node(&mut self, has_owner: bool, key: &[u8], before: Option<&[u8]>) {
-        let Keep::History(height) = self.keep else { return };
-        let TableSet { changes, account_node_history, storage_node_history, .. } =
-            &self.tables.handles;
-        let (kind, history) = if has_owner {
-            (STORAGE_NODE_KIND, storage_node_history)
-        } else {
-            (ACCOUNT_NODE_KIND, account_node_history)
-        };
-        self.batch.insert(changes, change_key(height, kind, key), b"");
+    /// Keeps what leads back to the record of a node before the block.
+    fn undo_node(&mut self, has_owner: bool, key: &[u8], height: u64, value: &[u8]) {
+        let TableSet { account_node_history, storage_node_history, .. } = &self.tables.handles;
+        let history = if has_owner { storage_node_history } else { account_node_history };
         let key = [&node_history_key(key)[..], &height_key(height)].concat();
-        self.batch.insert(history, key, change_value(before));
+        self.batch.insert(history, key, value);
+    }
+
+    /// Lists a node that has an entry in the history of its trie.
+    fn list(&mut self, list: &mut PathList<'_>, path: &Path) {
+        if list.count == PATHS_MAX {
+            self.write_list(list);
+            list.bytes.clear();
+            list.count = 0;
+            list.number += 1;
+        }
+        put_path(path, &mut list.bytes);
+        list.count += 1;
+    }
+
+    fn end_list(&mut self, list: &PathList<'_>) {
+        if 0 < list.count {
+            self.write_list(list);
+        }
+    }
+
+    fn write_list(&mut self, list: &PathList<'_>) {
+        let key = list_key(list.height, list.owner, list.number);
+        self.batch.insert(&self.tables.changes, key, &list.bytes);
     }
 
     /// Writes a flat entry.
@@ -351,6 +405,15 @@ impl Writer<'_> {
             self.batch.insert(&self.tables.value_history, key, &value);
         }
     }
+}
+
+/// Whether a change of a node keeps a whole copy: one in [`COPY_ONE_OF`].
+///
+/// The salt keeps callers from choosing blocks that make a long row of differences.
+fn is_copy(salt: u64, key: &[u8], height: u64) -> bool {
+    let mut hasher = DefaultHasher::new();
+    (salt, key, height).hash(&mut hasher);
+    hasher.finish().is_multiple_of(COPY_ONE_OF)
 }
 
 /// The root of the account trie in the views, from its nodes alone.

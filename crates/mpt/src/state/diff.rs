@@ -14,9 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::state::changes::slot_value;
 use crate::state::source::Source;
 use crate::state::state::State;
-use crate::state::tables::{
-    ACCOUNT_NODE_KIND, EntryKind, STORAGE_NODE_KIND, Views, height_key, height_of, read_change,
-};
+use crate::state::tables::{EntryKind, Views, height_key, height_of, is_of_nodes, read_change};
 
 /// The accounts and slots that differ between two heights, in the order of their keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -148,7 +146,7 @@ fn first_changes(
         if up_to < height {
             break;
         }
-        if matches!(key.first(), Some(&ACCOUNT_NODE_KIND | &STORAGE_NODE_KIND)) {
+        if is_of_nodes(key) {
             continue;
         }
         let (kind, key, before) = read_change(key, record.value).ok_or_else(corrupt)?;

@@ -7,7 +7,9 @@ use terrane_lsm::WriteBatch;
 
 use crate::base::error::{Error, Result};
 use crate::state::state::State;
-use crate::state::tables::{FLOOR_KEY, REORG_FLOOR_KEY, Tables, height_key, height_of, history_of};
+use crate::state::tables::{
+    FLOOR_KEY, REORG_FLOOR_KEY, Tables, height_key, height_of, histories_of,
+};
 
 /// Changes that are pruned in one commit.
 const PRUNED_TOGETHER: usize = 8192;
@@ -61,7 +63,8 @@ impl State {
     }
 }
 
-/// Adds the deletion of the oldest changes up to a height to a batch; returns their number.
+/// Adds the deletion of the oldest changes up to a height to a batch; returns their number, each
+/// node of a list counted.
 fn collect(tables: &Tables, batch: &mut WriteBatch, below: u64) -> Result<usize> {
     let corrupt = || Error::corrupt_entry("a change of a block");
     let mut cursor = tables.changes.cursor()?;
@@ -72,10 +75,10 @@ fn collect(tables: &Tables, batch: &mut WriteBatch, below: u64) -> Result<usize>
         if below < height {
             break;
         }
-        let (table, key) = history_of(tables, rest, height).ok_or_else(corrupt)?;
-        batch.delete(table, key);
+        let change = (rest, record.value);
+        let own = histories_of(tables, change, height, |table, key| batch.delete(table, key));
         batch.delete(&tables.changes, record.key);
-        count += 1;
+        count += own.ok_or_else(corrupt)?;
     }
     Ok(count)
 }

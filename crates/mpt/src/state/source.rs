@@ -1,8 +1,9 @@
 //! The entries and nodes of a state at its tip or at an older height, and answers to updates.
 //!
-//! At an older height, an entry or node is the value before its first change above the height, or
-//! the current one if it has not changed since. Histories are sorted by key and then by height, so
-//! the first change above is one seek.
+//! At an older height, an entry is the value before its first change above the height, or the
+//! current one if it has not changed since. Histories are sorted by key and then by height, so the
+//! first change above is one seek. A node is found likewise; its changes may be differences, which
+//! the whole copy or the current record behind them completes.
 
 use alloy_primitives::{B256, U256};
 use terrane_lsm::{Cursor, Lookup, Table};
@@ -15,8 +16,11 @@ use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::scheme::scheme::Scheme;
 use crate::state::changes::{slot_leaf, slot_value};
 use crate::state::tables::{
-    EntryKind, Views, height_key, node_key, read_before, slot_key, value_history_key,
+    EntryKind, NodeBefore, Views, height_key, node_history_key, node_key, read_before,
+    read_node_before, slot_key, value_history_key,
 };
+use crate::trie::difference::Unfolding;
+use crate::trie::record::Record;
 use crate::trie::update::{Answer, LEAVES_MAX, Update, Want};
 
 /// Fewest answers for which a thread is woken.
@@ -137,10 +141,7 @@ impl<'v> Source<'v> {
         let Some(height) = self.height else { return Ok(values) };
         let mut history = history.cursor()?;
         for (key, value) in keys.iter().zip(&mut values) {
-            let key = crate::state::tables::node_history_key(key);
-            if let Some(before) = first_above(&mut history, &key, height)? {
-                *value = before;
-            }
+            *value = node_at(&mut history, &node_history_key(key), height, value.take())?;
         }
         Ok(values)
     }
@@ -285,6 +286,47 @@ fn first_above(
     let before = read_before(record.value);
     let before = before.ok_or_else(|| Error::corrupt_entry("a value of a history"))?;
     Ok(Some(before.map(<[u8]>::to_vec)))
+}
+
+/// The record of a node at a height, given its key in a history and its current record.
+///
+/// Cost: a seek; reads differences up to the next whole copy, or until they tell all hashes.
+fn node_at(
+    history: &mut Cursor,
+    prefix: &[u8],
+    height: u64,
+    now: Option<Vec<u8>>,
+) -> Result<Option<Vec<u8>>> {
+    let corrupt = || Error::corrupt_entry("a difference of a node");
+    let Some(first) = height.checked_add(1) else { return Ok(now) };
+    history.seek(&[prefix, &height_key(first)].concat());
+    let mut unfolding: Option<Unfolding> = None;
+    let base = loop {
+        let Some(record) = history.next_ref()? else { break now };
+        if record.key.strip_prefix(prefix).is_none_or(|rest| rest.len() != 8) {
+            break now;
+        }
+        match read_node_before(record.value).ok_or_else(corrupt)? {
+            NodeBefore::Absent => break None,
+            NodeBefore::Whole(bytes) => break Some(bytes.to_vec()),
+            NodeBefore::Difference(stated, bytes) => {
+                let unfolding = unfolding.get_or_insert_default();
+                unfolding.add(stated, bytes).ok_or_else(corrupt)?;
+                if let Some(branch) = unfolding.whole::<KeccakMpt>() {
+                    return Ok(Some(Record::Branch(branch).to_bytes()));
+                }
+            }
+        }
+    };
+
+    let Some(unfolding) = unfolding else { return Ok(base) };
+    let base = base.ok_or_else(corrupt)?;
+    // Only a branch has differences, and its path is not needed to read it.
+    let Record::Branch(base) = Record::from_bytes::<KeccakMpt>(&Path::default(), &base)? else {
+        return Err(corrupt());
+    };
+    let branch = unfolding.over::<KeccakMpt>(&base).ok_or_else(corrupt)?;
+    Ok(Some(Record::Branch(branch).to_bytes()))
 }
 
 /// The values of keys in a table, by one batch of lookups for each thread.

@@ -18,8 +18,8 @@ use crate::state::commit::{Keep, prepare, stored_root};
 use crate::state::known::Known;
 use crate::state::source::{Source, read_accounts, read_slots, value, values};
 use crate::state::tables::{
-    ACCOUNT_NODE_KIND, Block, EntryKind, FLOOR_KEY, STORAGE_NODE_KIND, TIP_KEY, Tables, Views,
-    height_key, height_of, history_of, read_change, slot_key,
+    Block, EntryKind, FLOOR_KEY, TIP_KEY, Tables, Views, height_key, height_of, histories_of,
+    is_of_nodes, read_change, slot_key,
 };
 
 /// Most threads unless more are asked for: a block has work for few.
@@ -260,8 +260,9 @@ impl State {
         let mut cursor = views.changes.cursor_at(&height_key(height + 1))?;
         while let Some(record) = cursor.next_ref()? {
             let (height, change) = height_of(record.key).ok_or_else(corrupt)?;
-            let (table, key) = history_of(&self.tables, change, height).ok_or_else(corrupt)?;
-            batch.delete(table, key);
+            let change = (change, record.value);
+            histories_of(&self.tables, change, height, |table, key| batch.delete(table, key))
+                .ok_or_else(corrupt)?;
         }
         if views.history_floor()?.is_some_and(|floor| height < floor) {
             batch.insert(&self.tables.meta, FLOOR_KEY, height.to_le_bytes());
@@ -300,7 +301,7 @@ fn changes_above(views: &Views, height: u64) -> Result<ChangeSet> {
 
     while let Some(record) = cursor.next_ref()? {
         let (_, key) = height_of(record.key).ok_or_else(corrupt)?;
-        if matches!(key.first(), Some(&ACCOUNT_NODE_KIND | &STORAGE_NODE_KIND)) {
+        if is_of_nodes(key) {
             continue;
         }
         let (kind, key, before) = read_change(key, record.value).ok_or_else(corrupt)?;

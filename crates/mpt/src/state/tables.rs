@@ -8,11 +8,13 @@
 //! account_nodes  path                     record
 //! storage_nodes  keccak(address) path     record
 //! blocks         height u64 BE            hash, root
-//! changes        height u64 BE, kind, key   1 | 2 and the value before; nothing of a node
+//! changes        height u64 BE, kind, key     1 | 2 and the value before
+//!                height u64 BE, 6, number u32 BE            paths of nodes that changed
+//!                height u64 BE, 7, account, number u32 BE   paths of nodes that changed
 //!
-//! value_history         kind, key, height u64 BE      1 | 2 and the value before
-//! account_node_history  path, 255, height u64 BE      1 | 2 and the record before
-//! storage_node_history  account, path, 255, height    1 | 2 and the record before
+//! value_history         kind, key, height u64 BE     1 | 2 and the value before
+//! account_node_history  path, 255, height u64 BE     1 | 2 and the record before | 3 or 4 and a
+//! storage_node_history  account, path, 255, height   difference
 //! ```
 //!
 //! Heights in keys are big-endian, so that their order is that of blocks.
@@ -28,9 +30,15 @@ use terrane_lsm::{NamedTable, Store, StoreOptions, StoreReader, Table, TableConf
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
 use crate::scheme::scheme::HASH_BYTES;
+use crate::trie::difference::{Stated, difference};
+use crate::trie::record::Record;
 
-/// Version of the format of a state.
-pub(crate) const STATE_VERSION: u32 = 1;
+/// Version of the format of a state. Version 1 had neither differences of nodes nor lists of paths;
+/// opening a state of it for writing makes it one of this version.
+pub(crate) const STATE_VERSION: u32 = 2;
+
+/// The oldest version that can be read.
+pub(crate) const OLDEST_VERSION: u32 = 1;
 
 /// Key of the version in `meta`.
 pub(crate) const FORMAT_KEY: &[u8] = b"format";
@@ -50,11 +58,20 @@ pub(crate) const IMPORT_KEY: &[u8] = b"import";
 /// Byte between a path and a height; above every digit.
 pub(crate) const PATH_END: u8 = 255;
 
-/// Kind of a node of the account trie, in the keys of changes.
+/// Kind of a node of the account trie, in the keys of changes of version 1.
 pub(crate) const ACCOUNT_NODE_KIND: u8 = 4;
 
-/// Kind of a node of a storage trie, in the keys of changes.
+/// Kind of a node of a storage trie, in the keys of changes of version 1.
 pub(crate) const STORAGE_NODE_KIND: u8 = 5;
+
+/// Kind of a list of nodes of the account trie, in the keys of changes.
+pub(crate) const ACCOUNT_NODES_KIND: u8 = 6;
+
+/// Kind of a list of nodes of a storage trie, in the keys of changes.
+pub(crate) const STORAGE_NODES_KIND: u8 = 7;
+
+/// Most paths of a list.
+pub(crate) const PATHS_MAX: usize = 256;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 2 * HASH_BYTES;
@@ -64,6 +81,12 @@ pub(crate) const ABSENT_TAG: u8 = 1;
 
 /// First byte of a value before: the value follows.
 pub(crate) const PRESENT_TAG: u8 = 2;
+
+/// First byte of a record before: a difference of hashes follows.
+pub(crate) const HASHES_TAG: u8 = 3;
+
+/// First byte of a record before: a difference of masks and hashes follows.
+pub(crate) const SHAPE_TAG: u8 = 4;
 
 /// Names of the tables.
 pub(crate) const NAMES: [&str; 11] = [
@@ -207,18 +230,22 @@ impl Tables {
 
     /// Checks the version, or writes it into a store without entries.
     fn check_format(&self) -> Result<()> {
+        let write_version = || -> Result<()> {
+            let mut batch = WriteBatch::new();
+            batch.insert(&self.meta, FORMAT_KEY, STATE_VERSION.to_le_bytes());
+            Ok(self.store.write(&batch)?.wait()?)
+        };
         if let Some(bytes) = self.meta.get(FORMAT_KEY)?.value() {
-            return check_version(bytes);
+            // From here on an older program might meet what it does not know.
+            let is_current = check_version(bytes)? == STATE_VERSION;
+            return if is_current { Ok(()) } else { write_version() };
         }
         let is_empty =
             |table: &NamedTable| -> Result<bool> { Ok(table.cursor()?.peek()?.is_none()) };
         if !is_empty(&self.meta)? || !is_empty(&self.blocks)? || !is_empty(&self.accounts)? {
             return Err(Error::NotAState { why: "it has entries and no version" });
         }
-        let mut batch = WriteBatch::new();
-        batch.insert(&self.meta, FORMAT_KEY, STATE_VERSION.to_le_bytes());
-        self.store.write(&batch)?.wait()?;
-        Ok(())
+        write_version()
     }
 
     /// A view of all tables at one moment.
@@ -233,9 +260,9 @@ impl Tables {
 }
 
 /// Refuses a version that this program does not read.
-fn check_version(bytes: &[u8]) -> Result<()> {
+fn check_version(bytes: &[u8]) -> Result<u32> {
     match <[u8; 4]>::try_from(bytes).map(u32::from_le_bytes) {
-        Ok(STATE_VERSION) => Ok(()),
+        Ok(version @ OLDEST_VERSION..=STATE_VERSION) => Ok(version),
         Ok(found) => Err(Error::UnknownVersion { found, newest: STATE_VERSION }),
         Err(_) => Err(Error::corrupt_entry("the version of the state")),
     }
@@ -255,7 +282,9 @@ impl Views {
         };
         let views = Self { commit: reader.last_commit(), tables: TableSet::make(table)? };
         match views.meta.get(FORMAT_KEY)?.value() {
-            Some(bytes) => check_version(bytes)?,
+            Some(bytes) => {
+                check_version(bytes)?;
+            }
             None => return Err(Error::NotAState { why: "it has no version" }),
         }
         Ok(views)
@@ -364,21 +393,93 @@ pub(crate) fn node_history_key(key: &[u8]) -> Vec<u8> {
     [key, &[PATH_END]].concat()
 }
 
-/// The entry of a history that belongs to a change, given the key of the change behind the height.
-pub(crate) fn history_of<'t>(
+/// Calls `each` with the entries of histories that belong to a change: the keys of a change behind
+/// its height, and its value. Returns their number; `None` if the change breaks the format.
+pub(crate) fn histories_of<'t>(
     tables: &'t Tables,
-    change: &[u8],
+    (change, value): (&[u8], &[u8]),
     height: u64,
-) -> Option<(&'t NamedTable, Vec<u8>)> {
+    mut each: impl FnMut(&'t NamedTable, Vec<u8>),
+) -> Option<usize> {
+    let TableSet { value_history, account_node_history, storage_node_history, .. } =
+        &tables.handles;
     let (kind, key) = change.split_first()?;
-    let height = &height_key(height)[..];
-    let node = || [key, &[PATH_END], height].concat();
-    match *kind {
-        ACCOUNT_NODE_KIND => Some((&tables.account_node_history, node())),
-        STORAGE_NODE_KIND => Some((&tables.storage_node_history, node())),
-        1..=3 => Some((&tables.value_history, [change, height].concat())),
-        _ => None,
+    let height = height_key(height);
+    let entry_of = |node: &[u8]| [&node_history_key(node)[..], &height].concat();
+    let (table, owner) = match *kind {
+        1..=3 => {
+            each(value_history, [change, &height].concat());
+            return Some(1);
+        }
+        ACCOUNT_NODE_KIND => {
+            each(account_node_history, entry_of(key));
+            return Some(1);
+        }
+        STORAGE_NODE_KIND => {
+            each(storage_node_history, entry_of(key));
+            return Some(1);
+        }
+        ACCOUNT_NODES_KIND => (account_node_history, None),
+        STORAGE_NODES_KIND => {
+            let owner = key.split_first_chunk().map(|(owner, _)| B256::new(*owner));
+            (storage_node_history, Some(owner?))
+        }
+        _ => return None,
+    };
+    let paths = read_paths(value)?;
+    for path in &paths {
+        each(table, entry_of(&node_key(owner.as_ref(), path)));
     }
+    Some(paths.len())
+}
+
+/// Whether a change, by its key behind the height, is one of nodes.
+pub(crate) fn is_of_nodes(change: &[u8]) -> bool {
+    matches!(change.first(), Some(ACCOUNT_NODE_KIND..=STORAGE_NODES_KIND))
+}
+
+/// The key of a list of nodes of a trie that changed at a height.
+#[expect(clippy::big_endian_bytes, reason = "the order of keys is the order of lists")]
+pub(crate) fn list_key(height: u64, owner: Option<&B256>, number: u32) -> Vec<u8> {
+    let number = number.to_be_bytes();
+    match owner {
+        None => change_key(height, ACCOUNT_NODES_KIND, &number),
+        Some(owner) => {
+            change_key(height, STORAGE_NODES_KIND, &[owner.as_slice(), &number].concat())
+        }
+    }
+}
+
+/// The path that stands in the key of a node behind the owner.
+pub(crate) fn node_path(digits: &[u8]) -> Option<Path> {
+    let is_path = digits.len() <= 2 * HASH_BYTES && digits.iter().all(|digit| *digit < 16);
+    is_path.then(|| Path::new(digits))
+}
+
+/// Appends a path to a list: its length, and two digits a byte.
+pub(crate) fn put_path(path: &[u8], list: &mut Vec<u8>) {
+    debug_assert!(path.len() <= 2 * HASH_BYTES);
+    list.push(path.len() as u8);
+    let pack = |pair: &[u8]| pair[0] << 4 | pair.get(1).copied().unwrap_or_default();
+    list.extend(path.chunks(2).map(pack));
+}
+
+/// Reads a list of paths.
+fn read_paths(mut list: &[u8]) -> Option<Vec<Path>> {
+    let mut paths = Vec::new();
+    while let Some((length, rest)) = list.split_first() {
+        let length = usize::from(*length);
+        let (packed, rest) = rest.split_at_checked(length.div_ceil(2))?;
+        let mut digits: Vec<u8> = packed.iter().flat_map(|byte| [byte >> 4, byte & 15]).collect();
+        let is_filled_up = digits.get(length).is_none_or(|digit| *digit == 0);
+        if 2 * HASH_BYTES < length || !is_filled_up {
+            return None;
+        }
+        digits.truncate(length);
+        paths.push(Path::new(&digits));
+        list = rest;
+    }
+    Some(paths)
 }
 
 /// The key of a change.
@@ -401,6 +502,47 @@ pub(crate) fn read_before(value: &[u8]) -> Option<Option<&[u8]>> {
         (&ABSENT_TAG, []) => Some(None),
         (&PRESENT_TAG, value) => Some(Some(value)),
         _ => None,
+    }
+}
+
+/// The record of a node before a block, as a history keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeBefore<'a> {
+    Absent,
+    Whole(&'a [u8]),
+    /// A difference, which leads back from the record after the block.
+    Difference(Stated, &'a [u8]),
+}
+
+/// The value of a change of a node in its history. Without `is_copy`, a branch that stays one is
+/// kept as a difference, unless the whole record is as short.
+pub(crate) fn node_change_value(
+    before: Option<&Record>,
+    after: Option<&Record>,
+    is_copy: bool,
+) -> Vec<u8> {
+    let whole = before.map(Record::to_bytes);
+    if let (Some(whole), Some(Record::Branch(before)), Some(Record::Branch(after)), false) =
+        (&whole, before, after, is_copy)
+    {
+        let (stated, difference) = difference(before, after);
+        if difference.len() < whole.len() {
+            let tag = match stated {
+                Stated::Hashes => HASHES_TAG,
+                Stated::ShapeAndHashes => SHAPE_TAG,
+            };
+            return [&[tag], &difference[..]].concat();
+        }
+    }
+    change_value(whole.as_deref())
+}
+
+/// Reads the value of a change of a node.
+pub(crate) fn read_node_before(value: &[u8]) -> Option<NodeBefore<'_>> {
+    match value.split_first()? {
+        (&HASHES_TAG, bytes) => Some(NodeBefore::Difference(Stated::Hashes, bytes)),
+        (&SHAPE_TAG, bytes) => Some(NodeBefore::Difference(Stated::ShapeAndHashes, bytes)),
+        _ => read_before(value).map(|before| before.map_or(NodeBefore::Absent, NodeBefore::Whole)),
     }
 }
 

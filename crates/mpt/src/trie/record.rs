@@ -141,16 +141,32 @@ impl BranchRecord {
         self.state
     }
 
+    /// Flags and masks, as they stand in the bytes of the record behind the tag.
+    pub(crate) fn shape(&self) -> [u8; BRANCH_HEAD_BYTES - 1] {
+        let flags = if self.has_value { VALUE_FLAG } else { 0 };
+        let [state, tree, hash] = [self.state, self.tree, self.hash].map(u16::to_le_bytes);
+        [flags, state[0], state[1], tree[0], tree[1], hash[0], hash[1]]
+    }
+
+    /// The hash mask of a shape.
+    pub(crate) fn hash_mask_of(shape: [u8; BRANCH_HEAD_BYTES - 1]) -> u16 {
+        u16::from_le_bytes([shape[5], shape[6]])
+    }
+
+    /// The hash of the child at `digit`, if it is stored.
+    pub(crate) fn hash_at(&self, digit: u8) -> Option<B256> {
+        let bit = 1 << digit;
+        let at = (self.hash & (bit - 1)).count_ones() as usize;
+        (self.hash & bit != 0).then(|| self.hashes[at])
+    }
+
     /// The child at `digit`.
     pub(crate) fn child(&self, digit: u8) -> RecordedChild {
         let bit = 1 << digit;
         if self.state & bit == 0 {
             return RecordedChild::None;
         }
-        if self.hash & bit == 0 {
-            return RecordedChild::Flat;
-        }
-        let hash = self.hashes[(self.hash & (bit - 1)).count_ones() as usize];
+        let Some(hash) = self.hash_at(digit) else { return RecordedChild::Flat };
         if self.tree & bit == 0 { RecordedChild::Leaf(hash) } else { RecordedChild::Stored(hash) }
     }
 
@@ -163,16 +179,13 @@ impl BranchRecord {
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BRANCH_HEAD_BYTES + HASH_BYTES * self.hashes.len());
         out.push(BRANCH_TAG);
-        out.push(if self.has_value { VALUE_FLAG } else { 0 });
-        for mask in [self.state, self.tree, self.hash] {
-            out.extend_from_slice(&mask.to_le_bytes());
-        }
+        out.extend_from_slice(&self.shape());
         self.hashes.iter().for_each(|hash| out.extend_from_slice(hash.as_slice()));
         out
     }
 
     /// Reads what follows the tag.
-    fn read<S: Scheme>(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
+    pub(crate) fn read<S: Scheme>(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
         let Some((head, hashes)) = bytes.split_at_checked(BRANCH_HEAD_BYTES - 1) else {
             return Err("a branch that ends early");
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use terrane_io::{Disk, MemoryDisk};
-use terrane_lsm::{CheckpointThread, StoreOptions};
+use terrane_lsm::{CheckpointThread, SessionOptions, StoreOptions};
 use terrane_mpt::{Account, Committed, Options, Result, State};
 use terrane_testkit::draw::Draw;
 
@@ -35,8 +35,10 @@ pub(crate) enum Step {
 }
 
 pub(crate) fn options() -> Options {
-    // Calls on a simulated disk come in one order.
-    let store = StoreOptions::default().create_dir().checkpoint_thread(CheckpointThread::Caller);
+    // Calls on a simulated disk come in one order, and entries do not depend on chance.
+    let session = SessionOptions::with_salt(7).create_dir();
+    let store = StoreOptions::default().session(session);
+    let store = store.checkpoint_thread(CheckpointThread::Caller);
     Options::default().store(store.log_bytes_max(1 << 20))
 }
 

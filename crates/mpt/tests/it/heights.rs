@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, U256};
 use terrane_io::{Disk, MemoryDisk};
-use terrane_mpt::{Error, State};
+use terrane_mpt::{Account, Error, State};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
@@ -146,4 +146,78 @@ fn a_history_begins_and_ends_with_the_option() {
         block(&mut state, value);
     }
     assert_eq!([0, 1, 2, 3, 4].map(|height| nonce(&state, height)), [1, 11, 12, 13, 14].map(Some));
+}
+
+/// The account of a number at a height: one in sixteen changes with each block.
+fn account_at(number: u64, height: u64) -> Account {
+    let changes = (height + 16 - number % 16) / 16;
+    Account::new(changes, U256::from(number + 1))
+}
+
+fn address_of(number: u64) -> Address {
+    Address::left_padding_from(&number.to_le_bytes())
+}
+
+/// Nodes change at many heights, and accounts come and go, so that differences follow each other in
+/// long rows, with other masks, and whole copies stand between them.
+#[test]
+fn rows_of_differences_lead_back_to_every_node() {
+    const ACCOUNTS: u64 = 400;
+    const BLOCKS: u64 = 96;
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    let mut state = open(&disk, true);
+    let is_there = |number: u64, height: u64| number % 50 != height % 50;
+    for height in 0..BLOCKS {
+        let parent = state.tip().map_or(B256::ZERO, |tip| tip.hash);
+        let mut block = state.block(height, parent).unwrap();
+        for number in 0..ACCOUNTS {
+            let is_new = height == 0 || !is_there(number, height - 1);
+            if !is_there(number, height) {
+                block.delete_account(address_of(number));
+            } else if is_new || account_at(number, height) != account_at(number, height - 1) {
+                block.set_account(address_of(number), &account_at(number, height));
+            }
+        }
+        drop(block.commit(chain::hash(height, 0)).unwrap());
+    }
+
+    for height in (0..BLOCKS).step_by(by_effort(7, 1)) {
+        let at = state.at(height).unwrap();
+        for number in (height % 5..ACCOUNTS).step_by(by_effort(23, 3)) {
+            let proof = at.prove(&address_of(number), &[]).unwrap();
+            proof.verify(at.block().root).unwrap();
+            let expected = is_there(number, height).then(|| account_at(number, height));
+            assert_eq!(proof.account, expected, "{number} at {height}");
+        }
+    }
+
+    let stats = state.store().table("account_node_history").unwrap().stats().unwrap();
+    let bytes = stats.update_bytes / stats.updates;
+    assert!(bytes <= 160, "{bytes} bytes for a node that changed");
+    assert!(state.verify().unwrap().is_clean());
+
+    // A difference that is damaged is an error, or a proof of another root, which is refused.
+    let table = state.store().table("account_node_history").unwrap();
+    let entries: Vec<_> = table.cursor().unwrap().map(std::result::Result::unwrap).collect();
+    let is_difference = |entry: &&terrane_lsm::Record| entry.value[0] > 2;
+    for entry in entries.iter().filter(is_difference).step_by(97) {
+        let mut damaged = entry.value.to_vec();
+        let at = 1 + damaged.len() / 2;
+        damaged[at] ^= 4;
+        drop(table.insert(&entry.key, &damaged).unwrap());
+        for number in 0..ACCOUNTS / 20 {
+            let height = height_in(&entry.key) - 1;
+            if let Ok(proof) = state.at(height).unwrap().prove(&address_of(number), &[]) {
+                let root = state.block_at(height).unwrap().unwrap().root;
+                proof.verify(root).unwrap();
+            }
+        }
+        drop(table.insert(&entry.key, &entry.value).unwrap());
+    }
+}
+
+/// The height at the end of a key of a history.
+#[expect(clippy::big_endian_bytes, reason = "the order of keys is the order of heights")]
+fn height_in(key: &[u8]) -> u64 {
+    u64::from_be_bytes(*key.last_chunk().unwrap())
 }
