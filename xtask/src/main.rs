@@ -36,6 +36,8 @@ mod program;
 
 mod capi;
 
+mod cassandra;
+
 mod python;
 
 mod go;
@@ -88,6 +90,12 @@ usage: cargo xtask <command>
                            what was found joins the corpus, which keeps what covers as much
   object                   format, lints, documentation and tests of crates/object, a workspace of its own, and of the
                            program with the feature object-store; the first call compiles an HTTP client
+  cassandra                format, lints, documentation and tests of crates/cassandra, a workspace of its own; then a
+                           cluster of three nodes of Apache Cassandra on 127.0.0.1 to 127.0.0.3, from Maven's
+                           artefacts, the tests on it, and its end; needs Java 17 and Maven
+  cassandra start [--batch]
+                           that cluster alone, which goes on; --batch: nodes sync before they answer
+  cassandra stop           its end; its files are removed
   kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
                            be lost; then the same with processes that write an index, and a context store
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
@@ -158,6 +166,16 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             Ok(fuzz::run(&workspace, &options)?)
         }
         ("object", []) => Ok(ci::object(&workspace)?),
+        ("cassandra", options) => {
+            let mode = match options {
+                [] => cassandra::Mode::Test,
+                ["start"] => cassandra::Mode::Start(cassandra::CommitLog::Periodic),
+                ["start", "--batch"] => cassandra::Mode::Start(cassandra::CommitLog::Batch),
+                ["stop"] => cassandra::Mode::Stop,
+                _ => return Err(Failure::Usage),
+            };
+            Ok(cassandra::run(&workspace, mode)?)
+        }
         ("kill", []) => Ok(sim::kill(&workspace, 200)?),
         ("kill", ["--cycles", cycles]) => {
             let cycles = cycles.parse().map_err(|_| Failure::Usage)?;

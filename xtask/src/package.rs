@@ -3,7 +3,8 @@
 //! A member of the workspace is published unless its manifest says `publish = false`.
 //!
 //! Cargo makes an archive only if each dependency is a member or in a registry. Of a member that
-//! depends on a crate of another workspace of ours, the files are listed instead.
+//! depends on a crate of another workspace of ours, be it through others, the files are listed
+//! instead.
 
 use std::process::{Command, Stdio};
 
@@ -50,7 +51,8 @@ fn done(command: &mut Command) -> Result<(), String> {
 }
 
 /// Workspaces of their own below this one.
-const OTHERS: [&str; 4] = ["peers/", "fuzz/", "bindings/python/", "crates/object/"];
+const OTHERS: [&str; 5] =
+    ["peers/", "fuzz/", "bindings/python/", "crates/cassandra/", "crates/object/"];
 
 /// Manifests of the members.
 fn manifests(workspace: &Workspace) -> Result<Vec<String>, String> {
@@ -67,16 +69,26 @@ fn unpublished(manifests: &[String]) -> Vec<String> {
     unpublished.filter_map(|text| package_name(text)).map(str::to_owned).collect()
 }
 
-/// Names of the members that depend on a crate of ours which is no member.
+/// Names of the members that depend on a crate of ours which is no member, be it through others.
 fn outward(manifests: &[String]) -> Vec<String> {
-    let members: Vec<&str> = manifests.iter().filter_map(|text| package_name(text)).collect();
-    let is_outward = |text: &&String| {
-        let names = text.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
-        let mut ours = names.filter(|name| name.starts_with("terrane-"));
-        ours.any(|name| !members.contains(&name))
-    };
-    let outward = manifests.iter().filter(is_outward);
-    outward.filter_map(|text| package_name(text)).map(str::to_owned).collect()
+    let mut inward: Vec<&str> = manifests.iter().filter_map(|text| package_name(text)).collect();
+    let mut outward = Vec::new();
+    loop {
+        let is_outward = |text: &&String| {
+            let names = text.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+            let is_ours = |name: &&str| *name == "terrane" || name.starts_with("terrane-");
+            let is_known = package_name(text).is_some_and(|name| inward.contains(&name));
+            is_known && names.filter(is_ours).any(|name| !inward.contains(&name))
+        };
+        let found: Vec<&str> =
+            manifests.iter().filter(is_outward).filter_map(|text| package_name(text)).collect();
+        if found.is_empty() {
+            return outward;
+        }
+        // Whoever depends on these is outward, too.
+        inward.retain(|name| !found.contains(name));
+        outward.extend(found.into_iter().map(str::to_owned));
+    }
 }
 
 #[cfg(test)]
@@ -91,8 +103,10 @@ mod tests {
         let manifests = [
             manifest("terrane-io", "serde.workspace = true"),
             manifest("terrane-lsm", "terrane-io.workspace = true"),
+            manifest("terrane", "terrane-cassandra = { workspace = true, optional = true }"),
+            manifest("terrane-bench", "terrane.workspace = true"),
             manifest("terrane-cli", "terrane-object = { workspace = true, optional = true }"),
         ];
-        assert_eq!(outward(&manifests), ["terrane-cli"]);
+        assert_eq!(outward(&manifests), ["terrane", "terrane-cli", "terrane-bench"]);
     }
 }

@@ -6,8 +6,10 @@
 //! batches become a [`Database`](crate::Database) that way; the LSM store and the B+tree index are
 //! such engines.
 //!
-//! Begin with [`engine`]: the two traits of an engine, and the database made of one. [`changes`]
-//! has the merging cursor, [`read_only`] the database of a process that does not own the files.
+//! Begin with [`engine`]: the trait of an engine, and the database made of one. [`snapshot`] and
+//! [`transaction`] are its reader and writer, which back-ends without files use by themselves.
+//! [`changes`] has the merging cursor, [`read_only`] the database of a process that does not own
+//! the files.
 //! [`names`], [`undo`] and [`paging`] also serve back-ends with transactions of their own (LMDB,
 //! SQLite, Redis). The folder imports the traits of this crate, [`gap`](crate::gap),
 //! [`removals`](crate::removals), [`turn`](crate::turn) and `terrane_io`.
@@ -27,5 +29,7 @@ pub mod undo;
 pub mod paging;
 pub mod failure;
 pub mod changes;
+pub mod snapshot;
+pub mod transaction;
 pub mod engine;
 pub mod read_only;

@@ -33,12 +33,21 @@ pub enum BackEnd {
     Sqlite,
     /// A Redis server, or a cluster of Redis servers.
     Redis,
+    /// A cluster of Apache Cassandra or ScyllaDB.
+    Cassandra,
 }
 
 impl BackEnd {
     /// All back-ends, in the order of reports.
-    pub const ALL: [Self; 6] =
-        [Self::Memory, Self::Lsm, Self::Btree, Self::Lmdb, Self::Sqlite, Self::Redis];
+    pub const ALL: [Self; 7] = [
+        Self::Memory,
+        Self::Lsm,
+        Self::Btree,
+        Self::Lmdb,
+        Self::Sqlite,
+        Self::Redis,
+        Self::Cassandra,
+    ];
 
     /// Name of the back-end on the command line, in markers, in URLs and in reports.
     #[must_use]
@@ -50,6 +59,7 @@ impl BackEnd {
             Self::Lmdb => "lmdb",
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
+            Self::Cassandra => "cassandra",
         }
     }
 
@@ -59,8 +69,8 @@ impl BackEnd {
         Self::ALL.into_iter().find(|back_end| back_end.name() == name)
     }
 
-    /// Whether this build has the back-end: a cargo feature of the same name adds LMDB, SQLite and
-    /// Redis.
+    /// Whether this build has the back-end: a cargo feature of the same name adds LMDB, SQLite,
+    /// Redis and Cassandra.
     #[must_use]
     pub fn is_built(self) -> bool {
         match self {
@@ -68,13 +78,14 @@ impl BackEnd {
             Self::Lmdb => cfg!(feature = "lmdb"),
             Self::Sqlite => cfg!(feature = "sqlite"),
             Self::Redis => cfg!(feature = "redis"),
+            Self::Cassandra => cfg!(feature = "cassandra"),
         }
     }
 
     /// Whether the back-end keeps its data in local files.
     #[must_use]
     pub fn has_files(self) -> bool {
-        !matches!(self, Self::Memory | Self::Redis)
+        !matches!(self, Self::Memory | Self::Redis | Self::Cassandra)
     }
 }
 
@@ -162,6 +173,25 @@ impl RedisAddress {
     }
 }
 
+/// Address of a database in a cluster of Cassandra. Credentials and certificates come from the
+/// environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CassandraAddress {
+    /// URL with contact points and keyspace, `cassandra://HOST,HOST/KEYSPACE`.
+    pub url: String,
+    /// Name of the database in the keyspace; the one of the URL if it is missing.
+    pub store: Option<String>,
+}
+
+impl CassandraAddress {
+    /// Returns an address with a random name, which no other database of the cluster has.
+    #[must_use]
+    pub fn new(url: String) -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        Self { url, store: Some(format!("terrane-{random:016x}")) }
+    }
+}
+
 /// Reason why a database of a back-end cannot be opened.
 #[derive(Debug)]
 pub(crate) enum OpenError {
@@ -169,7 +199,7 @@ pub(crate) enum OpenError {
     Database(kv::Error),
     /// This build lacks the back-end.
     #[cfg_attr(
-        all(feature = "lmdb", feature = "sqlite", feature = "redis"),
+        all(feature = "lmdb", feature = "sqlite", feature = "redis", feature = "cassandra"),
         expect(dead_code, reason = "this build has every back-end")
     )]
     NotBuilt(BackEnd),
@@ -177,7 +207,10 @@ pub(crate) enum OpenError {
     #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only passwords are read here"))]
     Io { path: PathBuf, source: io::Error },
     /// The request contradicts itself.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis has an address"))]
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "cassandra")),
+        expect(dead_code, reason = "only servers have an address")
+    )]
     Refused(String),
 }
 
@@ -189,7 +222,7 @@ impl From<kv::Error> for OpenError {
     }
 }
 
-/// Place of a database: back-ends with files need `disk` and `path`, Redis needs `redis`.
+/// Place of a database: back-ends with files need `disk` and `path`, servers their address.
 #[derive(Debug)]
 pub(crate) struct Location<'a> {
     pub(crate) back_end: BackEnd,
@@ -201,6 +234,11 @@ pub(crate) struct Location<'a> {
         expect(dead_code, reason = "only the Redis back-end has an address")
     )]
     pub(crate) redis: Option<&'a RedisAddress>,
+    #[cfg_attr(
+        not(feature = "cassandra"),
+        expect(dead_code, reason = "only the Cassandra back-end has an address")
+    )]
+    pub(crate) cassandra: Option<&'a CassandraAddress>,
     pub(crate) indexes: &'a [&'a str],
 }
 
@@ -237,7 +275,17 @@ impl Location<'_> {
                 let options = redis_options(self.redis, indexes)?.durability(durability);
                 Ok(Arc::new(Redis::open(options)?))
             }
-            #[cfg(not(all(feature = "lmdb", feature = "sqlite", feature = "redis")))]
+            #[cfg(feature = "cassandra")]
+            BackEnd::Cassandra => {
+                let options = cassandra_options(self.cassandra, indexes)?.durability(durability);
+                Ok(Arc::new(terrane_cassandra::Cassandra::open(options)?))
+            }
+            #[cfg(not(all(
+                feature = "lmdb",
+                feature = "sqlite",
+                feature = "redis",
+                feature = "cassandra"
+            )))]
             _ => Err(OpenError::NotBuilt(back_end)),
         }
     }
@@ -276,7 +324,17 @@ impl Location<'_> {
                 let options = redis_options(self.redis, indexes)?.read_only();
                 Ok(Arc::new(Redis::open(options)?))
             }
-            #[cfg(not(all(feature = "lmdb", feature = "sqlite", feature = "redis")))]
+            #[cfg(feature = "cassandra")]
+            BackEnd::Cassandra => {
+                let options = cassandra_options(self.cassandra, indexes)?.read_only();
+                Ok(Arc::new(terrane_cassandra::Cassandra::open(options)?))
+            }
+            #[cfg(not(all(
+                feature = "lmdb",
+                feature = "sqlite",
+                feature = "redis",
+                feature = "cassandra"
+            )))]
             _ => Err(OpenError::NotBuilt(back_end)),
         }
     }
@@ -316,6 +374,9 @@ const NO_GROUP: &str = "commits cannot share a sync; take each";
 /// Message for a Redis back-end without a server.
 pub(crate) const NO_SERVER: &str = "back-end redis needs the URL of a server: --redis-url";
 
+/// Message for a Cassandra back-end without a cluster.
+pub(crate) const NO_CLUSTER: &str = "back-end cassandra needs nodes of a cluster: --contact-points";
+
 fn unsupported(back_end: BackEnd, durability: Durability, why: &str) -> OpenError {
     let back_end = back_end.name();
     let option = format!("durability {}", durability.name());
@@ -343,6 +404,24 @@ pub(crate) fn redis_options(
     Ok(options)
 }
 
+/// Returns checked options, with credentials and certificates from the environment.
+#[cfg(feature = "cassandra")]
+pub(crate) fn cassandra_options(
+    address: Option<&CassandraAddress>,
+    indexes: &[&str],
+) -> Result<terrane_cassandra::Options> {
+    let address = address.filter(|address| !address.url.is_empty());
+    let address = address.ok_or_else(|| OpenError::Refused(NO_CLUSTER.to_owned()))?;
+    let mut options = terrane_cassandra::Options::parse(&address.url)?.environment()?;
+    if let Some(store) = &address.store {
+        options = options.store(store);
+    }
+    let options = options.indexes(indexes.iter().copied());
+    options.check()?;
+
+    Ok(options)
+}
+
 /// Returns a URL of a server without user and password, and without the fields of its query that
 /// might hold them.
 #[must_use]
@@ -360,7 +439,8 @@ pub fn without_user(url: &str) -> String {
     };
 
     // Unknown fields are left out: a field kept by mistake would show a password.
-    let is_public = |field: &&str| field.starts_with("db=") || field.starts_with("protocol=");
+    let known = ["db=", "protocol=", "dc=", "replication=", "tls="];
+    let is_public = |field: &&str| known.iter().any(|known| field.starts_with(known));
     for (number, field) in query.split('&').filter(is_public).enumerate() {
         written.push(if number == 0 { '?' } else { '&' });
         written.push_str(field);
@@ -387,6 +467,7 @@ mod tests {
                 "redis+unix:///a?db=3&protocol=resp3",
             ),
             ("unix:///a?pass=it", "unix:///a"),
+            ("cassandra://a:1,b/c?dc=e&pass=it&tls=true", "cassandra://a:1,b/c?dc=e&tls=true"),
             ("unix:/a?p%61ss=it#more", "unix:/a"),
         ] {
             assert_eq!(without_user(url), written);

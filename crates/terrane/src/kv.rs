@@ -13,9 +13,15 @@
 //! | `sqlite:PATH`                                        | SQLite                           | `sqlite`      |
 //! | `redis://HOST[:PORT][/NUMBER]`, `redis+unix:///PATH` | a Redis server                   | `redis`       |
 //! | `rediss://HOST[:PORT][/NUMBER]`                      | the same over TLS                | `redis-tls`   |
+//! | `cassandra://HOST[:PORT][,HOST..][/KEYSPACE[/STORE]]` | a cluster of Cassandra or ScyllaDB | `cassandra` |
 //!
 //! A path is taken as it stands, without percent-decoding; `lsm:///path` means `lsm:/path`. The
 //! parent directory of a path must exist.
+//!
+//! Behind a URL of Cassandra, `?dc=NAME`, `replication=N` and `tls=true` name the datacenter, the
+//! replicas of a keyspace to be made, and TLS. Its user, password and certificates come from the
+//! environment: `TERRANE_CASSANDRA_USER`, `TERRANE_CASSANDRA_PASSWORD`, `TERRANE_CASSANDRA_CA_FILE`
+//! and others.
 //!
 //! ```
 //! use terrane::kv::{self, Table};
@@ -53,7 +59,7 @@ pub use terrane_kv::{
 };
 
 pub use crate::back_end::Password;
-use crate::back_end::{self, BackEnd, Location, RedisAddress};
+use crate::back_end::{self, BackEnd, CassandraAddress, Location, RedisAddress};
 
 /// Scheme of URLs for Redis over TLS.
 const TLS_SCHEME: &str = "rediss";
@@ -157,8 +163,8 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// Sets the durability of commits. A back-end that lacks the level refuses to open.
     ///
-    /// Default: [`Durability::Each`] for databases in files. In memory, and in Redis, where the
-    /// settings of the server decide, it is [`Durability::None`].
+    /// Default: [`Durability::Each`] for databases in files. In memory, and in Redis and Cassandra,
+    /// where the settings of the servers decide, it is [`Durability::None`].
     pub fn durability(self, durability: Durability) -> Self {
         Self { durability: Some(durability), ..self }
     }
@@ -197,11 +203,15 @@ impl OpenOptions {
             password: self.redis_password.clone(),
         });
 
+        let cassandra = (address.back_end == BackEnd::Cassandra)
+            .then(|| CassandraAddress { url: url.to_owned(), store: None });
+
         let location = Location {
             back_end: address.back_end,
             disk: RealDisk::auto(),
             path: Path::new(path),
             redis: redis.as_ref(),
+            cassandra: cassandra.as_ref(),
             indexes,
         };
 
@@ -260,7 +270,7 @@ impl<'a> Address<'a> {
         match back_end {
             BackEnd::Memory if rest.is_empty() => Ok(Self { back_end, path: None }),
             BackEnd::Memory => Err(address("nothing follows memory:".to_owned())),
-            BackEnd::Redis => Ok(Self { back_end, path: None }),
+            BackEnd::Redis | BackEnd::Cassandra => Ok(Self { back_end, path: None }),
             BackEnd::Lsm | BackEnd::Btree | BackEnd::Lmdb | BackEnd::Sqlite => {
                 let path = match rest.strip_prefix("//") {
                     None => rest,
@@ -399,6 +409,22 @@ mod tests {
                 _ => false,
             };
             assert!(is_refused, "{url}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn bad_addresses_of_cassandra_are_refused_before_any_connection() {
+        for url in ["cassandra:secret", "cassandra://", "cassandra://secret@h", "cassandra://h/A"] {
+            let error = open(url, &[]).unwrap_err();
+            let is_refused = match &error {
+                OpenError::NotBuilt { feature, .. } => {
+                    !cfg!(feature = "cassandra") && *feature == "cassandra"
+                }
+                OpenError::Database(Error::Unsupported { .. }) => cfg!(feature = "cassandra"),
+                _ => false,
+            };
+            assert!(is_refused, "{url}: {error:?}");
+            assert!(!error.to_string().contains("secret"), "{error}");
         }
     }
 

@@ -42,6 +42,7 @@
 //! | `lmdb` | LMDB under a radix state; its C source comes with the crate `heed` |
 //! | `sqlite` | SQLite under a radix state; its C source comes with the crate `rusqlite` |
 //! | `redis`, `redis-tls` | a Redis server or cluster under a radix state, without and with TLS |
+//! | `cassandra` | a cluster of Apache Cassandra or ScyllaDB under a radix state |
 //! | `sim` | the simulated disk of [`io`], for tests of programs that build on Terrane |
 //!
 //! # Platforms
@@ -71,6 +72,9 @@ mod serde_forms;
 pub use terrane_backends as backends;
 #[doc(inline)]
 pub use terrane_btree as btree;
+#[cfg(feature = "cassandra")]
+#[doc(inline)]
+pub use terrane_cassandra as cassandra;
 #[doc(inline)]
 pub use terrane_context as context;
 #[doc(inline)]

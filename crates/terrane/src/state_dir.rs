@@ -33,11 +33,11 @@
 //! ```
 //!
 //! [`radix::open_dir`](crate::radix::open_dir) is the short form for a state over LSM tables.
-//! [`OpenOptions`] has the rest: durability, servers of Redis, cache sizes, repair.
+//! [`OpenOptions`] has the rest: durability, servers of Redis and Cassandra, cache sizes, repair.
 //!
 //! | name               | content                                                          |
 //! |--------------------|------------------------------------------------------------------|
-//! | `radix-store`      | the marker: back-end, and the address of a Redis server          |
+//! | `radix-store`      | the marker: back-end, and the address of servers                 |
 //! | `radix-store.new`  | the marker while the store is being created                      |
 //! | `radix-store.lock` | lock of the writing process, whose number it holds               |
 //! | `database`         | files of the back-end: a directory, or a file with others beside |
@@ -73,7 +73,7 @@ pub use self::dir::MARKER_BYTES_MAX;
 pub use self::error::{Error, Result};
 pub use self::marker::{MARKER_MAGIC, MARKER_VERSION, Marker};
 pub use self::open::{OpenOptions, OpenStore};
-pub use crate::back_end::{BackEnd, Password, RedisAddress, without_user};
+pub use crate::back_end::{BackEnd, CassandraAddress, Password, RedisAddress, without_user};
 
 use self::dir::{DATABASE, MARKER, MARKER_NEW, StateDir};
 
@@ -105,7 +105,8 @@ pub fn open_or_create(dir: &Path, back_end: BackEnd) -> Result<OpenStore> {
 /// Opens a bare database with the indexes of a radix store, or creates it: no marker, no lock of a
 /// directory.
 ///
-/// The parent of `path` must exist; memory and Redis ignore `path`.
+/// The parent of `path` must exist; memory and servers ignore `path`. `redis` and `cassandra` are
+/// for the back-ends of these names.
 ///
 /// # Errors
 /// [`Error::NotBuilt`], and [`Error::Database`] with the error of the back-end:
@@ -116,10 +117,11 @@ pub fn open_database(
     back_end: BackEnd,
     path: &Path,
     redis: Option<&RedisAddress>,
+    cassandra: Option<&CassandraAddress>,
     durability: Durability,
 ) -> Result<Arc<dyn Database>> {
     let disk = RealDisk::auto();
-    let location = Location { back_end, disk, path, redis, indexes: &INDEXES };
+    let location = Location { back_end, disk, path, redis, cassandra, indexes: &INDEXES };
     Ok(location.open(durability)?)
 }
 

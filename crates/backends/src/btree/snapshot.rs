@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrane_btree::{Index, IndexReader};
 use terrane_kv::gap::{Gap, GapCursor, Way};
-use terrane_kv::overlay::engine::Snapshot;
+use terrane_kv::overlay::snapshot::Snapshot;
 use terrane_kv::{Cursor, Entry, Error, Result};
 
 use super::options::{NAME, broken, error};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrane_kv::overlay::engine::Snapshot;
+use terrane_kv::overlay::snapshot::Snapshot;
 use terrane_kv::{Cursor, Entry, Result};
 
 use super::options::error;

@@ -140,6 +140,8 @@ pub struct Cell<'a> {
     pub redis_password: Password,
     /// Whether to start a server of Redis where no URL is given.
     pub starts_redis: bool,
+    /// URL of a cluster of Cassandra: contact points and keyspace.
+    pub cassandra_url: Option<String>,
 }
 
 /// Time of a part.
@@ -223,6 +225,10 @@ pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
     fs::create_dir_all(cell.dir).map_err(|error| Error::io(cell.dir, error))?;
     if cell.back_end == BackEnd::Redis && cell.redis_urls.is_empty() {
         return with_server(cell);
+    }
+    if cell.back_end == BackEnd::Cassandra && cell.cassandra_url.is_none() {
+        let why = "no cluster of Cassandra is given; name nodes by --contact-points";
+        return Ok(Outcome::Refused(why.to_owned()));
     }
     let mut databases = Databases::new(cell);
 

@@ -41,7 +41,7 @@ fn a_directory_says_which_back_end_it_has() {
         let root = tree.commit(&Root::EMPTY, &set).unwrap().root;
         store.close().unwrap();
         drop((store, tree));
-        assert_eq!(Marker::read(&dir).unwrap(), Marker { back_end, redis: None });
+        assert_eq!(Marker::read(&dir).unwrap(), Marker { back_end, redis: None, cassandra: None });
         assert!(is_store(&dir).unwrap() && !is_store(place.path()).unwrap());
 
         let store = OpenOptions::default().open(&dir).unwrap();
@@ -214,6 +214,7 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
             redis_urls,
             redis_password,
             starts_redis: false,
+            cassandra_url: None,
         })
         .unwrap()
     };
@@ -280,6 +281,7 @@ fn loads_give_equal_roots_on_every_back_end() {
             redis_urls: Vec::new(),
             redis_password: Password::InUrl,
             starts_redis: false,
+            cassandra_url: None,
         });
         on_each(load, &sizes, |back_end, _, report| {
             let figures = |report: &Report| {
@@ -325,6 +327,7 @@ fn loads_have_the_roots_of_transact() {
             redis_urls: Vec::new(),
             redis_password: Password::InUrl,
             starts_redis: false,
+            cassandra_url: None,
         });
         let found: Vec<&str> = report.figures.iter().map(|figure| figure.root.as_str()).collect();
         assert_eq!(found, roots, "{load:?}");
@@ -344,6 +347,7 @@ fn a_durability_that_a_back_end_lacks_is_told_with_the_reason() {
         redis_urls: Vec::new(),
         redis_password: Password::InUrl,
         starts_redis: false,
+        cassandra_url: None,
     });
 
     assert_eq!(outcome.unwrap(), Outcome::Refused("memory keeps nothing; take none".to_owned()));

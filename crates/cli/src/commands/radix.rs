@@ -28,7 +28,7 @@ use terrane::state_dir::{OpenOptions, OpenStore};
 
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
-use crate::stores::back_ends::{DurabilityArg, RedisArgs};
+use crate::stores::back_ends::{DurabilityArg, ServerArgs};
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::literal;
@@ -211,7 +211,7 @@ struct CommonArgs {
     #[arg(long, value_name = "DIR", required = false)]
     store: PathBuf,
     #[command(flatten)]
-    redis: RedisArgs,
+    servers: ServerArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -315,7 +315,7 @@ impl RadixCommand {
             Self::Get(args) => args.common.reading(|store| args.run(store, command)),
             Self::Leaves(args) => args.common.reading(|store| args.run(store, command)),
             Self::Prune(args) => {
-                let opening = args.common.redis.opening(None, args.durability);
+                let opening = args.common.servers.opening(None, args.durability);
                 args.common.with_store(&opening, |store| args.run(store, command))
             }
             Self::Export(args) => args.run(command),
@@ -328,12 +328,12 @@ impl RadixCommand {
 
 impl CommonArgs {
     fn open_to_read(&self) -> Result<OpenStore, Failure> {
-        Ok(self.redis.reading().open(&self.store)?)
+        Ok(self.servers.reading().open(&self.store)?)
     }
 
     /// Opens a store for reading, runs `work` and closes the store.
     fn reading(&self, work: impl FnOnce(&Store) -> Result<(), Failure>) -> Result<(), Failure> {
-        self.with_store(&self.redis.reading(), work)
+        self.with_store(&self.servers.reading(), work)
     }
 
     /// Opens a store for writing, runs `work` and closes the store. Ctrl-C may end the process at

@@ -23,7 +23,7 @@ use terrane_replay::monitor::Monitor;
 use terrane_replay::{bitcoin, changes, ethereum};
 
 use crate::commands::context;
-use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
+use crate::stores::back_ends::{BackEndArg, DurabilityArg, ServerArgs};
 use crate::stores::open::remove_content;
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::{Failure, STORE_VARIABLE};
@@ -148,7 +148,7 @@ struct RadixArgs {
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Option<DurabilityArg>,
     #[command(flatten)]
-    redis: RedisArgs,
+    servers: ServerArgs,
 }
 
 /// Arguments about the output.
@@ -472,7 +472,8 @@ impl RadixArgs {
         let given = [
             ("--backend", self.backend.is_some()),
             ("--durability", self.durability.is_some()),
-            ("--redis-url", !self.redis.redis_url.is_empty()),
+            ("--redis-url", !self.servers.redis_url.is_empty()),
+            ("--contact-points", !self.servers.contact_points.is_empty()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) => {
@@ -490,7 +491,7 @@ impl RadixArgs {
                 monitor.warn(&format_args!("back-end memory keeps nothing; {dir} is not written"));
             }
             let durability = self.durability.unwrap_or(DurabilityArg::None).into();
-            let database = open_database(BackEnd::Memory, Path::new(""), None, durability)?;
+            let database = open_database(BackEnd::Memory, Path::new(""), None, None, durability)?;
             return Ok(Store::open(database, &radix::Options::default())?.into());
         }
 
@@ -498,7 +499,7 @@ impl RadixArgs {
             return Err(Failure::usage("engine radix needs --store DIR, or --backend memory"));
         };
 
-        Ok(self.redis.opening(self.backend, durability).open_or_create(dir)?)
+        Ok(self.servers.opening(self.backend, durability).open_or_create(dir)?)
     }
 }
 

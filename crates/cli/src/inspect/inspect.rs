@@ -23,7 +23,7 @@
 //! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
 //! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
 //! | `context` | a context store: `path`, `scheme` (`tezos`, `blake3`), `branching`, `flat_limit`, `indexing` (`minimal`, `always`), `commits` (that are kept), `newest` (hash, or null), `branches`: list of `name` and `head`, `chunks`, `chunk_bytes`, `index_bytes`, `volumes` (how many), `archive_bytes`, `other_bytes`, and with `--commit` `tree`: `commit`, `directories`, `values`, `value_bytes`, `value_bytes_max`, `depth_max`, `children_max` |
-//! | `radix_store` | `path`, `format_version` (of the marker), `backend` (null for a store whose making was interrupted), `redis_urls`, `redis_prefix` (null for others), `store_bytes` (of files), `state`: null where another process has the store, or `scheme`, `disk_bytes`, `trees`: list of `name`, `versions`, `newest_version`, `newest_root` (null for a tree that is empty) |
+//! | `radix_store` | `path`, `format_version` (of the marker), `backend` (null for a store whose making was interrupted), `redis_urls`, `redis_prefix` (null for others), `cassandra_url`, `cassandra_store` (null for others), `store_bytes` (of files), `state`: null where another process has the store, or `scheme`, `disk_bytes`, `trees`: list of `name`, `versions`, `newest_version`, `newest_root` (null for a tree that is empty) |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`,
@@ -57,7 +57,7 @@ use crate::inspect::lsm::{
     Snapshot, Store,
 };
 use crate::inspect::{btree, context, lsm, mpt, radix, store_page};
-use crate::stores::back_ends::RedisArgs;
+use crate::stores::back_ends::ServerArgs;
 use crate::stores::index_path::IndexPath;
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
@@ -117,7 +117,7 @@ pub(crate) struct Inspect {
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     #[command(flatten)]
-    redis: RedisArgs,
+    servers: ServerArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -248,7 +248,7 @@ impl Inspect {
     ) -> Result<Option<(Shown, String)>, Failure> {
         if state_dir::is_store(path)? {
             self.refuse_page("a radix store")?;
-            let described = radix::RadixStoreInfo::read(path, &self.redis)?;
+            let described = radix::RadixStoreInfo::read(path, &self.servers)?;
             let text = described.text();
             return Ok(Some((Shown::RadixStore(described), text)));
         }

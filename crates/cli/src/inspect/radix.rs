@@ -8,7 +8,7 @@ use terrane::state_dir::{self, Marker};
 use terrane_bench::instruments::meter;
 
 use crate::commands::radix::{self as radix_command, Listed};
-use crate::stores::back_ends::RedisArgs;
+use crate::stores::back_ends::ServerArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::text::{count_of, grouped};
@@ -21,6 +21,8 @@ pub(crate) struct RadixStoreInfo {
     backend: Option<&'static str>,
     redis_urls: Vec<String>,
     redis_prefix: Option<String>,
+    cassandra_url: Option<String>,
+    cassandra_store: Option<String>,
     store_bytes: u64,
     /// Null if another process has the store open.
     state: Option<TreesInfo>,
@@ -34,7 +36,7 @@ struct TreesInfo {
 }
 
 impl RadixStoreInfo {
-    pub(crate) fn read(dir: &Path, redis: &RedisArgs) -> Result<Self, Failure> {
+    pub(crate) fn read(dir: &Path, servers: &ServerArgs) -> Result<Self, Failure> {
         let marker = match Marker::read(dir) {
             Err(state_dir::Error::Unfinished { .. }) => None,
             marker => Some(marker?),
@@ -44,13 +46,14 @@ impl RadixStoreInfo {
         let store_bytes = meter::store_bytes(dir).map_err(failed)?;
         let state = match &marker {
             None => None,
-            Some(_) => match redis.reading().open(dir) {
+            Some(_) => match servers.reading().open(dir) {
                 Err(error) if error.is_in_use() => None,
                 store => Some(TreesInfo::of(&*store?)?),
             },
         };
 
         let redis = marker.as_ref().and_then(|marker| marker.redis.clone());
+        let cassandra = marker.as_ref().and_then(|marker| marker.cassandra.clone());
 
         Ok(Self {
             path: dir.display().to_string(),
@@ -58,6 +61,8 @@ impl RadixStoreInfo {
             backend: marker.map(|marker| marker.back_end.name()),
             redis_urls: redis.clone().map(|redis| redis.urls).unwrap_or_default(),
             redis_prefix: redis.map(|redis| redis.prefix),
+            cassandra_url: cassandra.clone().map(|cassandra| cassandra.url),
+            cassandra_store: cassandra.and_then(|cassandra| cassandra.store),
             store_bytes,
             state,
         })
@@ -72,6 +77,11 @@ impl RadixStoreInfo {
         if let Some(prefix) = &self.redis_prefix {
             lines.push(("servers", self.redis_urls.join(", ")));
             lines.push(("prefix", prefix.clone()));
+        }
+
+        if let (Some(url), Some(store)) = (&self.cassandra_url, &self.cassandra_store) {
+            lines.push(("cluster", url.clone()));
+            lines.push(("store", store.clone()));
         }
 
         lines.push(("files", bytes(self.store_bytes)));

@@ -1,4 +1,4 @@
-//! Arguments of commands on radix stores: back-end, durability, and the address of Redis.
+//! Arguments of commands on radix stores: back-end, durability, and addresses of servers.
 
 use std::path::PathBuf;
 
@@ -23,6 +23,8 @@ args::choices! {
         Sqlite => BackEnd::Sqlite,
         /// Redis server, or a cluster
         Redis => BackEnd::Redis,
+        /// Cluster of Apache Cassandra or ScyllaDB
+        Cassandra => BackEnd::Cassandra,
     }
 }
 
@@ -40,9 +42,9 @@ args::choices! {
     }
 }
 
-/// Arguments about the servers of Redis.
+/// Arguments about the servers of Redis and Cassandra.
 #[derive(Debug, Args)]
-pub(crate) struct RedisArgs {
+pub(crate) struct ServerArgs {
     /// URL of a Redis server, such as `redis://host:6379`; several for a cluster. Needed for a new
     /// store; else replaces the URLs in the store, which have no passwords. `rediss://` is TLS, in
     /// builds with the feature `redis-tls`; its certificate authorities are those of the system, or
@@ -54,12 +56,29 @@ pub(crate) struct RedisArgs {
     /// URL
     #[arg(long, value_name = "FILE")]
     pub(crate) redis_password_file: Option<PathBuf>,
+    /// Nodes of a Cassandra or ScyllaDB cluster, `HOST` or `HOST:PORT`, in builds with the feature
+    /// `cassandra`. Needed for a new store; else replaces the address in the store. User, password
+    /// and certificates come from `TERRANE_CASSANDRA_USER`, `TERRANE_CASSANDRA_PASSWORD` or
+    /// `TERRANE_CASSANDRA_PASSWORD_FILE`, `TERRANE_CASSANDRA_CA_FILE`,
+    /// `TERRANE_CASSANDRA_CERT_FILE` and `TERRANE_CASSANDRA_KEY_FILE`;
+    /// `TERRANE_CASSANDRA_TLS=true` is TLS with the authorities of the system
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub(crate) contact_points: Vec<String>,
+    /// Keyspace in the cluster; created if it is missing
+    #[arg(long, value_name = "NAME", default_value = "terrane", requires = "contact_points")]
+    pub(crate) keyspace: String,
+    /// Datacenter whose nodes alone take part in reads and commits
+    #[arg(long, value_name = "NAME", requires = "contact_points")]
+    pub(crate) datacenter: Option<String>,
+    /// Replicas in each datacenter of a keyspace that is created
+    #[arg(long, value_name = "N", default_value = "3", requires = "contact_points")]
+    pub(crate) replication: u32,
 }
 
 /// Environment variable with the password of Redis.
 const PASSWORD_VARIABLE: &str = "TERRANE_REDIS_PASSWORD";
 
-impl RedisArgs {
+impl ServerArgs {
     /// Returns the source of the password.
     pub(crate) fn password(&self) -> Password {
         if let Some(path) = &self.redis_password_file {
@@ -67,6 +86,20 @@ impl RedisArgs {
         }
         let variable = std::env::var(PASSWORD_VARIABLE).ok().filter(|text| !text.is_empty());
         variable.map_or(Password::InUrl, Password::Text)
+    }
+
+    /// Returns the URL of the Cassandra cluster, if contact points are given.
+    pub(crate) fn cassandra_url(&self) -> Option<String> {
+        if self.contact_points.is_empty() {
+            return None;
+        }
+        let hosts = self.contact_points.join(",");
+        let mut url =
+            format!("cassandra://{hosts}/{}?replication={}", self.keyspace, self.replication);
+        if let Some(datacenter) = &self.datacenter {
+            url = format!("{url}&dc={datacenter}");
+        }
+        Some(url)
     }
 
     /// Returns the options to open a store with this back-end, or with any.
@@ -79,6 +112,7 @@ impl RedisArgs {
             .back_end(back_end.map(BackEnd::from))
             .redis_urls(self.redis_url.clone())
             .redis_password(self.password())
+            .cassandra_url(self.cassandra_url())
             .durability(durability.into())
     }
 
@@ -87,6 +121,7 @@ impl RedisArgs {
         OpenOptions::default()
             .redis_urls(self.redis_url.clone())
             .redis_password(self.password())
+            .cassandra_url(self.cassandra_url())
             .is_read_only(true)
     }
 }

@@ -13,7 +13,7 @@ use terrane::state_dir::{self, BackEnd, Marker, damage_of_files, database_path};
 use terrane_replay::error::Class;
 
 use crate::commands::radix::number;
-use crate::stores::back_ends::{DurabilityArg, RedisArgs};
+use crate::stores::back_ends::{DurabilityArg, ServerArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
@@ -70,17 +70,17 @@ struct Checked {
 /// the exit code.
 pub(crate) fn verify(
     dir: &Path,
-    redis: &RedisArgs,
+    servers: &ServerArgs,
     repair: Option<Loss>,
     Reporting { command, json, quiet }: Reporting,
 ) -> Result<u8, Failure> {
     let started = Instant::now();
-    let mut checked = Checked::of(dir, redis, quiet)?;
+    let mut checked = Checked::of(dir, servers, quiet)?;
     if let Some(loss) = repair.filter(|_| !checked.problems.is_empty()) {
-        match mend(dir, redis, loss) {
+        match mend(dir, servers, loss) {
             Ok(repaired) => {
                 let found = std::mem::take(&mut checked.problems);
-                checked = Checked::of(dir, redis, quiet)?.after(repaired, found);
+                checked = Checked::of(dir, servers, quiet)?.after(repaired, found);
             }
             // The check has noted the fault of the directory.
             Err(state_dir::Error::Corrupt { .. }) => {}
@@ -112,8 +112,8 @@ pub(crate) fn verify(
 }
 
 /// Repairs the store in a directory, durably.
-fn mend(dir: &Path, redis: &RedisArgs, loss: Loss) -> state_dir::Result<Repaired> {
-    let opening = |durability| redis.opening(None, durability);
+fn mend(dir: &Path, servers: &ServerArgs, loss: Loss) -> state_dir::Result<Repaired> {
+    let opening = |durability| servers.opening(None, durability);
     match opening(DurabilityArg::Each).repair(dir, loss) {
         // A Redis server that does not sync each write refuses durability `each`; it syncs at the
         // end instead.
@@ -181,9 +181,9 @@ impl Repair {
 }
 
 impl Checked {
-    fn of(dir: &Path, redis: &RedisArgs, quiet: bool) -> Result<Self, Failure> {
+    fn of(dir: &Path, servers: &ServerArgs, quiet: bool) -> Result<Self, Failure> {
         let mut checked = Self::default();
-        match checked.check(dir, redis, quiet) {
+        match checked.check(dir, servers, quiet) {
             Err(error) if Class::from(&error) == Class::Check => {
                 let failure = Failure::from(error);
                 checked.note(dir, None, failure.message());
@@ -210,7 +210,7 @@ impl Checked {
 
     /// Checks the files of the back-end, then the records of the state. The caller notes damage
     /// that makes a call fail.
-    fn check(&mut self, dir: &Path, redis: &RedisArgs, quiet: bool) -> state_dir::Result<()> {
+    fn check(&mut self, dir: &Path, servers: &ServerArgs, quiet: bool) -> state_dir::Result<()> {
         let marker = match Marker::read(dir) {
             // An interrupted creation has nothing to check.
             Err(state_dir::Error::Unfinished { .. }) => return Ok(()),
@@ -224,7 +224,7 @@ impl Checked {
         }
 
         // Both checks run before either error is returned, so that the store is closed in any case.
-        let store = redis.reading().open(dir)?;
+        let store = servers.reading().open(dir)?;
         let checked = store.database().check();
         let report = store.verify();
         let trees = store.trees();

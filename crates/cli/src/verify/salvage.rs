@@ -31,7 +31,7 @@ use terrane::io::{Disk, LockGuard, Loss, RealDisk};
 use terrane::lsm::salvage::{self, Salvaged};
 use terrane::state_dir;
 
-use crate::stores::back_ends::RedisArgs;
+use crate::stores::back_ends::ServerArgs;
 use crate::stores::index_path::IndexPath;
 use crate::stores::open::{is_within, remove_content};
 use crate::ui::args::OutputArgs;
@@ -80,7 +80,7 @@ pub(crate) struct Salvage {
     #[arg(value_name = "NEW")]
     new: PathBuf,
     #[command(flatten)]
-    redis: RedisArgs,
+    servers: ServerArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -167,7 +167,7 @@ impl Salvage {
         }
         if state_dir::is_store(damaged)? {
             self.copy(disk.as_ref())?;
-            let code = check_radix::verify(new, &self.redis, loss, reporting)?;
+            let code = check_radix::verify(new, &self.servers, loss, reporting)?;
             return self.end().map(|()| code);
         }
         if is_context_store(disk.as_ref(), damaged)? {

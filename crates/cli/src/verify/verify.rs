@@ -74,7 +74,7 @@ use terrane::io::{Disk, EntryKind, Loss, RealDisk};
 use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
 use terrane::state_dir;
 
-use crate::stores::back_ends::RedisArgs;
+use crate::stores::back_ends::ServerArgs;
 use crate::stores::bucket;
 use crate::stores::index_path::IndexPath;
 use crate::ui::args::OutputArgs;
@@ -164,7 +164,7 @@ pub(crate) struct Verify {
     #[arg(long, conflicts_with = "repair")]
     quick: bool,
     #[command(flatten)]
-    redis: RedisArgs,
+    servers: ServerArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -269,7 +269,7 @@ impl Verify {
         }
 
         if state_dir::is_store(dir)? {
-            return check_radix::verify(dir, &self.redis, repair, reporting);
+            return check_radix::verify(dir, &self.servers, repair, reporting);
         }
 
         if is_context_store(disk.as_ref(), dir)? {

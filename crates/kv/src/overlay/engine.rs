@@ -4,10 +4,9 @@
 //! names of indexes, the turn of the writer, counters, the guarantee, and the disk that the engine
 //! works on. Every engine is a [`Database`].
 //!
-//! A writer takes its snapshot when it first reads, and drops the snapshot before it commits: the
-//! engine need not copy pages that no snapshot holds.
+//! A writer drops its snapshot before it commits: the engine need not copy pages that no snapshot
+//! holds.
 
-use std::cell::{OnceCell, RefCell};
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,42 +16,14 @@ use terrane_io::files::allocated_below;
 use terrane_io::{CountedDisk, Disk, Durability, NoSyncDisk};
 
 use crate::database::{
-    Counts, Cursor, Database, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table, Writer,
-    check_entry,
+    Counts, Database, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Writer,
 };
-use crate::overlay::changes::{ChangedCursor, Changes, Known};
+use crate::overlay::changes::{Changes, Known};
 use crate::overlay::failure::{closed, disk_error};
 use crate::overlay::names::IndexNames;
-use crate::removals::Removals;
-use crate::turn::{Turn, TurnGuard};
-
-/// Most keys that a writer remembers of each table: some megabytes.
-const KNOWN_MAX: usize = 1 << 16;
-
-/// All tables of an engine at one moment, by number: 0 is the main table, the indexes follow. The
-/// methods are those of [`Reader`], and so are their errors.
-pub trait Snapshot: Send {
-    /// See [`Reader::get`].
-    ///
-    /// # Errors
-    /// Those of the engine.
-    fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>>;
-    /// See [`Reader::get_many`].
-    ///
-    /// # Errors
-    /// Those of the engine.
-    fn get_many(&self, table: usize, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
-    /// See [`Reader::cursor`].
-    ///
-    /// # Errors
-    /// Those of the engine.
-    fn cursor(&self, table: usize) -> Result<Box<dyn Cursor + '_>>;
-    /// See [`Reader::count`].
-    ///
-    /// # Errors
-    /// Those of the engine.
-    fn count(&self, table: usize) -> Result<u64>;
-}
+use crate::overlay::snapshot::{Snapshot, SnapshotReader};
+use crate::overlay::transaction::{Base, Transaction};
+use crate::turn::Turn;
 
 /// An engine that can take snapshots and commit atomically: a [`Database`] by the methods that all
 /// of them share.
@@ -136,15 +107,7 @@ impl<E: Engine> Database for E {
 
         // Another thread may have closed the database while this call waited.
         common.check_open("writer")?;
-        let tables = common.indexes.iter().len() + 1;
-        Ok(Box::new(EngineWriter {
-            engine: self,
-            snapshot: OnceCell::new(),
-            changes: vec![Changes::new(); tables],
-            known: RefCell::new(vec![Known::new(); tables]),
-            removals: vec![RefCell::default(); tables],
-            _turn: turn,
-        }))
+        Ok(Box::new(Transaction::new(OverEngine(self), turn)))
     }
 
     /// Counting commits of this process is enough, since no other process writes the files.
@@ -253,8 +216,8 @@ impl Common {
     }
 
     /// A reader of a snapshot, whose tables go by the names of this database.
-    pub fn reader_of<S>(&self, snapshot: S) -> EngineReader<S> {
-        EngineReader { indexes: self.indexes.clone(), snapshot }
+    pub fn reader_of<S>(&self, snapshot: S) -> SnapshotReader<S> {
+        SnapshotReader::new(self.indexes.clone(), snapshot)
     }
 
     /// Directory of the database.
@@ -344,154 +307,27 @@ impl Common {
     }
 }
 
-/// Reader of a snapshot, by the names of its tables.
-pub struct EngineReader<S> {
-    indexes: Arc<IndexNames>,
-    snapshot: S,
-}
+/// An engine below a transaction.
+struct OverEngine<'a, E>(&'a E);
 
-impl<S: Snapshot> Reader for EngineReader<S> {
-    fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.snapshot.get(self.indexes.number(table)?, key)
+impl<E: Engine> Base for OverEngine<'_, E> {
+    type Snapshot = E::Snapshot;
+
+    const WANTS_KNOWN: bool = E::WANTS_KNOWN;
+
+    fn indexes(&self) -> &IndexNames {
+        &self.0.common().indexes
     }
 
-    fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.snapshot.get_many(self.indexes.number(table)?, keys)
+    fn snapshot(&self) -> Result<E::Snapshot> {
+        self.0.snapshot()
     }
 
-    fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        self.snapshot.cursor(self.indexes.number(table)?)
-    }
-
-    fn count(&self, table: Table<'_>) -> Result<u64> {
-        self.snapshot.count(self.indexes.number(table)?)
-    }
-}
-
-/// Writer over an engine: its changes, and the snapshot below them.
-struct EngineWriter<'a, E: Engine> {
-    engine: &'a E,
-    snapshot: OnceCell<E::Snapshot>,
-    changes: Vec<Changes>,
-    /// Invariant: agrees with the snapshot.
-    known: RefCell<Vec<Known>>,
-    /// Ranges of removals that cursors jump over, by table.
-    removals: Vec<RefCell<Removals<Vec<u8>>>>,
-    _turn: TurnGuard<'a>,
-}
-
-impl<E: Engine> EngineWriter<'_, E> {
-    fn number(&self, table: Table<'_>) -> Result<usize> {
-        self.engine.common().indexes.number(table)
-    }
-
-    fn snapshot(&self) -> Result<&E::Snapshot> {
-        // The snapshot is made with the first read, so a writer that only writes needs none.
-        if let Some(snapshot) = self.snapshot.get() {
-            return Ok(snapshot);
-        }
-        let snapshot = self.engine.snapshot()?;
-        Ok(self.snapshot.get_or_init(|| snapshot))
-    }
-
-    /// Remembers the length of a value that was read from the snapshot.
-    fn note(&self, table: usize, key: &[u8], value: Option<&Vec<u8>>) {
-        // Some engines commit faster if they know which keys exist. The number of notes is bounded.
-        if E::WANTS_KNOWN {
-            let known = &mut self.known.borrow_mut()[table];
-            if known.len() < KNOWN_MAX {
-                known.insert(key.to_vec(), value.map(Vec::len));
-            }
-        }
-    }
-}
-
-impl<E: Engine> Reader for EngineWriter<'_, E> {
-    fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.number(table)?;
-        // Own changes hide the snapshot.
-        match self.changes[table].get(key) {
-            Some(value) => Ok(value.clone()),
-            None => {
-                let value = self.snapshot()?.get(table, key)?;
-                self.note(table, key, value.as_ref());
-                Ok(value)
-            }
-        }
-    }
-
-    fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        let table = self.number(table)?;
-        let changes = &self.changes[table];
-        // Own changes hide the snapshot, so only the other keys are asked for.
-        let others: Vec<&[u8]> =
-            keys.iter().copied().filter(|key| !changes.contains_key(*key)).collect();
-        let found = self.snapshot()?.get_many(table, &others)?;
-        debug_assert_eq!(found.len(), others.len(), "an answer for each key");
-
-        for (key, value) in others.iter().zip(&found) {
-            self.note(table, key, value.as_ref());
-        }
-
-        // Answers come in the order of the keys that were asked for.
-        let mut found = found.into_iter();
-        let value = |key: &&[u8]| match changes.get(*key) {
-            Some(value) => value.clone(),
-            None => found.next().flatten(),
-        };
-
-        Ok(keys.iter().map(value).collect())
-    }
-
-    fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        let table = self.number(table)?;
-        let below = self.snapshot()?.cursor(table)?;
-        Ok(Box::new(ChangedCursor::new(below, &self.changes[table], &self.removals[table])))
-    }
-
-    fn count(&self, table: Table<'_>) -> Result<u64> {
-        let table = self.number(table)?;
-        let snapshot = self.snapshot()?;
-        let changes = &self.changes[table];
-        let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
-
-        // Each changed key corrects the count of the snapshot.
-        let mut count = snapshot.count(table)?;
-        for (before, after) in snapshot.get_many(table, &keys)?.iter().zip(changes.values()) {
-            match (before, after) {
-                (None, Some(_)) => count += 1,
-                (Some(_), None) => count -= 1,
-                _ => {}
-            }
-        }
-
-        Ok(count)
-    }
-}
-
-impl<E: Engine> Writer for EngineWriter<'_, E> {
-    fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
-        check_entry(key, value)?;
-        let table = self.number(table)?;
-        // A value splits the run of removals that it lies in.
-        self.removals[table].get_mut().bind(key, &self.changes[table]);
-        self.changes[table].insert(key.to_vec(), Some(value.to_vec()));
-        Ok(())
-    }
-
-    fn remove(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
-        let table = self.number(table)?;
-        self.changes[table].insert(key.to_vec(), None);
-        Ok(())
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<Receipt> {
-        let common = self.engine.common();
+    fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt> {
+        let common = self.0.common();
         // Another thread may close the database while a writer is open.
         common.check_open("commit")?;
-        // Pages that no snapshot holds the engine can change without a copy.
-        self.snapshot.take();
-        let committed = self.engine.commit(&self.changes, self.known.get_mut());
+        let committed = self.0.commit(changes, known);
         // Counted also if it failed: the commit may have taken place.
         common.commits.fetch_add(1, Ordering::Release);
         let receipt = committed?;

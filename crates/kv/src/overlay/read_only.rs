@@ -11,8 +11,9 @@ use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::database::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
-use crate::overlay::engine::{Common, Snapshot};
+use crate::overlay::engine::Common;
 use crate::overlay::failure::closed;
+use crate::overlay::snapshot::Snapshot;
 
 /// Reader of an engine that can catch up with commits of another process.
 pub trait Follow: Debug + Send + 'static {

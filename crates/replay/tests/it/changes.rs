@@ -104,7 +104,7 @@ fn on_tables(engine: Box<dyn Engine>) -> Runner {
 /// A radix store; afterwards it has as many versions as blocks hold, and nothing besides.
 fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
     let store: OpenStore = if back_end == BackEnd::Memory {
-        let database = open_database(back_end, dir, None, Durability::None).unwrap();
+        let database = open_database(back_end, dir, None, None, Durability::None).unwrap();
         Store::open(database, &radix::Options::default()).unwrap().into()
     } else {
         let durability = Durability::None;
@@ -286,7 +286,8 @@ fn a_radix_state_agrees_with_the_model_through_all_rollbacks() {
         for (key, value) in state {
             changes.push(Change::Set(Address::new(&key).unwrap(), value));
         }
-        let database = open_database(BackEnd::Memory, dir.path(), None, Durability::None).unwrap();
+        let database =
+            open_database(BackEnd::Memory, dir.path(), None, None, Durability::None).unwrap();
         let tree = Store::open(database, &radix::Options::default()).unwrap();
         let tree = tree.create_tree("at once").unwrap();
         let expected = tree.compute_root(&Root::EMPTY, &changes).unwrap();

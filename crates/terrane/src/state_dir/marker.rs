@@ -9,20 +9,22 @@ use terrane_io::checksum::crc32c;
 
 use super::dir::{MARKER, MARKER_NEW, StateDir};
 use super::error::{Error, Result};
-use crate::back_end::{BackEnd, Password, RedisAddress, without_user};
+use crate::back_end::{BackEnd, CassandraAddress, Password, RedisAddress, without_user};
 
 /// First word of a marker.
 pub const MARKER_MAGIC: &str = "terrane-radix-store";
 /// Version of markers.
 pub const MARKER_VERSION: u32 = 1;
 
-/// Content of the marker of a radix store: its back-end, and the address if that is Redis.
+/// Content of the marker of a radix store: its back-end, and the address if that is a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
     /// Back-end of the database.
     pub back_end: BackEnd,
     /// Address of the database, if the back-end is Redis.
     pub redis: Option<RedisAddress>,
+    /// Address of the database, if the back-end is Cassandra.
+    pub cassandra: Option<CassandraAddress>,
 }
 
 impl Marker {
@@ -91,22 +93,27 @@ impl Marker {
             .filter(|back_end| *back_end != BackEnd::Memory)
             .ok_or_else(|| format!("the marker names the back-end {name:?}, which is unknown"))?;
 
-        let redis = if back_end == BackEnd::Redis {
-            let prefix = field("prefix")?;
-            let mut urls = vec![field("url")?];
-            for line in lines.by_ref() {
-                let url = line.strip_prefix("url ");
-                urls.push(
-                    url.ok_or_else(|| "the marker has an unknown line".to_owned())?.to_owned(),
-                );
+        let (redis, cassandra) = match back_end {
+            BackEnd::Redis => {
+                let prefix = field("prefix")?;
+                let mut urls = vec![field("url")?];
+                for line in lines.by_ref() {
+                    let url = line.strip_prefix("url ");
+                    urls.push(
+                        url.ok_or_else(|| "the marker has an unknown line".to_owned())?.to_owned(),
+                    );
+                }
+                (Some(RedisAddress { urls, prefix, password: Password::InUrl }), None)
             }
-            Some(RedisAddress { urls, prefix, password: Password::InUrl })
-        } else {
-            None
+            BackEnd::Cassandra => {
+                let store = Some(field("store")?);
+                (None, Some(CassandraAddress { url: field("url")?, store }))
+            }
+            _ => (None, None),
         };
 
         match lines.next() {
-            None => Ok(Self { back_end, redis }),
+            None => Ok(Self { back_end, redis, cassandra }),
             Some(_) => Err("the marker has an unknown line".to_owned()),
         }
     }
@@ -116,6 +123,10 @@ impl Marker {
         if let Some(RedisAddress { urls, prefix, .. }) = &self.redis {
             let lines = urls.iter().map(|url| format!("url {}\n", without_user(url)));
             text += &lines.fold(format!("prefix {prefix}\n"), |text, line| text + &line);
+        }
+        if let Some(CassandraAddress { url, store }) = &self.cassandra {
+            let store = store.as_deref().unwrap_or_default();
+            text = format!("{text}store {store}\nurl {}\n", without_user(url));
         }
         let checksum = crc32c(text.as_bytes());
         text + &format!("crc32c {checksum:08x}\n")
@@ -148,10 +159,15 @@ mod tests {
             prefix: "terrane-00".to_owned(),
             password: Password::InUrl,
         };
+        let cassandra = CassandraAddress {
+            url: "cassandra://a:9042,b/ledger?dc=east&tls=true".to_owned(),
+            store: Some("terrane-00".to_owned()),
+        };
 
         for marker in [
-            Marker { back_end: BackEnd::Sqlite, redis: None },
-            Marker { back_end: BackEnd::Redis, redis: Some(redis) },
+            Marker { back_end: BackEnd::Sqlite, redis: None, cassandra: None },
+            Marker { back_end: BackEnd::Redis, redis: Some(redis), cassandra: None },
+            Marker { back_end: BackEnd::Cassandra, redis: None, cassandra: Some(cassandra) },
         ] {
             let text = marker.text();
             assert_eq!(Marker::parse(text.as_bytes()), Ok(marker));

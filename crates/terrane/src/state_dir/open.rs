@@ -16,9 +16,13 @@ use super::damage_of_files;
 use super::dir::{DATABASE, LOCK, MARKER, MARKER_NEW, StateDir};
 use super::error::{Error, Result};
 use super::marker::Marker;
+#[cfg(feature = "cassandra")]
+use crate::back_end::cassandra_options;
 #[cfg(feature = "redis")]
 use crate::back_end::redis_options;
-use crate::back_end::{BackEnd, Location, NO_SERVER, Password, RedisAddress};
+use crate::back_end::{
+    BackEnd, CassandraAddress, Location, NO_CLUSTER, NO_SERVER, Password, RedisAddress,
+};
 
 /// Rule that an emptied or replaced database breaks.
 const NO_STATE: &str = "the database holds no radix state, though one was made: restore a copy";
@@ -92,6 +96,9 @@ pub struct OpenOptions {
     pub redis_urls: Vec<String>,
     /// Source of the password of the Redis servers.
     pub redis_password: Password,
+    /// URL of the Cassandra cluster of a new store: contact points and keyspace. It replaces that
+    /// of a marker, for instance to name other nodes.
+    pub cassandra_url: Option<String>,
     /// Durability of commits; [`Durability::Each`] by default.
     pub durability: Durability,
     /// Whether the store is only read, perhaps beside the process that writes it.
@@ -107,6 +114,7 @@ impl Default for OpenOptions {
             back_end: None,
             redis_urls: Vec::new(),
             redis_password: Password::InUrl,
+            cassandra_url: None,
             durability: Durability::Each,
             is_read_only: false,
             options: Options::default(),
@@ -162,6 +170,13 @@ impl OpenOptions {
     #[must_use]
     pub fn redis_password(self, redis_password: Password) -> Self {
         Self { redis_password, ..self }
+    }
+
+    /// Sets the URL of the Cassandra cluster: `cassandra://HOST,HOST/KEYSPACE`. Credentials and
+    /// certificates come from the environment; see [`kv`](crate::kv).
+    #[must_use]
+    pub fn cassandra_url(self, url: impl Into<Option<String>>) -> Self {
+        Self { cassandra_url: url.into(), ..self }
     }
 
     /// Opens the store of a directory.
@@ -317,7 +332,11 @@ impl OpenOptions {
                 return Err(Error::Refused(refused.to_owned()));
             }
             BackEnd::Redis => {}
-            _ => return Ok(Marker { back_end, redis: None }),
+            BackEnd::Cassandra => {
+                let cassandra = Some(self.new_cluster(begun)?);
+                return Ok(Marker { back_end, redis: None, cassandra });
+            }
+            _ => return Ok(Marker { back_end, redis: None, cassandra: None }),
         }
 
         // The prefix of an interrupted creation is kept, so that its keys are found and cleared.
@@ -341,7 +360,28 @@ impl OpenOptions {
         let address = RedisAddress { password: self.redis_password.clone(), ..address };
         #[cfg(feature = "redis")]
         redis_options(Some(&address), &INDEXES)?;
-        Ok(Marker { back_end, redis: Some(address) })
+        Ok(Marker { back_end, redis: Some(address), cassandra: None })
+    }
+
+    /// Returns the address in a cluster of a store to be created. The name of an interrupted
+    /// creation is kept, so that its rows are found again.
+    fn new_cluster(&self, begun: Option<Marker>) -> Result<CassandraAddress> {
+        let begun = begun.and_then(|begun| begun.cassandra);
+        let address = match (self.cassandra_url.clone(), begun) {
+            (Some(url), Some(begun)) => CassandraAddress { url, ..begun },
+            (Some(url), None) => CassandraAddress::new(url),
+            (None, Some(begun)) => begun,
+            (None, None) => return Err(Error::Refused(NO_CLUSTER.to_owned())),
+        };
+
+        // A line feed in a URL would end its line of the marker.
+        if address.url.contains(char::is_control) {
+            let refused = "a URL of a cluster has no line feeds and other control characters";
+            return Err(Error::Refused(refused.to_owned()));
+        }
+        #[cfg(feature = "cassandra")]
+        cassandra_options(Some(&address), &INDEXES)?;
+        Ok(address)
     }
 
     /// Opens the database that a marker names.
@@ -352,11 +392,17 @@ impl OpenOptions {
             RedisAddress { urls, password: self.redis_password.clone(), ..address }
         });
 
+        let cassandra = marker.cassandra.clone().map(|address| {
+            let url = self.cassandra_url.clone().unwrap_or(address.url);
+            CassandraAddress { url, ..address }
+        });
+
         let location = Location {
             back_end: marker.back_end,
             disk: dir.disk().clone(),
             path: &dir.path(DATABASE),
             redis: redis.as_ref(),
+            cassandra: cassandra.as_ref(),
             indexes: &INDEXES,
         };
 

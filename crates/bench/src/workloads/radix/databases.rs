@@ -10,7 +10,7 @@ use terrane::radix::{INDEXES, Options, Store, Tree};
 
 use super::super::{Error, Result};
 use super::Cell;
-use terrane::state_dir::{BackEnd, Password, RedisAddress, open_database};
+use terrane::state_dir::{BackEnd, CassandraAddress, Password, RedisAddress, open_database};
 
 /// The tree of all loads.
 const TREE: &str = "bench";
@@ -34,6 +34,7 @@ pub(super) struct Databases {
     durability: Durability,
     redis_urls: Vec<String>,
     redis_password: Password,
+    cassandra_url: Option<String>,
     made: u32,
     pub(super) totals: Totals,
     pub(super) guarantee: String,
@@ -55,6 +56,7 @@ impl Databases {
             durability: cell.durability,
             redis_urls: cell.redis_urls.clone(),
             redis_password: cell.redis_password.clone(),
+            cassandra_url: cell.cassandra_url.clone(),
             made: 0,
             totals: Totals::default(),
             guarantee: String::new(),
@@ -74,13 +76,19 @@ impl Databases {
             _ => None,
         };
 
-        let database = open_database(self.back_end, &path, redis.as_ref(), self.durability)?;
+        let cassandra = match self.back_end {
+            BackEnd::Cassandra => self.cassandra_url.clone().map(CassandraAddress::new),
+            _ => None,
+        };
+
+        let (redis, cassandra) = (redis.as_ref(), cassandra.as_ref());
+        let database = open_database(self.back_end, &path, redis, cassandra, self.durability)?;
         self.guarantee = database.guarantee().text;
         let settings = database.settings().into_iter();
         self.settings = settings.map(|(name, value)| (name.to_owned(), value)).collect();
 
-        // These two name the database and say nothing of its use.
-        self.settings.retain(|name, _| name != "path" && name != "prefix");
+        // These name the database and say nothing of its use.
+        self.settings.retain(|name, _| !["path", "prefix", "store"].contains(&name.as_str()));
         let store = Store::open(database, &Options::default())?;
         let tree = store.create_tree(TREE)?;
 
@@ -97,8 +105,8 @@ impl Databases {
         self.totals.bytes_written += counts.bytes_written;
         self.totals.bytes_read += counts.bytes_read;
 
-        if self.back_end == BackEnd::Redis {
-            // The server may outlive the cell, so its keys are removed.
+        if matches!(self.back_end, BackEnd::Redis | BackEnd::Cassandra) {
+            // The servers may outlive the cell, so its keys are removed.
             clear(&**database).map_err(Error::database)?;
         }
 

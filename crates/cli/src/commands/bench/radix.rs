@@ -50,7 +50,7 @@ use terrane_replay::monitor::{Monitor as _, Phase};
 use wait4::Wait4 as _;
 
 use super::head::{Head, Started};
-use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
+use crate::stores::back_ends::{BackEndArg, DurabilityArg, ServerArgs};
 use crate::ui::args::{self, OutputArgs};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
@@ -73,7 +73,8 @@ DIR, which is removed at the end. Times are those of the whole process. Every an
 a wrong answer, or roots that differ between back-ends, end the benchmark with exit code 1. A \
 back-end without a durability has `-` and the reason. For comparison, the report has 1,000 \
 appends of the size of a commit, each with an fdatasync, and the time to hash the nodes. Redis \
-needs --redis-url, or --start-redis, which starts a server whose time counts. Measure on a quiet \
+needs --redis-url, or --start-redis, which starts a server whose time counts; Cassandra needs \
+--contact-points. Measure on a quiet \
 machine.";
 
 args::choices! {
@@ -104,7 +105,7 @@ pub(crate) struct RadixArgs {
     /// file system
     #[arg(long, value_name = "DIR", required = true)]
     dir: Vec<PathBuf>,
-    /// Back-ends, by default all; memory always runs too, for comparison
+    /// Back-ends, by default all but Cassandra; memory always runs too, for comparison
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
     backend: Vec<BackEndArg>,
     /// Durabilities: the columns
@@ -131,7 +132,7 @@ pub(crate) struct RadixArgs {
     #[arg(long)]
     per_test: bool,
     #[command(flatten)]
-    redis: RedisArgs,
+    servers: ServerArgs,
     /// Starts a Redis server for each cell, in a directory of its own, unless --redis-url is given
     #[arg(long)]
     start_redis: bool,
@@ -155,6 +156,7 @@ struct Order {
     batches: u64,
     redis_urls: Vec<String>,
     starts_redis: bool,
+    cassandra_url: Option<String>,
 }
 
 /// Times of a process, in seconds.
@@ -382,7 +384,8 @@ impl RadixArgs {
     fn back_ends(&self) -> Vec<BackEnd> {
         let chosen: Vec<BackEnd> = self.backend.iter().copied().map(BackEnd::from).collect();
         let is_wanted = |back_end: &BackEnd| {
-            chosen.is_empty() || *back_end == BackEnd::Memory || chosen.contains(back_end)
+            let is_default = chosen.is_empty() && *back_end != BackEnd::Cassandra;
+            is_default || *back_end == BackEnd::Memory || chosen.contains(back_end)
         };
         BackEnd::ALL.into_iter().filter(is_wanted).collect()
     }
@@ -436,8 +439,9 @@ impl RadixArgs {
                             load: load.name().to_owned(),
                             commits: sizes.commits,
                             batches: sizes.batches,
-                            redis_urls: self.redis.redis_url.clone(),
+                            redis_urls: self.servers.redis_url.clone(),
                             starts_redis: self.start_redis,
+                            cassandra_url: self.servers.cassandra_url(),
                         };
 
                         orders.push((number, order));
@@ -463,8 +467,9 @@ impl RadixArgs {
             sizes: Sizes { commits: order.commits, batches: order.batches, ..Sizes::default() },
             seed: self.seed,
             redis_urls: order.redis_urls,
-            redis_password: self.redis.password(),
+            redis_password: self.servers.password(),
             starts_redis: order.starts_redis,
+            cassandra_url: order.cassandra_url,
         })?;
 
         let text = serde_json::to_string(&outcome);
@@ -493,7 +498,7 @@ impl RadixArgs {
 
         command.arg(dir);
 
-        if let Some(file) = &self.redis.redis_password_file {
+        if let Some(file) = &self.servers.redis_password_file {
             command.arg("--redis-password-file").arg(file);
         }
 

@@ -166,7 +166,7 @@ impl ImportArgs {
         // A missing input is refused before a store is created for it.
         let mut input =
             Input::open(&self.file, ByteBar::new("importing", self.common.output.quiet))?;
-        let opening = self.common.redis.opening(self.backend, self.durability);
+        let opening = self.common.servers.opening(self.backend, self.durability);
         let store = opening.open_or_create(&self.common.store)?;
         check_replay(&store)?;
         let is_new = matches!(store.tree(&self.tree), Err(radix::Error::UnknownTree { .. }));
