@@ -247,7 +247,6 @@ impl Cluster {
             format!("-Dcassandra.config=file://{folder}/conf/cassandra.yaml"),
             format!("-Dcassandra.storagedir={folder}"),
             format!("-Dcassandra.logdir={folder}"),
-            format!("-Dcassandra-pidfile={folder}/pid"),
             "-Dcassandra-foreground=yes".to_owned(),
             // A ring of three nodes on one machine settles at once.
             "-Dcassandra.ring_delay_ms=2000".to_owned(),
@@ -274,7 +273,8 @@ impl Cluster {
         java.arg(format!("@{}", folder.join("java.args").display())).current_dir(&folder);
         java.stdin(Stdio::null()).stdout(log).stderr(errors);
         println!("==> start node {node} at {}", cql_address(node));
-        java.spawn().map(drop).map_err(|error| format!("java: {error}"))
+        let java = java.spawn().map_err(|error| format!("java: {error}"))?;
+        write(&folder, "pid", &java.id().to_string())
     }
 
     /// Waits until a node answers.
@@ -301,9 +301,7 @@ impl Cluster {
             let pid = pid.trim();
             // The number may belong to another program by now, which must not be ended.
             let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if !command.contains(&folder.join("java.args").display().to_string())
-                && !command.contains(&folder.join("conf").display().to_string())
-            {
+            if !command.contains(&folder.join("java.args").display().to_string()) {
                 continue;
             }
             let killed = Command::new("kill").args(["-9", pid]).status();

@@ -3,6 +3,7 @@
 //! The state is the set of unspent outputs of Bitcoin's first blocks, a commit for each block. The
 //! same commits on a database in memory give the roots to expect.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -37,21 +38,24 @@ fn history() -> Vec<Vec<Change>> {
     blocks
 }
 
+/// The net changes of a block: an output that is made and spent in it is none.
 fn changes(block: &Block) -> Vec<Change> {
-    let mut changes = Vec::new();
+    let mut changes = BTreeMap::new();
     for transaction in &block.txdata {
+        for input in transaction.input.iter().map(|input| input.previous_output) {
+            if !input.is_null() && changes.remove(&input).is_none() {
+                changes.insert(input, Change::Delete(address(input)));
+            }
+        }
         let id = transaction.compute_txid();
-        let inputs = transaction.input.iter().map(|input| input.previous_output);
-        changes.extend(
-            inputs.filter(|input| !input.is_null()).map(|input| Change::Delete(address(input))),
-        );
         for (number, output) in (0..).zip(&transaction.output) {
             let amount = output.value.to_sat().to_le_bytes();
             let value = [&amount[..], output.script_pubkey.as_bytes()].concat();
-            changes.push(Change::Set(address(OutPoint::new(id, number)), value));
+            let output = OutPoint::new(id, number);
+            changes.insert(output, Change::Set(address(output), value));
         }
     }
-    changes
+    changes.into_values().collect()
 }
 
 /// The transaction, and the number of its output in two bytes.
@@ -87,7 +91,9 @@ impl Nodes {
         let mut java = Command::new("java");
         java.arg(format!("@{}", folder.join("java.args").display())).current_dir(&folder);
         java.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.started.push(java.spawn().unwrap());
+        let java = java.spawn().unwrap();
+        fs::write(folder.join("pid"), java.id().to_string()).unwrap();
+        self.started.push(java);
         println!("node {} started", number + 1);
     }
 
