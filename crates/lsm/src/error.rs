@@ -402,6 +402,33 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// The table is a secondary index: only commits to its table change it.
+    #[error("table `{table}` is an index: commits to its table change it")]
+    TableIsIndex {
+        /// Name of the index.
+        table: String,
+    },
+    /// The table is no secondary index: a key in it is none that an index has.
+    #[error("the table is not an index: it has a key that no index makes")]
+    NotAnIndex,
+    /// No other table can take the place of a table that has an index.
+    #[error("table `{table}` has the index `{index}`: drop the index first")]
+    TableHasIndex {
+        /// Name of the table.
+        table: String,
+        /// Name of its index.
+        index: String,
+    },
+    /// A table was to be changed whose index this process cannot change with it: the function was
+    /// not registered, or is of another version than the one that made the index. Nothing was
+    /// changed. Call [`NamedTable::derive`](crate::NamedTable::derive) first.
+    #[error(
+        "the function of index `{index}` is not registered: derive the index before writing to its table"
+    )]
+    IndexNotRegistered {
+        /// Name of the index.
+        index: String,
+    },
     /// The store retains no such version, or not any more.
     #[error("version {version} is not retained")]
     VersionDoesNotExist {
@@ -611,6 +638,10 @@ impl Error {
             | Self::InvalidSnapshotName { .. }
             | Self::SnapshotNotCompatible { .. }
             | Self::InvalidTableName { .. }
+            | Self::TableIsIndex { .. }
+            | Self::NotAnIndex
+            | Self::TableHasIndex { .. }
+            | Self::IndexNotRegistered { .. }
             | Self::InvalidFeedName { .. }
             | Self::FeedAhead { .. }
             | Self::CommitTooLarge { .. }

@@ -75,9 +75,11 @@ pub use session::snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, Snapshot
 pub use session::transfer::{ExportReport, ImportReport, SnapshotPlace};
 pub use stats::{FilterStats, LevelStats, MemoryStats, SessionStats, TableStats};
 pub use store::backup::{BackupPlace, BackupReport};
+pub use store::derive::{DerivedIndex, DerivedIndexInfo, IndexCheck, IndexRange, IndexRecord};
 pub use store::files::{
     LOG_RECORDS_OFFSET, StoreFile, StoreFileKind, StoreFiles, TableSet, cut_log, manifest_until,
 };
+pub use store::index_entries::IndexEntries;
 pub use store::install::StoreLoader;
 pub use store::options::{
     CheckpointThread, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName, WRITE_SET_BYTES,

@@ -18,6 +18,8 @@
 //! - Transactions are validated when they commit, against the write sets of the commits since their
 //!   view. Write sets exist only while transactions live.
 //! - An install, a replacement and a rollback are commits without a record: a manifest has them.
+//! - An index is a table whose changes are in the same records as those of its source. A commit to a
+//!   source whose index function the process does not know is refused.
 //! - A version is a place in the WAL: a base that a checkpoint left, and a commit. Retaining writes
 //!   some forty bytes.
 //!
@@ -34,7 +36,9 @@ pub(crate) mod options;
 pub(crate) mod reads;
 pub(crate) mod write_sets;
 pub(crate) mod helper;
+pub(crate) mod index_entries;
 pub(crate) mod inner;
+pub(crate) mod index_batches;
 pub(crate) mod segments;
 pub(crate) mod checkpoint;
 pub(crate) mod commit;
@@ -45,6 +49,7 @@ pub(crate) mod store;
 pub(crate) mod write_batch;
 pub(crate) mod transaction;
 pub(crate) mod install;
+pub(crate) mod derive;
 pub(crate) mod compact;
 pub(crate) mod versions;
 pub(crate) mod feed;

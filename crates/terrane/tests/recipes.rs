@@ -19,6 +19,8 @@ mod light_client;
 mod migration;
 #[path = "../examples/pruning_node.rs"]
 mod pruning_node;
+#[path = "../examples/utxo_by_address.rs"]
+mod utxo_by_address;
 #[path = "../examples/utxo_rollback.rs"]
 mod utxo_rollback;
 
@@ -77,4 +79,9 @@ fn a_node_goes_back_and_forgets_old_blocks() -> Tested {
 #[test]
 fn a_set_of_unspent_outputs_is_rolled_back() -> Tested {
     utxo_rollback::main()
+}
+
+#[test]
+fn coins_are_found_by_their_address() -> Tested {
+    utxo_by_address::main()
 }

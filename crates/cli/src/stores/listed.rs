@@ -36,6 +36,9 @@ impl Sums {
 pub(crate) struct ListedTable {
     id: u64,
     name: String,
+    /// The table whose index it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index_of: Option<String>,
     resolve: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     write_buffer_entries: Option<u64>,
@@ -74,6 +77,7 @@ impl ListedTable {
         Self {
             id: info.id,
             name: info.name.clone(),
+            index_of: info.index_of.as_ref().map(|source| source.table.clone()),
             resolve: info.resolve.clone(),
             write_buffer_entries,
             write_buffer_bytes,
@@ -95,8 +99,12 @@ impl ListedTable {
             (None, size) => size.map(bytes).unwrap_or_default(),
         };
 
+        let name = match &self.index_of {
+            Some(table) => format!("{} (index of {table})", self.name),
+            None => self.name.clone(),
+        };
         vec![
-            self.name.clone(),
+            name,
             self.resolve.clone(),
             self.id.to_string(),
             buffer,

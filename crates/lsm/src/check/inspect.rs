@@ -32,7 +32,8 @@ use crate::manifest::feed_cursor::{CURSOR_MAGIC, CURSOR_SLOT_SIZE, CURSOR_VERSIO
 use crate::manifest::history::HISTORY_MAX;
 use crate::manifest::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX, READERS};
 use crate::manifest::manifest::{
-    self, COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, STORE_VERSION_HISTORY, StoreManifest,
+    self, COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, STORE_VERSION_HISTORY,
+    STORE_VERSION_INDEXES, StoreManifest,
 };
 use crate::manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::snapshot_meta::{
@@ -204,6 +205,17 @@ pub struct ManifestInfo {
     pub versions: Vec<VersionInfo>,
 }
 
+/// The table that an index is derived from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct IndexSource {
+    /// Its name.
+    pub table: String,
+    /// Version of the function that made the index; 0 if the index must be made anew.
+    pub function_version: u32,
+}
+
 /// A named table in a manifest.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -215,6 +227,8 @@ pub struct NamedTableInfo {
     pub name: String,
     /// The name of its merge operator.
     pub resolve: String,
+    /// The table whose index it is; `None` for an ordinary table.
+    pub index_of: Option<IndexSource>,
     /// Its configuration.
     pub config: TableConfig,
     /// Its runs, as those of a snapshot; or why they cannot be read.
@@ -681,6 +695,11 @@ fn manifest_info(disk: &Arc<dyn Disk>, dir: &Path, manifest: &StoreManifest) -> 
             id: table.id,
             name: table.name.clone(),
             resolve: table.meta.resolve.clone(),
+            index_of: table.derived.and_then(|derived| {
+                let source = manifest.tables.iter().find(|source| source.id == derived.source)?;
+                let (table, function_version) = (source.name.clone(), derived.version);
+                Some(IndexSource { table, function_version })
+            }),
             config: table.meta.config.clone(),
             shape: shape(disk, dir, &table.meta, &damaged).map_err(|error| error.to_string()),
         }
@@ -926,6 +945,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("STORE_MAGIC", text(STORE_MAGIC)),
         ("STORE_VERSION", STORE_VERSION.to_string()),
         ("STORE_VERSION_HISTORY", STORE_VERSION_HISTORY.to_string()),
+        ("STORE_VERSION_INDEXES", STORE_VERSION_INDEXES.to_string()),
         ("HISTORY_MAX", HISTORY_MAX.to_string()),
         ("CURSOR_MAGIC", text(CURSOR_MAGIC)),
         ("CURSOR_VERSION", CURSOR_VERSION.to_string()),

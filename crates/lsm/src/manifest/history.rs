@@ -11,7 +11,7 @@
 
 use terrane_io::bytes::{Reader, Writer};
 
-use crate::manifest::named_meta::{NamedMeta, put_tables, take_name, take_tables};
+use crate::manifest::named_meta::{ListForm, NamedMeta, put_tables, take_name, take_tables};
 use crate::manifest::snapshot_meta::{self, Refused, SnapshotMeta};
 
 /// Newest entries that a checkpoint keeps even if no cursor needs them: for feeds without a name in
@@ -125,7 +125,7 @@ impl HistoryEvent {
 pub(crate) fn bare(table: &NamedMeta) -> NamedMeta {
     let SnapshotMeta { created_ns, resolve, config, .. } = table.meta.clone();
     let meta = SnapshotMeta { created_ns, resolve, config, ..SnapshotMeta::default() };
-    NamedMeta { id: table.id, name: table.name.clone(), meta }
+    NamedMeta { id: table.id, name: table.name.clone(), derived: table.derived, meta }
 }
 
 /// Tables of one list that another one does not have under the same name.
@@ -144,7 +144,7 @@ pub(crate) fn prune(history: &mut Vec<HistoryEntry>, floor: u64) {
     history.drain(..history.len() - kept);
 }
 
-pub(crate) fn put_history(out: &mut Writer, history: &[HistoryEntry]) {
+pub(crate) fn put_history(out: &mut Writer, history: &[HistoryEntry], form: ListForm) {
     debug_assert!(
         history.is_sorted_by(|one, next| {
             one.sequence < next.sequence && one.commit <= next.commit
@@ -155,47 +155,56 @@ pub(crate) fn put_history(out: &mut Writer, history: &[HistoryEntry]) {
     for HistoryEntry { sequence, commit, event } in history {
         out.u64(*sequence).u64(*commit);
         match event {
-            HistoryEvent::Created(table) => put_tables(out.u8(1), std::slice::from_ref(table)),
-            HistoryEvent::Installed(table) => put_tables(out.u8(2), std::slice::from_ref(table)),
-            HistoryEvent::Dropped(table) => put_tables(out.u8(3), std::slice::from_ref(table)),
+            HistoryEvent::Created(table) => put_table(out.u8(1), table, form),
+            HistoryEvent::Installed(table) => put_table(out.u8(2), table, form),
+            HistoryEvent::Dropped(table) => put_table(out.u8(3), table, form),
             HistoryEvent::Renamed { id, from, to } => {
                 out.u8(4).u64(*id).string(from.as_bytes()).string(to.as_bytes());
             }
             HistoryEvent::RolledBack { to, segment, gone, back } => {
                 out.u8(5).u64(*to).u64(*segment);
-                put_tables(out, gone);
-                put_tables(out, back);
+                put_tables(out, gone, form);
+                put_tables(out, back, form);
             }
             HistoryEvent::Loaded { segment, table, is_new } => {
                 out.u8(6).u64(*segment).u8(u8::from(*is_new));
-                put_tables(out, std::slice::from_ref(table));
+                put_table(out, table, form);
             }
         }
     }
 }
 
-fn take_table(input: &mut Reader<'_>, next_table: u64) -> Result<NamedMeta, Refused> {
-    let mut tables = take_tables(input, next_table)?;
+fn put_table(out: &mut Writer, table: &NamedMeta, form: ListForm) {
+    put_tables(out, std::slice::from_ref(table), form);
+}
+
+fn take_table(
+    input: &mut Reader<'_>,
+    (next_table, form): (u64, ListForm),
+) -> Result<NamedMeta, Refused> {
+    let mut tables = take_tables(input, next_table, form)?;
     match (tables.pop(), tables.is_empty()) {
         (Some(table), true) => Ok(table),
         _ => snapshot_meta::damaged("a change of other than one table"),
     }
 }
 
-/// Reads what [`put_history`] wrote, in a manifest of this sequence number and commit at most.
+/// Reads what [`put_history`] wrote, in a manifest of this sequence number and commit at most,
+/// with this next number of a table and lists of this form.
 pub(crate) fn take_history(
     input: &mut Reader<'_>,
     (sequence, commit_max): (u64, u64),
-    next_table: u64,
+    list: (u64, ListForm),
 ) -> Result<Vec<HistoryEntry>, Refused> {
+    let (next_table, form) = list;
     let mut history: Vec<HistoryEntry> = Vec::new();
     for _ in 0..input.u32()? {
         let entry_sequence = input.u64()?;
         let commit = input.u64()?;
         let event = match input.u8()? {
-            1 => HistoryEvent::Created(take_table(input, next_table)?),
-            2 => HistoryEvent::Installed(take_table(input, next_table)?),
-            3 => HistoryEvent::Dropped(take_table(input, next_table)?),
+            1 => HistoryEvent::Created(take_table(input, list)?),
+            2 => HistoryEvent::Installed(take_table(input, list)?),
+            3 => HistoryEvent::Dropped(take_table(input, list)?),
             4 => HistoryEvent::Renamed {
                 id: input.u64()?,
                 from: take_name(input)?,
@@ -204,8 +213,8 @@ pub(crate) fn take_history(
             5 => HistoryEvent::RolledBack {
                 to: input.u64()?,
                 segment: input.u64()?,
-                gone: take_tables(input, next_table)?,
-                back: take_tables(input, next_table)?,
+                gone: take_tables(input, next_table, form)?,
+                back: take_tables(input, next_table, form)?,
             },
             6 => {
                 let segment = input.u64()?;
@@ -214,7 +223,7 @@ pub(crate) fn take_history(
                     1 => true,
                     _ => return snapshot_meta::damaged("unknown kind of a loaded table"),
                 };
-                HistoryEvent::Loaded { segment, table: take_table(input, next_table)?, is_new }
+                HistoryEvent::Loaded { segment, table: take_table(input, list)?, is_new }
             }
             _ => return snapshot_meta::damaged("unknown change of the store"),
         };

@@ -32,8 +32,8 @@ use crate::error::{Error, Result, unreadable};
 use crate::manifest::history::{
     HISTORY_MAX, HistoryEntry, HistoryEvent, put_history, take_history,
 };
-pub(crate) use crate::manifest::named_meta::NamedMeta;
-use crate::manifest::named_meta::{put_tables, take_name, take_tables};
+pub(crate) use crate::manifest::named_meta::{Derived, NamedMeta};
+use crate::manifest::named_meta::{ListForm, check_indexes, put_tables, take_name, take_tables};
 use crate::manifest::snapshot_meta::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
 use crate::manifest::wal;
 use crate::trace::event;
@@ -46,6 +46,10 @@ pub(crate) const STORE_VERSION: u32 = 2;
 
 /// Version of manifests with a history.
 pub(crate) const STORE_VERSION_HISTORY: u32 = 3;
+
+/// Version of manifests with indexes, and a history, which may be empty: older programs would write
+/// to a table and leave its indexes as they are, so they must refuse the store.
+pub(crate) const STORE_VERSION_INDEXES: u32 = 4;
 
 /// Where the length of a manifest without its edits stands.
 const LENGTH_OFFSET: usize = 12;
@@ -118,6 +122,8 @@ pub(crate) struct StoreManifest {
     pub(crate) versions: Vec<VersionMeta>,
     /// Changes that the WAL has no record of, for feeds; oldest first.
     pub(crate) history: Vec<HistoryEntry>,
+    /// Whether the store has had an index, so that its lists of tables say which are. Stays.
+    pub(crate) has_indexes: bool,
 }
 
 impl VersionBase {
@@ -248,9 +254,22 @@ impl StoreManifest {
         self.all_tables().flat_map(|table| table.meta.numbers())
     }
 
+    /// Makes it known that indexes or their tables may have lost entries.
+    pub(crate) fn distrust_indexes(&mut self) {
+        self.change_named(&|table| {
+            if let Some(derived) = &mut table.derived {
+                derived.version = 0;
+            }
+        });
+    }
+
     /// Lets `change` change the state of every table, those of the bases of versions too.
     pub(crate) fn change_tables(&mut self, change: &dyn Fn(&mut SnapshotMeta)) {
-        self.tables.iter_mut().for_each(|table| change(&mut table.meta));
+        self.change_named(&|table| change(&mut table.meta));
+    }
+
+    fn change_named(&mut self, change: &dyn Fn(&mut NamedMeta)) {
+        self.tables.iter_mut().for_each(change);
 
         // Versions of one base share it, and go on to.
         let mut changed: Option<(Arc<VersionBase>, Arc<VersionBase>)> = None;
@@ -259,7 +278,7 @@ impl StoreManifest {
                 Some((old, new)) if Arc::ptr_eq(&old, &version.base) => (old, new),
                 _ => {
                     let mut new = VersionBase::clone(&version.base);
-                    new.tables.iter_mut().for_each(|table| change(&mut table.meta));
+                    new.tables.iter_mut().for_each(change);
                     (Arc::clone(&version.base), Arc::new(new))
                 }
             };
@@ -286,7 +305,27 @@ impl StoreManifest {
 
     /// The version of the format that it is written in.
     pub(crate) fn version_of_format(&self) -> u32 {
-        if self.history.is_empty() { STORE_VERSION } else { STORE_VERSION_HISTORY }
+        match (self.has_indexes, self.history.is_empty()) {
+            (true, _) => STORE_VERSION_INDEXES,
+            (false, true) => STORE_VERSION,
+            (false, false) => STORE_VERSION_HISTORY,
+        }
+    }
+
+    /// The form of its lists of tables.
+    fn list_form(&self) -> ListForm {
+        if self.has_indexes { ListForm::WithIndexes } else { ListForm::Plain }
+    }
+
+    /// The indexes of a table.
+    pub(crate) fn indexes_of(&self, id: u64) -> impl Iterator<Item = &NamedMeta> {
+        let is_of = move |derived: Derived| derived.source == id;
+        self.tables.iter().filter(move |table| table.derived.is_some_and(is_of))
+    }
+
+    /// Makes ordinary tables of all indexes.
+    pub(crate) fn forget_indexes(&mut self) {
+        self.tables.iter_mut().for_each(|table| table.derived = None);
     }
 
     /// The manifest as a whole, without edits.
@@ -295,16 +334,17 @@ impl StoreManifest {
         out.put(&STORE_MAGIC).u32(self.version_of_format()).u32(0);
         out.u8(1 + u8::from(self.is_backup));
         out.u64(self.sequence).u64(self.commit).u64(self.segment).u64(self.next_table);
-        put_tables(&mut out, &self.tables);
+        let form = self.list_form();
+        put_tables(&mut out, &self.tables, form);
 
         out.u32(self.versions.len() as u32);
         let mut before: Option<&VersionMeta> = None;
         for version in &self.versions {
-            put_version(&mut out, version, before);
+            put_version(&mut out, version, before, form);
             before = Some(version);
         }
-        if !self.history.is_empty() {
-            put_history(&mut out, &self.history);
+        if self.has_indexes || !self.history.is_empty() {
+            put_history(&mut out, &self.history, form);
         }
 
         let mut bytes = out.into_bytes();
@@ -322,7 +362,9 @@ impl StoreManifest {
         let mut out = Writer::new();
         out.u32(0).u32(0).u64(self.sequence).u32(self.edits + 1);
         match edit {
-            Edit::Retain(version) => put_version(out.u8(1), version, self.versions.last()),
+            Edit::Retain(version) => {
+                put_version(out.u8(1), version, self.versions.last(), self.list_form());
+            }
             Edit::Release(number) => {
                 out.u8(2).u64(*number);
             }
@@ -369,13 +411,17 @@ impl StoreManifest {
     }
 
     fn decode_body(body: &[u8]) -> std::result::Result<Self, Refused> {
-        let (mut input, has_history) =
-            match snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION_HISTORY) {
-                Err(Refused::Version { found: STORE_VERSION, .. }) => {
-                    (snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION)?, false)
-                }
-                opened => (opened?, true),
+        let (mut input, version) =
+            match snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION_INDEXES) {
+                Err(Refused::Version {
+                    found: found @ (STORE_VERSION | STORE_VERSION_HISTORY),
+                    ..
+                }) => (snapshot_meta::open(body, STORE_MAGIC, found)?, found),
+                opened => (opened?, STORE_VERSION_INDEXES),
             };
+        let has_history = version >= STORE_VERSION_HISTORY;
+        let has_indexes = version >= STORE_VERSION_INDEXES;
+        let form = if has_indexes { ListForm::WithIndexes } else { ListForm::Plain };
         input.u32()?;
         let is_backup = match input.u8()? {
             1 => false,
@@ -394,10 +440,11 @@ impl StoreManifest {
             return snapshot_meta::damaged("a count that no store reaches");
         }
 
-        let tables = take_tables(&mut input, next_table)?;
+        let tables = take_tables(&mut input, next_table, form)?;
+        check_indexes(&tables)?;
         let mut versions: Vec<VersionMeta> = Vec::new();
         for _ in 0..input.u32()? {
-            let version = take_version(&mut input, next_table, versions.last())?;
+            let version = take_version(&mut input, (next_table, form), versions.last())?;
             // The next version names its base by the version before, so their order matters.
             if versions.last().is_some_and(|last| last.number >= version.number) {
                 return snapshot_meta::damaged("numbers of versions out of order");
@@ -409,7 +456,7 @@ impl StoreManifest {
         }
 
         let history = if has_history {
-            take_history(&mut input, (sequence, COUNT_MAX), next_table)?
+            take_history(&mut input, (sequence, COUNT_MAX), (next_table, form))?
         } else {
             Vec::new()
         };
@@ -427,6 +474,7 @@ impl StoreManifest {
             tables,
             versions,
             history,
+            has_indexes,
         })
     }
 
@@ -449,10 +497,9 @@ impl StoreManifest {
             return None;
         }
 
+        let list = (self.next_table, self.list_form());
         let edit = match input.u8().ok()? {
-            1 => {
-                Edit::Retain(take_version(&mut input, self.next_table, self.versions.last()).ok()?)
-            }
+            1 => Edit::Retain(take_version(&mut input, list, self.versions.last()).ok()?),
             2 => Edit::Release(input.u64().ok()?),
             _ => return None,
         };
@@ -469,9 +516,9 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
     };
 
     // Another version may have its fields elsewhere.
-    if ![STORE_VERSION, STORE_VERSION_HISTORY].contains(&field(STORE_MAGIC.len())) {
+    if !(STORE_VERSION..=STORE_VERSION_INDEXES).contains(&field(STORE_MAGIC.len())) {
         // Says which version it is, if the file is whole.
-        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION_HISTORY)?;
+        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION_INDEXES)?;
     }
 
     let length = field(LENGTH_OFFSET) as usize;
@@ -482,7 +529,12 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
 }
 
 /// Writes a version, behind the one `before`, whose base it may share.
-fn put_version(out: &mut Writer, version: &VersionMeta, before: Option<&VersionMeta>) {
+fn put_version(
+    out: &mut Writer,
+    version: &VersionMeta,
+    before: Option<&VersionMeta>,
+    form: ListForm,
+) {
     out.u64(version.number).string(version.name.as_bytes()).u64(version.until);
     // A base is written once for all versions that share it.
     if before.is_some_and(|before| Arc::ptr_eq(&before.base, &version.base)) {
@@ -490,13 +542,13 @@ fn put_version(out: &mut Writer, version: &VersionMeta, before: Option<&VersionM
         return;
     }
     out.u8(1).u64(version.base.commit).u64(version.base.segment);
-    put_tables(out, &version.base.tables);
+    put_tables(out, &version.base.tables, form);
 }
 
 /// Reads what [`put_version`] wrote.
 fn take_version(
     input: &mut Reader<'_>,
-    next_table: u64,
+    (next_table, form): (u64, ListForm),
     before: Option<&VersionMeta>,
 ) -> std::result::Result<VersionMeta, Refused> {
     let number = input.u64()?;
@@ -508,7 +560,9 @@ fn take_version(
         (1, _) => {
             let commit = input.u64()?;
             let segment = input.u64()?;
-            Arc::new(VersionBase { commit, segment, tables: take_tables(input, next_table)? })
+            let tables = take_tables(input, next_table, form)?;
+            check_indexes(&tables)?;
+            Arc::new(VersionBase { commit, segment, tables })
         }
         _ => return snapshot_meta::damaged("unknown tag of a version"),
     };

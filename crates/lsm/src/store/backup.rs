@@ -165,6 +165,7 @@ fn renew(
         is_backup: true,
         commit: source.commit,
         next_table: source.manifest.next_table,
+        has_indexes: source.manifest.has_indexes,
         ..StoreManifest::default()
     };
 

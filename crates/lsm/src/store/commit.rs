@@ -4,7 +4,8 @@
 //! readers and other tables need only for a moment:
 //!
 //! 1. Without any lock: the WAL is begun, and a checkpoint is made if one is due.
-//! 2. With the writers: [slow work](SlowWork) of each table. Shares of compactions are done in
+//! 2. With the writers: the [batches of the indexes](crate::store::index_batches) of its tables;
+//!    [slow work](SlowWork) of each table. Shares of compactions are done in
 //!    place, since tables only share them. A flush, or a deletion that reads keys, is done on a
 //!    copy of the table together with the whole batch.
 //! 3. With the tables: the other batches go into the memtables.
@@ -122,22 +123,60 @@ impl Shared {
     /// commit comes between the check and this one.
     pub(crate) fn commit_if(
         self: &Arc<Self>,
-        mut batches: Vec<Batch<'_>>,
+        batches: Vec<Batch<'_>>,
         check: impl FnOnce(u64) -> Result<()>,
     ) -> Result<u64> {
-        let record = self.record(&batches)?;
-        // Locks of several tables are taken in one order.
+        // Comes to an end: somebody would have to change the list of indexes each time.
+        loop {
+            let indexes = self.changed_indexes(batches.iter().map(|batch| batch.key.id))?;
+            let record = if indexes.is_empty() { Some(self.record(&batches)?) } else { None };
+
+            // Locks of several tables are taken in one order.
+            let mut slots: Vec<_> = batches
+                .iter()
+                .map(|batch| (batch.key.id, batch.slot))
+                .chain(indexes.slots())
+                .collect();
+            slots.sort_by_key(|(id, _)| *id);
+            debug_assert!(slots.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            let writers: Vec<_> = slots.iter().map(|(_, slot)| lock(&slot.writer)).collect();
+            if !self.are_current(&indexes) {
+                continue;
+            }
+            self.inner.check_writable()?;
+
+            if let Some(record) = record {
+                return self.commit_held(batches, record, writers, check);
+            }
+            let made = indexes.batches(&batches)?;
+            let mut all = batches;
+            for made in &made {
+                let batch = made.batch();
+                self.inner.check_room_for(&batch.updates)?;
+                all.push(batch);
+            }
+            let record = self.record(&all)?;
+            return self.commit_held(all, record, writers, check);
+        }
+    }
+
+    /// The same; the caller holds the writers of the tables.
+    fn commit_held(
+        self: &Arc<Self>,
+        mut batches: Vec<Batch<'_>>,
+        record: RecordBuilder,
+        writers: Vec<MutexGuard<'_, ()>>,
+        check: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<u64> {
         batches.sort_by_key(|batch| batch.key.id);
         debug_assert!(batches.windows(2).all(|pair| pair[0].key.id < pair[1].key.id));
-        let writers: Vec<_> = batches.iter().map(|batch| lock(&batch.slot.writer)).collect();
         let bare = batches.is_empty().then(|| lock(&self.bare_writer));
-        self.inner.check_writable()?;
 
         let mut ready = Vec::with_capacity(batches.len());
         for batch in &batches {
             ready.push(make_ready(batch)?);
         }
-        debug_assert_eq!(ready.len(), writers.len(), "each writer has its part");
+        debug_assert!(ready.len() <= writers.len(), "each part has its writer");
         let (commit, wants_care, replaced) = self.commit_ready(&batches, ready, record, check)?;
 
         drop((writers, bare));

@@ -33,6 +33,7 @@ use crate::entry::entry::Update;
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::lookup::result::Lookup;
+use crate::manifest::manifest::StoreManifest;
 use crate::run::blob::BlobRef;
 use crate::run::check::Progress;
 use crate::session::snapshot::SnapshotName;
@@ -735,7 +736,8 @@ fn begin(
     let mark = Mark { source: commit, sequence, own: store.last_commit() };
     let mut table = store.new_volatile_table(&crate::config::TableConfig::default())?;
     table.insert(KEY, &mark.encode())?;
-    let installed = store.install(FOLLOW_TABLE, &table);
+    // The copy gets the changes of indexes from its source, as those of any table.
+    let installed = store.install_changing(FOLLOW_TABLE, &table, StoreManifest::forget_indexes);
     drop(table);
     let closed = store.close();
     installed.map(drop).and(closed)

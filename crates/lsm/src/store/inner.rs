@@ -12,6 +12,7 @@
 //! | `table` of a slot, by number | a moment: memtable, fork | everybody |
 //! | `state` | a moment: one write to the WAL | everybody |
 //! | `reading` of a slot | a moment | everybody |
+//! | `indexes` | a moment | commits; whoever changes the list of tables |
 //! | the lock of the write sets | a moment | transactions; commits while transactions live |
 //! | the lock of the group commit | a moment | everybody |
 //! | the accounts of the session's memory budget | a moment | everybody |
@@ -42,6 +43,7 @@ use crate::session::current_manifest::CurrentManifest;
 use crate::session::group_commit::GroupCommit;
 use crate::session::inner::SessionInner;
 use crate::store::helper::HelperThread;
+use crate::store::index_entries::Indexes;
 use crate::store::options::{StoreOptions, TableName};
 use crate::store::write_sets::WriteSets;
 use crate::table::session::Session;
@@ -87,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) wal_helper: HelperThread,
     /// Write sets of recent commits, for the validation of transactions.
     pub(crate) write_sets: WriteSets,
+    /// Indexes, with the functions that are registered.
+    pub(crate) indexes: Mutex<Arc<Indexes>>,
 }
 
 #[derive(Debug)]

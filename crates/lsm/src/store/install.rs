@@ -23,9 +23,11 @@ use crate::entry::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::history::{self, HistoryEvent};
-use crate::manifest::manifest::{NamedMeta, StoreManifest};
+use crate::manifest::manifest::{Derived, NamedMeta, StoreManifest};
 use crate::session::snapshot::{WrittenOut, resolve_of};
 use crate::store::checkpoint::{TableCopy, write_out};
+use crate::store::index_batches::IndexBatch;
+use crate::store::index_entries::Derivation;
 use crate::store::inner::{Batch, LogRoom, Named, Shared, Slot, State, TableKey};
 use crate::store::options::TableName;
 use crate::store::store::{NamedTable, Store};
@@ -35,15 +37,23 @@ use crate::table::table::Table;
 use crate::trace::event;
 
 /// A table that is about to be named: all of it is on disk.
-struct Incoming {
+pub(crate) struct Incoming {
     name: TableName,
     table: Table,
     written: WrittenOut,
+    index: Option<NewIndex>,
+}
+
+/// Source and function of a table that is installed as an index.
+#[derive(Debug, Clone)]
+pub(crate) struct NewIndex {
+    pub(crate) source: u64,
+    pub(crate) derivation: Derivation,
 }
 
 /// Whether the incoming table takes a new name or the place of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
+pub(crate) enum Target {
     New,
     Existing,
 }
@@ -60,14 +70,45 @@ fn place_of(manifest: &StoreManifest, name: &TableName, target: Target) -> Resul
 /// Names the incoming table in a manifest.
 fn name_table(manifest: &mut StoreManifest, id: u64, incoming: &Incoming) {
     let meta = incoming.written.meta.clone();
+    let derived = incoming
+        .index
+        .as_ref()
+        .map(|index| Derived { source: index.source, version: index.derivation.version });
+    manifest.has_indexes |= derived.is_some();
     if id == manifest.next_table {
         manifest.next_table += 1;
-        manifest.tables.push(NamedMeta { id, name: incoming.name.0.clone(), meta });
+        manifest.tables.push(NamedMeta { id, name: incoming.name.0.clone(), derived, meta });
         return;
     }
     for named in manifest.tables.iter_mut().filter(|named| named.id == id) {
         named.meta.clone_from(&meta);
+        named.derived = derived;
     }
+}
+
+/// Refuses a table that the incoming one may not take the place of: an index and its table stand
+/// together, and only an index takes the place of an index.
+fn check_replaceable(manifest: &StoreManifest, id: u64, index: Option<&NewIndex>) -> Result<()> {
+    for table in manifest.tables.iter().filter(|table| table.id == id) {
+        if let Some(index) = index {
+            let is_it = table.derived.is_some_and(|derived| derived.source == index.source);
+            return if is_it {
+                Ok(())
+            } else {
+                Err(Error::TableExists { name: table.name.clone() })
+            };
+        }
+        if table.derived.is_some() {
+            return Err(Error::TableIsIndex { table: table.name.clone() });
+        }
+        if let Some(index) = manifest.indexes_of(id).next() {
+            return Err(Error::TableHasIndex {
+                table: table.name.clone(),
+                index: index.name.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 impl Store {
@@ -101,14 +142,25 @@ impl Store {
     /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
     /// there is no such table, or all of it.
     pub fn install(&self, name: &(impl AsRef<str> + ?Sized), table: &Table) -> Result<NamedTable> {
+        self.install_changing(name.as_ref(), table, |_| ())
+    }
+
+    /// The same with another change of the same manifest.
+    pub(crate) fn install_changing(
+        &self,
+        name: &str,
+        table: &Table,
+        change: impl FnOnce(&mut StoreManifest),
+    ) -> Result<NamedTable> {
         let shared = &self.shared;
-        let incoming = self.write_incoming(name.as_ref(), table, Target::New)?;
+        let incoming = self.write_incoming(name, table, Target::New)?;
         let mut published = lock(&shared.published);
         shared.inner.check_writable()?;
         let id = place_of(&published.manifest, &incoming.name, Target::New)?;
         shared.make_durable(&mut published)?;
 
         let mut next = published.manifest.clone();
+        change(&mut next);
         name_table(&mut next, id, &incoming);
         shared.note_table(&published, &mut next, id, HistoryEvent::Installed)?;
         published.publish(&shared.inner, next)?;
@@ -136,7 +188,9 @@ impl Store {
         batch: &WriteBatch,
     ) -> Result<NamedTable> {
         let incoming = self.write_incoming(name.as_ref(), table, Target::New)?;
-        self.commit_by_manifest(incoming, Target::New, &batch.batches(&self.shared)?)
+        let name = incoming.name.clone();
+        let batches = batch.batches(&self.shared)?;
+        self.commit_by_manifest(&name, Target::New, batches, || Ok(incoming))
     }
 
     /// Puts a table in the place of a named one, durably, as a commit of its own. Handles on the
@@ -148,11 +202,14 @@ impl Store {
     /// needs them.
     ///
     /// # Errors
-    /// [`Error::TableDoesNotExist`], and the errors of [`install`](Self::install). After an error,
-    /// or a crash, the table has the old content or the new one.
+    /// [`Error::TableDoesNotExist`]; [`Error::TableIsIndex`] and [`Error::TableHasIndex`] for an
+    /// index and for a table that has one: drop the index before; the errors of
+    /// [`install`](Self::install). After an error, or a crash, the table has the old content or the
+    /// new one.
     pub fn replace(&self, name: &(impl AsRef<str> + ?Sized), table: &Table) -> Result<NamedTable> {
         let incoming = self.write_incoming(name.as_ref(), table, Target::Existing)?;
-        self.commit_by_manifest(incoming, Target::Existing, &[])
+        let name = incoming.name.clone();
+        self.commit_by_manifest(&name, Target::Existing, Vec::new(), || Ok(incoming))
     }
 
     /// A named table, made with `config` if it is missing. A table that is there keeps its
@@ -238,7 +295,19 @@ impl Store {
         place_of(&lock(&shared.published).manifest, &name, target)?;
         let table = table.fork()?;
         let written = table.write_out()?;
-        Ok(Incoming { name, table, written })
+        Ok(Incoming { name, table, written, index: None })
+    }
+
+    /// Writes a table out that is to be an index.
+    pub(crate) fn write_index(
+        &self,
+        name: &TableName,
+        table: &Table,
+        index: NewIndex,
+    ) -> Result<Incoming> {
+        let table = table.fork()?;
+        let written = table.write_out()?;
+        Ok(Incoming { name: name.clone(), table, written, index: Some(index) })
     }
 
     fn installed(&self, id: u64, name: TableName, slot: Arc<Slot>) -> NamedTable {
@@ -246,20 +315,22 @@ impl Store {
         NamedTable { shared: Arc::clone(&self.shared), key: TableKey { id, name }, slot }
     }
 
-    /// Installs a table and commits batches by one manifest.
-    fn commit_by_manifest(
+    /// Installs a table and commits batches by one manifest. `incoming` gives the table while no
+    /// commit goes on.
+    pub(crate) fn commit_by_manifest(
         &self,
-        incoming: Incoming,
+        name: &TableName,
         target: Target,
-        batches: &[Batch<'_>],
+        batches: Vec<Batch<'_>>,
+        incoming: impl FnOnce() -> Result<Incoming>,
     ) -> Result<NamedTable> {
         let shared = &self.shared;
-        for batch in batches {
+        for batch in &batches {
             shared.inner.check_room_for(&batch.updates)?;
         }
         shared.prepare_to_commit(false)?;
         let mut published = lock(&shared.published);
-        let id = place_of(&published.manifest, &incoming.name, target)?;
+        let id = place_of(&published.manifest, name, target)?;
 
         // What this leaves is written while commits wait.
         shared.checkpoint_over(&mut published)?;
@@ -267,6 +338,16 @@ impl Store {
         let writers: Vec<_> = slots.iter().map(|(_, slot)| lock(&slot.writer)).collect();
         let bare = lock(&shared.bare_writer);
         shared.inner.check_writable()?;
+
+        let incoming = incoming()?;
+        if target == Target::Existing {
+            check_replaceable(&published.manifest, id, incoming.index.as_ref())?;
+        }
+        let changed = shared.changed_indexes(batches.iter().map(|batch| batch.key.id))?;
+        let made = changed.batches(&batches)?;
+        let mut batches = batches;
+        batches.extend(made.iter().map(IndexBatch::batch));
+        let batches = batches.as_slice();
 
         let copies = copies_with(&slots, batches, id)?;
         let mut next = published.manifest.clone();
@@ -291,6 +372,8 @@ impl Store {
                 shared.write_sets.note_replaced(commit, Some(vec![id]));
             }
             shared.link(state, commit, done.log_bytes);
+            let added = incoming.index.as_ref().map(|index| (id, &index.derivation));
+            shared.renew_indexes(state, &published.manifest, added);
         });
         drop((writers, bare));
         drop(replaced);

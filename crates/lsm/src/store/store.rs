@@ -44,6 +44,7 @@ use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
 use crate::store::helper::HelperThread;
+use crate::store::index_entries::Indexes;
 use crate::store::inner::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
 use crate::store::options::{StoreOptions, TableName, WRITE_SET_BYTES};
 use crate::store::recovery::{open_tables, recover};
@@ -174,6 +175,7 @@ impl Store {
         let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
 
+        let indexes = Indexes::of(&manifest, &Indexes::default(), None);
         let write_set_bytes = options.write_set_bytes_max.unwrap_or(WRITE_SET_BYTES);
         let write_sets = WriteSets::new(write_set_bytes, state.commit);
         let durable = GroupCommit::new(Arc::clone(&inner), manifest.commit);
@@ -199,6 +201,7 @@ impl Store {
             checkpointer: HelperThread::new("terrane-checkpoint"),
             wal_helper: HelperThread::new("terrane-wal"),
             write_sets,
+            indexes: Mutex::new(Arc::new(indexes)),
         });
 
         Ok(Self { shared })
@@ -246,7 +249,7 @@ impl Store {
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.next_table += 1;
-        next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
+        next.tables.push(NamedMeta { id, name: name.0.clone(), derived: None, meta });
         shared.note_table(&published, &mut next, id, HistoryEvent::Created)?;
         published.publish(&shared.inner, next)?;
         let slot = Slot::of(table);
@@ -328,11 +331,12 @@ impl Store {
         self.shared.note_table(&published, &mut next, id, renamed)?;
         published.publish(&self.shared.inner, next)?;
         self.shared.durable.tell();
+        self.shared.renew_indexes(&lock(&self.shared.state), &published.manifest, None);
         Ok(())
     }
 
-    /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and
-    /// snapshots of it stay.
+    /// Removes a table and its indexes, durably; all commits before are durable then, too. Views,
+    /// duplicates and snapshots of it stay. An index may be removed alone.
     ///
     /// Cost: as [`create_table`](Self::create_table); unlinks the files that nobody else needs.
     ///
@@ -341,19 +345,42 @@ impl Store {
     /// [`Error::SessionClosed`]. After an error, or a crash, the table is there as it was, or gone.
     pub fn drop_table(&self, name: &(impl AsRef<str> + ?Sized)) -> Result<()> {
         let name = &TableName::new(name.as_ref())?;
+        let mut published = lock(&self.shared.published);
+        let id = published.manifest.find(name)?;
+        // One by one: a manifest makes one change of the list. A table may lack indexes, and no
+        // index lacks its table.
+        let indexes: Vec<_> =
+            published.manifest.indexes_of(id).map(|index| TableName(index.name.clone())).collect();
+        for index in &indexes {
+            self.drop_one(&mut published, index)?;
+        }
+        self.drop_one(&mut published, name)
+    }
+
+    /// Removes a table without indexes.
+    fn drop_one(&self, published: &mut CurrentManifest, name: &TableName) -> Result<()> {
         let shared = &self.shared;
-        let mut published = lock(&shared.published);
         shared.inner.check_writable()?;
         event!(DEBUG, "store.drop_table", shared.inner.dir(), %name);
         let id = published.manifest.find(name)?;
-        let slot = Arc::clone(lock(&shared.state).slot(id, name)?);
+        debug_assert!(published.manifest.indexes_of(id).next().is_none(), "indexes go first");
+        let source = published.manifest.tables.iter().find(|table| table.id == id);
+        let source = source.and_then(|table| table.derived).map(|derived| derived.source);
+        let (slot, others) = {
+            let state = lock(&shared.state);
+            let source = source.and_then(|id| Some((id, Arc::clone(state.tables.get(&id)?))));
+            (Arc::clone(state.slot(id, name)?), source)
+        };
 
-        // No commit to the table may come in between that would be durable and yet for nothing.
-        // Those to other tables go on.
-        let writer = lock(&slot.writer);
-        shared.make_durable(&mut published)?;
+        // No commit to the table may come in between that would be durable and yet for nothing, and
+        // none to the table of an index. Those to other tables go on.
+        let mut slots: Vec<_> = others.iter().map(|(id, slot)| (*id, slot)).collect();
+        slots.push((id, &slot));
+        slots.sort_by_key(|(id, _)| *id);
+        let writers: Vec<_> = slots.iter().map(|(_, slot)| lock(&slot.writer)).collect();
+        shared.make_durable(published)?;
         let mut next = published.manifest.clone();
-        shared.note_table(&published, &mut next, id, HistoryEvent::Dropped)?;
+        shared.note_table(published, &mut next, id, HistoryEvent::Dropped)?;
         next.tables.retain(|table| table.id != id);
         published.publish(&shared.inner, next)?;
         shared.durable.tell();
@@ -365,9 +392,10 @@ impl Store {
             state.dropped.retain(|_, slot| slot.strong_count() > 0);
             state.dropped.insert(id, Arc::downgrade(&slot));
             shared.write_sets.note_dropped(state.commit, id);
+            shared.renew_indexes(&state, &published.manifest, None);
         }
         let view = lock(&slot.reading).view.take();
-        drop(writer);
+        drop(writers);
         drop((dropped, view));
         Ok(())
     }

@@ -391,7 +391,9 @@ impl Store {
     /// the commit that this is. Tables made since are gone, those dropped since are there again;
     /// handles on the others stay valid. Every live transaction that has read anything conflicts
     /// with it. Versions, also those in between, stay retained: going
-    /// forward again is going back, too.
+    /// forward again is going back, too. Indexes are what they were in the version: one that was made
+    /// since is gone, and one of another version of its function must be
+    /// [derived](crate::NamedTable::derive) again before the next commit to its table.
     ///
     /// Cost: as opening a version; writes out what the log has for it, as a
     /// [`checkpoint`](Self::checkpoint) would; and writes and syncs the two copies of the manifest.
@@ -434,6 +436,7 @@ impl Store {
         let replaced = shared.replace_tables(&old, copies, |state| {
             shared.write_sets.note_replaced(commit, None);
             shared.link(state, commit, done.log_bytes);
+            shared.renew_indexes(state, &published.manifest, None);
         });
         drop((writers, bare));
         drop(replaced);

@@ -448,7 +448,7 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
 
     let error = opened(&planted).unwrap_err();
     assert!(
-        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 3 }
+        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 4 }
         if *path == manifest),
         "{error:?}"
     );
@@ -510,13 +510,55 @@ fn golden_files_of_a_feed_are_what_is_written_and_are_read() {
     store.close().unwrap();
 }
 
+/// Golden file of the manifest of a store with an index.
+const INDEXES: &str = "store.manifest-indexes";
+
+/// An index beside its table, in the manifest and in the base of a version.
+#[test]
+fn golden_file_of_a_manifest_with_an_index_is_what_is_written_and_is_read() {
+    let disk = SimDisk::new(1);
+    let still = FixedClockDisk::new(disk.clone());
+    let session = SessionOptions::with_salt(SALT).create_dir();
+    let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
+    let options = options.checkpoint_thread(CheckpointThread::Caller);
+    let store = Store::open(still, Path::new(DIR), &options).unwrap();
+    let main = store.create_table("main", &config()).unwrap();
+    main.insert(b"one", b"1").unwrap().wait().unwrap();
+    let by_value = |table: &terrane_lsm::NamedTable| {
+        table.derive("by-value", 7, |_, value, entries| entries.add(value, b"")).unwrap()
+    };
+    let index = by_value(&main);
+    let version = store.retain(None).unwrap();
+    main.insert(b"two", b"2").unwrap().wait().unwrap();
+    store.checkpoint().unwrap();
+    let killed = disk.process_kill();
+    drop((index, main, store));
+
+    let path = Path::new(DIR).join("manifest.a");
+    golden::check(CRATE, INDEXES, &killed.read_raw(&path).unwrap());
+    killed.write_raw(&path, &golden::read(CRATE, INDEXES));
+    let store = Store::open(Arc::clone(&killed) as _, Path::new(DIR), &options).unwrap();
+    for commit in [None, Some(version)] {
+        if let Some(version) = commit {
+            store.roll_back(version).unwrap();
+        }
+        let infos = store.indexes().unwrap();
+        assert_eq!((infos[0].name.as_str(), infos[0].version), ("by-value", 7));
+        let index = by_value(&store.table("main").unwrap());
+        let check = index.verify().unwrap();
+        assert!(check.is_equal(), "{check:?}");
+        assert_eq!(check.entries, if commit.is_none() { 2 } else { 1 });
+    }
+    store.close().unwrap();
+}
+
 #[test]
 fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
     expected.extend(FEED_FILES.map(|(golden, _)| golden));
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
-    expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON, COMPRESSED]);
+    expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON, COMPRESSED, INDEXES]);
     golden::check_complete(CRATE, &expected);
 }
 

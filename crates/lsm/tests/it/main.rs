@@ -19,6 +19,7 @@ mod compaction;
 mod compression;
 mod config;
 mod crash;
+mod derived;
 mod diff;
 mod export;
 mod export_crash;

@@ -221,6 +221,9 @@ impl Check<'_> {
         if let Some(manifest) = manifest {
             let mut changed = manifest.clone();
             changed.change_tables(&change);
+            if !runs.is_empty() {
+                changed.distrust_indexes();
+            }
             if let Some(plan) = &plan {
                 changed.versions.retain(|version| !plan.versions.contains(&version.number));
             }
