@@ -1,7 +1,7 @@
 //! Long runs of tests: random histories of the whole engine in lock-step with its model, crashes
 //! and faults at every call of workloads on stores, and processes that are killed.
 //!
-//! The tests do the work (`crates/lsm/tests/it/{sim,store_sweep,store_faults,kill}.rs`), optimised
+//! The tests do the work (`crates/lsm/tests/it/{sim,store_sweep,store_faults,kill*}.rs`), optimised
 //! but with all assertions of the engine; this sets what they take from the environment, and passes
 //! their outcome on.
 
@@ -22,10 +22,12 @@ pub(crate) const HISTORIES: &str =
 pub(crate) const CRASH_IMAGES: &str = "store_sweep::after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_the_rest";
 
 /// Tests that kill processes `TERRANE_KILL_CYCLES` times, with their packages: of every kind of
-/// store, of the tables, of the index and of the context store. The last two have readers, too.
-pub(crate) const KILLS: [(&str, &str); 4] = [
+/// store, of the tables, of followers beside their source, of the index and of the context store.
+/// The last two have readers, too.
+pub(crate) const KILLS: [(&str, &str); 5] = [
     ("terrane-fuzz", "kills::no_acknowledged_commit_is_lost_whatever_is_killed"),
     (TABLES, "kill::nothing_durable_is_lost_when_the_process_is_killed"),
+    (TABLES, "kill_followers::a_follower_and_an_indexer_agree_with_their_source_whoever_is_killed"),
     ("terrane-btree-tests", "processes::readers_see_what_a_writer_flushed_whoever_is_killed"),
     ("terrane-context-tests", "processes::readers_see_whole_commits_whoever_is_killed"),
 ];
@@ -152,7 +154,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
 }
 
 /// Kills processes that commit to stores of every kind `cycles` times, then as often a process that
-/// writes many tables, one that writes an index, and one that writes a context store.
+/// writes many tables, one of a writer and its followers, one that writes an index, and one that
+/// writes a context store.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     KILLS.iter().try_for_each(|(package, test)| {
         run_test(workspace, package, test, &[("TERRANE_KILL_CYCLES", cycles)])
@@ -166,7 +169,7 @@ pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String>
     let seconds = ("TERRANE_READERS_SECONDS", seconds);
     run_test(workspace, TABLES, test, &[seconds])?;
     let variables = [seconds, ("TERRANE_KILL_CYCLES", 100)];
-    KILLS[2..].iter().try_for_each(|(package, test)| run_test(workspace, package, test, &variables))
+    KILLS[3..].iter().try_for_each(|(package, test)| run_test(workspace, package, test, &variables))
 }
 
 fn run_test(

@@ -103,4 +103,7 @@ pub use store::feed::{
     FeedPart, FeedTable, FeedUpdate,
 };
 pub use store::feed_cursor::{Feed, FeedInfo};
-pub use store::follower::{FOLLOW_TABLE, FollowOptions, FollowReport, FollowedTable, Follower};
+pub use store::followed_copy::{
+    FOLLOW_TABLE, FollowOptions, FollowReport, FollowedCopy, FollowedTable,
+};
+pub use store::follower::Follower;

@@ -18,8 +18,8 @@
 //! - Transactions are validated when they commit, against the write sets of the commits since their
 //!   view. Write sets exist only while transactions live.
 //! - An install, a replacement and a rollback are commits without a record: a manifest has them.
-//! - An index is a table whose changes are in the same records as those of its source. A commit to a
-//!   source whose index function the process does not know is refused.
+//! - An index is a table whose changes are in the same records as those of its source. A commit to
+//!   a source whose index function the process does not know is refused.
 //! - A version is a place in the WAL: a base that a checkpoint left, and a commit. Retaining writes
 //!   some forty bytes.
 //!
@@ -56,4 +56,5 @@ pub(crate) mod feed;
 pub(crate) mod feed_cursor;
 pub(crate) mod reader;
 pub(crate) mod files;
+pub(crate) mod followed_copy;
 pub(crate) mod follower;

@@ -25,8 +25,9 @@ use terrane_io::{
 };
 
 use crate::bucket::Bucket;
+use crate::catalog::BackupInfo;
 use crate::error::{Error, Result};
-use crate::point::Content;
+use crate::point::{Content, Point};
 
 /// Bytes of a block of the cache.
 pub const BLOCK_BYTES: u64 = 64 << 10;
@@ -107,7 +108,22 @@ impl Bucket {
     /// [`Error::NoBackup`], [`Error::Unreachable`], [`Error::Missing`], [`Error::Damaged`],
     /// [`Error::Request`].
     pub fn open_disk(&self, commit: Option<u64>, cache_bytes: u64) -> Result<Arc<BucketDisk>> {
-        let point = self.point(commit)?;
+        Ok(self.disk_over(self.point(commit)?, cache_bytes))
+    }
+
+    /// Opens the store as of the last commit of a backup.
+    ///
+    /// # Errors
+    /// The errors of [`open_disk`](Self::open_disk).
+    pub(crate) fn disk_of_backup(
+        &self,
+        info: &BackupInfo,
+        cache_bytes: u64,
+    ) -> Result<Arc<BucketDisk>> {
+        Ok(self.disk_over(self.point_of_backup(info)?, cache_bytes))
+    }
+
+    fn disk_over(&self, point: Point, cache_bytes: u64) -> Arc<BucketDisk> {
         let dir = PathBuf::from(self.address().trim_end_matches('/'));
         let mut files = BTreeMap::new();
         for (number, file) in (0..).zip(&point.files) {
@@ -118,13 +134,13 @@ impl Bucket {
             files.insert(dir.join(&file.path), FileSource { number, bytes: file.bytes, content });
         }
         let shared = Shared { bucket: self.clone(), cache: Cache::new(cache_bytes as usize) };
-        Ok(Arc::new(BucketDisk {
+        Arc::new(BucketDisk {
             shared: Arc::new(shared),
             dir,
             commit: point.commit,
             files,
             clock: SystemClock::new(),
-        }))
+        })
     }
 }
 

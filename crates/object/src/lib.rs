@@ -1,5 +1,5 @@
 //! Object storage for Terrane's LSM stores: incremental backups in a bucket, restores to any
-//! shipped commit, verification, retention, and stores that are read where they lie.
+//! shipped commit, verification, retention, stores that are read where they lie, and followers.
 //!
 //! A [`Bucket`] is a prefix in S3, Google Cloud Storage, Azure Blob Storage, or a directory. All
 //! calls are synchronous; requests run on a thread that belongs to the bucket.
@@ -23,7 +23,7 @@
 //!   catalog no longer names it.
 //!
 //! Where to begin reading: `catalog` for the protocol, `upload` for a backup, `restore` and `disk`
-//! for the ways back.
+//! for the ways back, `follow` for a copy that takes over what is shipped.
 
 #![forbid(unsafe_code)]
 
@@ -41,12 +41,14 @@ mod restore;
 mod verify;
 mod prune;
 mod disk;
+mod follow;
 
 pub use address::is_address;
 pub use bucket::{Bucket, Requests};
 pub use catalog::BackupInfo;
 pub use disk::{BLOCK_BYTES, BucketDisk, CACHE_BYTES_DEFAULT};
 pub use error::{Error, Result};
+pub use follow::BucketFollower;
 pub use prune::{ABANDONED_AFTER_S, DropReport, Retention};
 pub use restore::{RestoreReport, Restoring};
 pub use upload::UploadReport;

@@ -81,6 +81,14 @@ impl Bucket {
         self.point_of(info.clone(), &manifest, at)
     }
 
+    /// The store as of the last commit of a backup.
+    ///
+    /// # Errors
+    /// Those of reading manifest and files.
+    pub(crate) fn point_of_backup(&self, info: &BackupInfo) -> Result<Point> {
+        self.point_of(info.clone(), &self.manifest(info)?, info.commit)
+    }
+
     fn point_of(&self, info: BackupInfo, manifest: &Manifest, commit: u64) -> Result<Point> {
         let whole = |path: &str| -> Result<Vec<u8>> {
             let file = manifest.file(path);

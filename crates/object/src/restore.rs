@@ -27,7 +27,7 @@ use crate::stream::{Piece, Wanted};
 const RESTORING: &str = "metadata.restoring";
 
 /// Name of `metadata`.
-const METADATA: &str = "metadata";
+pub(crate) const METADATA: &str = "metadata";
 
 /// End of the name of a file that is not whole yet.
 const PARTIAL: &str = ".partial";
@@ -36,7 +36,7 @@ const PARTIAL: &str = ".partial";
 const FOLDERS: [&str; 3] = ["active", "log", "snapshots"];
 
 /// Longest `metadata` that is read.
-const METADATA_BYTES_MAX: u64 = 4096;
+pub(crate) const METADATA_BYTES_MAX: u64 = 4096;
 
 /// Bytes of a local file that are hashed at once.
 const HASHED_BYTES: u64 = 1 << 20;

@@ -2,7 +2,8 @@
 //!
 //! `derive` registers a function that says under which address a coin stands. From then on each
 //! commit to the coins changes the index, too, in the same record: after a crash, a roll-back or a
-//! restore both agree. When the function changes, its version is raised, and the index is made anew.
+//! restore both agree. When the function changes, its version is raised, and the index is made
+//! anew.
 
 #![forbid(unsafe_code)]
 
@@ -29,27 +30,27 @@ fn by_address(_point: &[u8], coin: &[u8], entries: &mut IndexEntries<'_>) {
 /// Coins by output, and by address.
 struct Coins {
     store: Store,
-    coins: NamedTable,
+    by_output: NamedTable,
     by_address: DerivedIndex,
 }
 
 impl Coins {
     fn open(dir: &Path) -> Result<Self, Box<dyn Error>> {
         let store = Store::open_dir(dir, &StoreOptions::default().create_dir())?;
-        let coins = store.table_or_create("coins", &TableConfig::default())?;
-        let by_address = coins.derive("by-address", BY_ADDRESS_VERSION, by_address)?;
-        Ok(Self { store, coins, by_address })
+        let by_output = store.table_or_create("coins", &TableConfig::default())?;
+        let by_address = by_output.derive("by-address", BY_ADDRESS_VERSION, by_address)?;
+        Ok(Self { store, by_output, by_address })
     }
 
     /// Spends outputs and makes others, atomically.
     fn connect(&self, spent: &[&str], made: &[(&str, u8, u64)]) -> Result<(), Box<dyn Error>> {
         let mut batch = WriteBatch::new();
         for point in spent {
-            batch.delete(&self.coins, point);
+            batch.delete(&self.by_output, point);
         }
         for (point, owner, amount) in made {
             let coin = [&[*owner; ADDRESS_BYTES][..], &amount.to_le_bytes()].concat();
-            batch.insert(&self.coins, point, coin);
+            batch.insert(&self.by_output, point, coin);
         }
         Ok(self.store.write(&batch)?.wait()?)
     }

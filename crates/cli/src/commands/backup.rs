@@ -256,7 +256,7 @@ mod shipping {
                         reader.keep_log_from(keep)?;
                     }
                     // The bucket is away: the log waits for it.
-                    Err(error) if is_passing(&error) => {
+                    Err(error) if bucket::is_passing(&error) => {
                         monitor.warn(&format!("{error}; trying again in {} s", self.every));
                     }
                     Err(error) => return Err(error.into()),
@@ -282,17 +282,5 @@ mod shipping {
             }
             output::report("backup", self.output.json, uploaded, &lines)
         }
-    }
-
-    /// Whether a later attempt may succeed without anybody's doing.
-    fn is_passing(error: &terrane_object::Error) -> bool {
-        use terrane_object::Error;
-        matches!(
-            error,
-            Error::Request { .. }
-                | Error::StaleList { .. }
-                | Error::Contention { .. }
-                | Error::UploadRevoked { .. }
-        )
     }
 }

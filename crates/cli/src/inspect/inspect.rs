@@ -20,6 +20,7 @@
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, `codec` (`lz4`, of a compressed key page), and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
+//! | `feed_cursor` | `path`, `format_version`, `acknowledged_commit`, `first_segment` (of the log that the commits behind it need; 0 for none), `held_bytes_max` |
 //! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
 //! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
 //! | `context` | a context store: `path`, `scheme` (`tezos`, `blake3`), `branching`, `flat_limit`, `indexing` (`minimal`, `always`), `commits` (that are kept), `newest` (hash, or null), `branches`: list of `name` and `head`, `chunks`, `chunk_bytes`, `index_bytes`, `volumes` (how many), `archive_bytes`, `other_bytes`, and with `--commit` `tree`: `commit`, `directories`, `values`, `value_bytes`, `value_bytes_max`, `depth_max`, `children_max` |
@@ -53,8 +54,8 @@ use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::state_dir;
 
 use crate::inspect::lsm::{
-    Canonical, Inspector, Manifest, Metadata, PageContent, Reserve, ReserveState, Run, Segment,
-    Snapshot, Store,
+    Canonical, FeedCursor, Inspector, Manifest, Metadata, PageContent, Reserve, ReserveState, Run,
+    Segment, Snapshot, Store,
 };
 use crate::inspect::{btree, context, lsm, mpt, radix, store_page};
 use crate::stores::back_ends::ServerArgs;
@@ -62,7 +63,7 @@ use crate::stores::index_path::IndexPath;
 use crate::ui::args::OutputArgs;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
-use crate::ui::text::{lines, table};
+use crate::ui::text::{grouped, lines, table};
 
 /// Examples at the end of the help.
 pub(crate) const EXAMPLES: &str = "\
@@ -135,11 +136,38 @@ enum Shown {
     Manifest(Manifest),
     Log(Segment),
     Canonical(Canonical),
+    FeedCursor(FeedCursor),
     Btree(btree::BtreeInfo),
     BtreePage(btree::BtreePageInfo),
     Context(Box<context::ContextStoreInfo>),
     RadixStore(radix::RadixStoreInfo),
     Constants { constants: BTreeMap<&'static str, String> },
+}
+
+impl Shown {
+    fn canonical(path: &Path, info: &inspect::CanonicalInfo) -> (Self, String) {
+        let canonical = lsm::canonical(path, info);
+        let text = lines(&[
+            ("canonical export", canonical.path.clone()),
+            ("format version", canonical.format_version.to_string()),
+            ("count", canonical.count.to_string()),
+            ("digest", canonical.digest.clone()),
+            ("bytes", bytes(canonical.bytes)),
+        ]);
+        (Self::Canonical(canonical), text)
+    }
+
+    fn feed_cursor(path: &Path, info: &inspect::CursorInfo) -> (Self, String) {
+        let cursor = lsm::feed_cursor(path, info);
+        let text = lines(&[
+            ("feed cursor", cursor.path.clone()),
+            ("format version", cursor.format_version.to_string()),
+            ("acknowledged", grouped(cursor.acknowledged_commit)),
+            ("needs the log from", cursor.first_segment.to_string()),
+            ("may hold", bytes(cursor.held_bytes_max)),
+        ]);
+        (Self::FeedCursor(cursor), text)
+    }
 }
 
 /// Report of a store, and of the Ethereum state in it.
@@ -358,15 +386,11 @@ impl Inspect {
             }
             Inspection::Canonical(info) => {
                 self.refuse_page("a canonical export")?;
-                let canonical = lsm::canonical(path, &info);
-                let text = lines(&[
-                    ("canonical export", canonical.path.clone()),
-                    ("format version", canonical.format_version.to_string()),
-                    ("count", canonical.count.to_string()),
-                    ("digest", canonical.digest.clone()),
-                    ("bytes", bytes(canonical.bytes)),
-                ]);
-                Ok((Shown::Canonical(canonical), text))
+                Ok(Shown::canonical(path, &info))
+            }
+            Inspection::Cursor(info) => {
+                self.refuse_page("the cursor of a feed")?;
+                Ok(Shown::feed_cursor(path, &info))
             }
             _ => Err(Failure::usage(format!("{}: nothing that can be shown", path.display()))),
         }

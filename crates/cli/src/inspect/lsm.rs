@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use terrane::io::Disk;
 use terrane::lsm::inspect::{
-    self, CanonicalInfo, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, ReserveInfo, RunInfo,
-    SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
+    self, CanonicalInfo, CursorInfo, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, ReserveInfo,
+    RunInfo, SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::lsm::{
     CanonicalSummary, CompactionPolicy, Error, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
@@ -105,6 +105,15 @@ pub(super) struct Canonical {
     pub(super) count: u64,
     pub(super) digest: String,
     pub(super) bytes: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct FeedCursor {
+    pub(super) path: String,
+    pub(super) format_version: u32,
+    pub(super) acknowledged_commit: u64,
+    pub(super) first_segment: u64,
+    pub(super) held_bytes_max: u64,
 }
 
 /// Row of a snapshot in the report of a store. A damaged snapshot has only its name.
@@ -373,6 +382,16 @@ pub(super) fn metadata(path: &Path, info: &MetadataInfo) -> Metadata {
         path: path.display().to_string(),
         format_version: info.version,
         created: time(info.created_ns),
+    }
+}
+
+pub(super) fn feed_cursor(path: &Path, info: &CursorInfo) -> FeedCursor {
+    FeedCursor {
+        path: path.display().to_string(),
+        format_version: info.version,
+        acknowledged_commit: info.acknowledged,
+        first_segment: info.segment,
+        held_bytes_max: info.held_bytes_max,
     }
 }
 

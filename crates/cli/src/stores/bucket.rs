@@ -44,7 +44,7 @@ pub(crate) fn open_reader(
 }
 
 #[cfg(feature = "object-store")]
-pub(crate) use with_object_store::{open, open_reader};
+pub(crate) use with_object_store::{is_passing, open, open_reader};
 
 #[cfg(feature = "object-store")]
 mod with_object_store {
@@ -84,6 +84,18 @@ mod with_object_store {
         let dir = disk.dir().to_owned();
         let options = ReaderOptions::default().memory_budget(memory_budget);
         Ok(StoreReader::open(disk, &dir, &options)?)
+    }
+
+    /// Whether a later attempt may succeed without anybody's doing.
+    pub(crate) fn is_passing(error: &terrane_object::Error) -> bool {
+        use terrane_object::Error;
+        matches!(
+            error,
+            Error::Request { .. }
+                | Error::StaleList { .. }
+                | Error::Contention { .. }
+                | Error::UploadRevoked { .. }
+        )
     }
 }
 

@@ -32,6 +32,7 @@
 //! | `snapshot`  | the snapshot                                                                 |
 //! | `tables`    | all named tables                                                             |
 //! | `directory` | all that it held                                                             |
+//! | `feed_cursor` | the place of a consumer of the change feed, which begins anew              |
 //!
 //! A bucket has `bucket`, `problems` (with `object`, `rule`, `backups`: names of those that need
 //! the object), `left`, `backups`, `objects`, `bytes` (read), `unreferenced_objects`,
@@ -428,6 +429,7 @@ impl Lost {
             LostWhat::Snapshot => "snapshot",
             LostWhat::Tables => "tables",
             LostWhat::Directory => "directory",
+            LostWhat::FeedCursor => "feed_cursor",
             _ => "other",
         };
 

@@ -22,6 +22,7 @@ fn addresses_are_refused_without_the_feature() {
         run(&["restore", "s3://ledger/main", &to]),
         run(&["verify", "s3://ledger/main"]),
         run(&["get", "alice", "--store", "s3://ledger/main"]),
+        run(&["follow", "s3://ledger/main", &to]),
     ] {
         assert!(refused.failed(2).contains("object-store"), "{refused:?}");
     }
@@ -57,6 +58,38 @@ mod with_feature {
     fn assert_valid(name: &str, report: &Value) {
         let found = faults(&schema(name), report, "$");
         assert!(found.is_empty(), "{found:?}: {report}");
+    }
+
+    #[test]
+    fn a_copy_follows_a_bucket() {
+        let place = Place::new();
+        let store = place.store();
+        call(&store, &["put", "--create", "alice", "100"]).done();
+        let bucket = format!("file://{}", text(&place.path("bucket")));
+        let ship = || call(&store, &["backup", "--to", &bucket]).done();
+        let copy = place.path("copies/ledger");
+        let follow = || run(&["follow", &bucket, text(&copy), "--once", "--verify"]);
+        let missing = follow().failed(2);
+        assert!(missing.contains("no backup"), "{missing}");
+
+        ship();
+        let begun = follow().done();
+        assert_eq!((&begun["source_commit"], &begun["commits"]), (&json!(1), &json!(0)));
+        assert_eq!(begun["tables"][0]["equal"], true);
+        assert!(begun["requests"]["gets"].as_u64() > Some(0), "{begun}");
+        call(&store, &["put", "bob", "7"]).done();
+        ship();
+        let followed = follow().done();
+        assert_eq!((&followed["source_commit"], &followed["commits"]), (&json!(2), &json!(1)));
+        assert_eq!(call(&copy, &["get", "bob"]).done()["entries"][0]["value"], "7");
+        call(&store, &["table", "create", "other"]).done();
+        ship();
+        assert_eq!(follow().done()["takeovers"], 1);
+
+        // A copy that was written to follows no more.
+        call(&copy, &["put", "eve", "1"]).done();
+        let refused = follow().failed(2);
+        assert!(refused.contains("somebody else has committed to it"), "{refused}");
     }
 
     #[test]

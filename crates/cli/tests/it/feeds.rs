@@ -110,6 +110,12 @@ fn changes_are_printed_and_a_cursor_remembers_how_far() {
     assert_eq!((&report["commits"], &report["position"]), (&json!(0), &json!(begin + 3)));
     let listed = call(&store, &["feed", "list"]).done();
     assert_eq!(listed["feeds"][0]["acknowledged"], begin + 3);
+    let file = store.join("feeds/indexer.cursor");
+    let shown = call(&store, &["inspect", text(&file)]).done();
+    assert_eq!(
+        (&shown["kind"], &shown["acknowledged_commit"]),
+        (&json!("feed_cursor"), &json!(begin + 3))
+    );
 
     let again = call(&store, &["feed", "create", "indexer"]).failed(2);
     assert!(again.contains("exists already"), "{again}");

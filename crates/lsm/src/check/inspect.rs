@@ -28,7 +28,7 @@ use crate::files::reserve::{
     self, RESERVE, RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, RESERVE_HEADER_SIZE, RESERVE_MAGIC,
     RESERVE_VERSION,
 };
-use crate::manifest::feed_cursor::{CURSOR_MAGIC, CURSOR_SLOT_SIZE, CURSOR_VERSION};
+use crate::manifest::feed_cursor::{self, CURSOR_MAGIC, CURSOR_SLOT_SIZE, CURSOR_VERSION, FEEDS};
 use crate::manifest::history::HISTORY_MAX;
 use crate::manifest::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX, READERS};
 use crate::manifest::manifest::{
@@ -82,6 +82,25 @@ pub enum Inspection {
     Segment(SegmentInfo, Vec<String>),
     /// A canonical export.
     Canonical(CanonicalInfo),
+    /// The cursor of a change feed.
+    Cursor(CursorInfo),
+}
+
+/// Place of the consumer of a change feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct CursorInfo {
+    /// Format version.
+    pub version: u32,
+    /// Times that the cursor was moved.
+    pub sequence: u64,
+    /// The last commit that the consumer has acknowledged.
+    pub acknowledged: u64,
+    /// The first segment of the log that the commits behind it need; 0 for none.
+    pub segment: u64,
+    /// Bytes of the log that the cursor may hold.
+    pub held_bytes_max: u64,
 }
 
 /// Header and trailer of a canonical export; its entries have not been read.
@@ -401,6 +420,7 @@ enum Role {
     Manifest,
     Segment,
     Reserve,
+    Cursor,
 }
 
 /// Tells the role of a file by its place and name: with damaged bytes it is a damaged file, not a
@@ -420,6 +440,8 @@ fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
         (Role::Run, parent.parent()?)
     } else if name.ends_with(SNAPSHOT_SUFFIX) && parent.ends_with(SNAPSHOTS) {
         (Role::Snapshot, parent.parent()?)
+    } else if feed_cursor::cursor_name(name).is_some() && parent.ends_with(FEEDS) {
+        (Role::Cursor, parent.parent()?)
     } else {
         return None;
     };
@@ -493,6 +515,16 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
             let info = inspect_reserve(file.as_ref())?;
             info.map(Inspection::Reserve).ok_or(Error::SessionDirCorrupted { path, reason })
         }
+        _ if magic == CURSOR_MAGIC || standing == Some(Role::Cursor) => {
+            let place = feed_cursor::read_place(file.as_ref())?;
+            Ok(Inspection::Cursor(CursorInfo {
+                version: CURSOR_VERSION,
+                sequence: place.sequence,
+                acknowledged: place.commit,
+                segment: place.segment,
+                held_bytes_max: place.bytes_max,
+            }))
+        }
         _ if standing == Some(Role::Segment) => inspect_segment(disk.as_ref(), path),
         SEGMENT_MAGIC => {
             let info = store::read_header(disk.as_ref(), path)?;
@@ -539,7 +571,7 @@ fn inspect_reserve(file: &dyn DiskFile) -> Result<Option<ReserveInfo>> {
 }
 
 /// Directories that a session has, or may have.
-const DIRECTORIES: [&str; 5] = [ACTIVE, SNAPSHOTS, LOG, READERS, LOST_FOUND];
+const DIRECTORIES: [&str; 6] = [ACTIVE, SNAPSHOTS, LOG, READERS, FEEDS, LOST_FOUND];
 
 fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     if !is_session_like(disk.as_ref(), dir)? {

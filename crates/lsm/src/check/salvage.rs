@@ -178,7 +178,7 @@ fn is_counted(what: &LostWhat) -> bool {
         LostWhat::Entries { entries, .. } => entries.is_some(),
         LostWhat::Commits { until, .. } => until.is_some(),
         LostWhat::Blobs { .. } | LostWhat::Version { .. } => true,
-        LostWhat::Snapshot | LostWhat::Tables | LostWhat::Directory => false,
+        LostWhat::Snapshot | LostWhat::Tables | LostWhat::Directory | LostWhat::FeedCursor => false,
     }
 }
 

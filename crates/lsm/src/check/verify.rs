@@ -37,9 +37,11 @@ use crate::files::file_set::{
 use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_denied, is_unreadable, read_header};
+use crate::manifest::feed_cursor;
 use crate::manifest::lease::READERS;
 use crate::manifest::manifest::StoreManifest;
 use crate::manifest::snapshot_meta::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
+use crate::manifest::wal::{LOG, segment_name};
 pub use crate::run::check::Progress;
 use crate::run::check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
 use crate::run::run::{Run, read_meta};
@@ -420,6 +422,7 @@ impl<'a> Check<'a> {
         });
         let salt = self.check_metadata(&wanted.runs, damaged || has_log)?;
         self.check_log(manifest.as_ref(), salt)?;
+        self.check_cursors(manifest.as_ref())?;
         self.check_reserve()?;
         self.check_kinds()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
@@ -669,6 +672,33 @@ impl<'a> Check<'a> {
     fn note_copy(&mut self, path: &Path, what: &str) {
         let fate = "the next checkpoint writes it anew";
         self.report.notes.push(format!("{} {what}: {fate}", path.display()));
+    }
+
+    /// Checks the cursors of feeds. A damaged one keeps nothing of the log, so its consumer must
+    /// begin anew; letting go removes it.
+    fn check_cursors(&mut self, manifest: Option<&StoreManifest>) -> Result<()> {
+        for name in feed_cursor::names(self.disk.as_ref(), self.dir)? {
+            let place = match feed_cursor::read(self.disk.as_ref(), self.dir, &name) {
+                Ok(place) => place,
+                // Nobody holds the lock of a cursor to drop it.
+                Err(Error::FeedDoesNotExist { .. }) => continue,
+                Err(error) => {
+                    self.report.problems.push(Problem::of(error)?.droppable());
+                    self.damaged.cursors.push(name);
+                    continue;
+                }
+            };
+            let path = feed_cursor::path_of(self.dir, &name);
+            let first = manifest.map_or(0, |manifest| manifest.segment);
+            let segment = self.dir.join(LOG).join(segment_name(place.segment));
+            let is_needed = 0 < place.segment && place.segment < first;
+            if is_needed && self.disk.kind(&segment)?.is_none() {
+                let fate = "its consumer will find a gap";
+                let note = format!("{}: the log behind it is gone: {fate}", path.display());
+                self.report.notes.push(note);
+            }
+        }
+        Ok(())
     }
 
     /// Checks the log as far as the manifest needs it.

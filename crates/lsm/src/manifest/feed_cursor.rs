@@ -116,12 +116,13 @@ impl CursorNeeds {
     pub(crate) const NOTHING: Self = Self { held: u64::MAX, named: u64::MAX, commit: u64::MAX };
 }
 
-fn path_of(dir: &Path, name: &str) -> PathBuf {
+/// The file of a cursor.
+pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(FEEDS).join(format!("{name}{SUFFIX}"))
 }
 
 /// The name of the cursor whose file has this name.
-fn cursor_name(file_name: &str) -> Option<&str> {
+pub(crate) fn cursor_name(file_name: &str) -> Option<&str> {
     file_name.strip_suffix(SUFFIX).filter(|name| is_name(name))
 }
 
@@ -176,7 +177,8 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, name: &str) -> Result<CursorPlac
     read_place(file.as_ref())
 }
 
-fn read_place(file: &dyn DiskFile) -> Result<CursorPlace> {
+/// The place in the file of a cursor.
+pub(crate) fn read_place(file: &dyn DiskFile) -> Result<CursorPlace> {
     let mut bytes = vec![0; file.len()?.min(SLOTS * CURSOR_SLOT_SIZE) as usize];
     file.read_at(&mut bytes, 0)?;
     CursorPlace::decode(&bytes).ok_or_else(|| Error::StoreCorrupted {

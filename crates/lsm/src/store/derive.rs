@@ -266,16 +266,16 @@ impl NamedTable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Cost: no I/O if the index is there in this version. Else reads the table once, and writes the
-    /// index as [`Store::bulk_load`] does; commits go on meanwhile, but for a moment at the end as
-    /// in [`Store::install_with`]. Each commit to the table then looks up the old entries of its
+    /// Cost: no I/O if the index is there in this version. Else reads the table once, and writes
+    /// the index as [`Store::bulk_load`] does; commits go on meanwhile, but for a moment at the end
+    /// as in [`Store::install_with`]. Each commit to the table then looks up the old entries of its
     /// keys; a deletion of a range reads the range.
     ///
     /// # Errors
-    /// [`Error::TableExists`] if another table has the name; [`Error::TableIsIndex`] for an index of
-    /// an index; [`Error::KeyTooLarge`] for an entry that is too long; [`Error::InvalidConfig`] for
-    /// version 0; those of [`Store::install_with`]. After an error, or a crash, there is no such
-    /// index, or the one before, or all of this one.
+    /// [`Error::TableExists`] if another table has the name; [`Error::TableIsIndex`] for an index
+    /// of an index; [`Error::KeyTooLarge`] for an entry that is too long; [`Error::InvalidConfig`]
+    /// for version 0; those of [`Store::install_with`]. After an error, or a crash, there is no
+    /// such index, or the one before, or all of this one.
     #[doc(alias("secondary_index", "create_index"))]
     pub fn derive(
         &self,
@@ -368,11 +368,11 @@ impl NamedTable {
         // moment in which commits wait.
         building.catch_up(self.view()?, derivation)?;
         let index = NewIndex { source: self.key.id, derivation: derivation.clone() };
-        let written = store.write_index(name, &building.table, index.clone())?;
+        let written = Store::write_index(name, &building.table, index.clone())?;
         let made = store.commit_by_manifest(name, target, Vec::new(), || {
             let manifest_source = self.view()?;
             building.catch_up(manifest_source, derivation)?;
-            store.write_index(name, &building.table, index)
+            Store::write_index(name, &building.table, index)
         });
         drop(written);
         made

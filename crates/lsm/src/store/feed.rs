@@ -416,6 +416,8 @@ pub struct Changes {
     /// Segments that the feed went through, with the first commit of each.
     passed: VecDeque<(u64, u64)>,
     options: FeedOptions,
+    /// Whether commits are told that nothing says to be durable.
+    tells_all: bool,
     source: FeedSource,
 }
 
@@ -447,6 +449,7 @@ impl Changes {
             told: 0,
             passed: VecDeque::new(),
             options: options.clone(),
+            tells_all: false,
             source,
         };
         changes.stand_at()?;
@@ -467,6 +470,14 @@ impl Changes {
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// The same feed of a copy that nobody writes, as of a backup: its WAL counts as recovery
+    /// counts it, to the last record, although nothing there says that the last commits are
+    /// durable.
+    #[must_use]
+    pub fn of_copy(self) -> Self {
+        Self { tells_all: true, ..self }
     }
 
     pub(crate) fn source(&self) -> &FeedSource {
@@ -988,7 +999,7 @@ impl Changes {
             FeedSource::Writer(shared) => shared.durable.commit() >= commit,
             FeedSource::Reader(..) => false,
         };
-        if is_told || wal.told_durable() >= commit {
+        if self.tells_all || is_told || wal.told_durable() >= commit {
             return Ok(true);
         }
         wal.look_again()?;

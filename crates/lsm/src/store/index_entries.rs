@@ -32,11 +32,12 @@ pub struct IndexEntries<'a> {
 }
 
 impl IndexEntries<'_> {
-    /// Adds an entry under an index key, with a value of its own, which may be empty. Of two entries
-    /// under one index key the later one counts.
+    /// Adds an entry under an index key, with a value of its own, which may be empty. Of two
+    /// entries under one index key the later one counts.
     ///
-    /// The index key, each zero byte counted twice, two bytes, and the key of the source's entry are
-    /// at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) long together; else the commit is refused.
+    /// The index key, each zero byte counted twice, two bytes, and the key of the source's entry
+    /// are at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) long together; else the commit is
+    /// refused.
     pub fn add(&mut self, index_key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let key = compose(index_key.as_ref(), self.key);
         self.entries.insert(key, value.as_ref().to_vec());

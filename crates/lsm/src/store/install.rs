@@ -300,7 +300,6 @@ impl Store {
 
     /// Writes a table out that is to be an index.
     pub(crate) fn write_index(
-        &self,
         name: &TableName,
         table: &Table,
         index: NewIndex,

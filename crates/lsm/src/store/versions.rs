@@ -391,8 +391,8 @@ impl Store {
     /// the commit that this is. Tables made since are gone, those dropped since are there again;
     /// handles on the others stay valid. Every live transaction that has read anything conflicts
     /// with it. Versions, also those in between, stay retained: going
-    /// forward again is going back, too. Indexes are what they were in the version: one that was made
-    /// since is gone, and one of another version of its function must be
+    /// forward again is going back, too. Indexes are what they were in the version: one that was
+    /// made since is gone, and one of another version of its function must be
     /// [derived](crate::NamedTable::derive) again before the next commit to its table.
     ///
     /// Cost: as opening a version; writes out what the log has for it, as a

@@ -332,9 +332,7 @@ fn what_would_make_an_index_untrue_is_refused() {
 
     // An entry that is too long, and a function that panics, change nothing.
     let long = table.derive("long", 1, |_, value, entries| {
-        if value == b"panic" {
-            panic!("the function is broken");
-        }
+        assert_ne!(value, b"panic", "the function is broken");
         if value == b"long" {
             entries.add(vec![7; 4_000], b"");
         }
@@ -379,17 +377,17 @@ fn what_would_make_an_index_untrue_is_refused() {
 fn script(disk: &Arc<SimDisk>, done: &mut (usize, bool)) -> terrane_lsm::Result<()> {
     let store = open(disk, Durability::Each)?;
     let table = store.create_table("coins", &table_config())?;
-    for number in 0..3 {
-        drop(table.write_batch(&CHANGES[number])?);
+    for changes in &CHANGES[..3] {
+        drop(table.write_batch(changes)?);
         done.0 += 1;
     }
     let mut index = table.derive_with("by-byte", 1, &config(), function(1))?;
     done.1 = true;
-    for number in 3..CHANGES.len() {
+    for (number, changes) in CHANGES.iter().enumerate().skip(3) {
         if number == 6 {
             index = table.derive("by-byte", 2, function(2))?;
         }
-        drop(table.write_batch(&CHANGES[number])?);
+        drop(table.write_batch(changes)?);
         done.0 += 1;
         if number == 5 {
             store.checkpoint()?;
@@ -550,7 +548,7 @@ fn a_follower_takes_indexes_over_as_tables() {
     store.close().unwrap();
 }
 
-/// What `inspect` says of an index.
+/// `inspect` names the table of an index.
 #[test]
 fn inspect_names_the_table_of_an_index() {
     let (disk, store, _table, _index) = simple();

@@ -17,7 +17,8 @@ use std::time::Duration;
 use terrane_io::{Disk, SimDisk};
 use terrane_lsm::{
     CheckpointThread, Durability, Error, Feed, FeedChange, FeedItem, FeedOptions, MergeOperator,
-    NamedTable, ReaderOptions, Store, StoreOptions, StoreReader, TableConfig, Update,
+    NamedTable, ReaderOptions, Store, StoreOptions, StoreReader, TableConfig, Update, inspect,
+    verify,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -661,6 +662,48 @@ fn damage_of_the_wal_is_reported_and_never_passed_over() {
         }
     }
     assert!(damaged > 20, "{damaged}");
+}
+
+/// A damaged cursor is a problem; letting go removes it. One whose WAL is gone is a note.
+#[test]
+fn damaged_cursors_are_found_and_let_go_of() {
+    let (disk, store, table) = simple();
+    let little = FeedOptions::default().held_bytes_max(1);
+    for name in ["damaged", "gap"] {
+        drop(store.create_feed(name, Some(1), &little).unwrap());
+    }
+    for key in 0..60_u8 {
+        table.insert(&[key], &[key; 3_000]).unwrap().wait().unwrap();
+    }
+    store.close().unwrap();
+    drop((table, store));
+    let dir = Path::new(DIR);
+    let whole: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let report = verify::verify(&whole, dir, &mut |_, _| {}).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("gap.cursor")), "{report:?}");
+
+    let path = dir.join("feeds/damaged.cursor");
+    let found = inspect::inspect(&whole, &path).unwrap();
+    let inspect::Inspection::Cursor(info) = found else { panic!("{found:?}") };
+    assert_eq!((info.acknowledged, info.held_bytes_max), (0, 1));
+    let mut bytes = disk.read_raw(&path).unwrap();
+    for byte in &mut bytes {
+        *byte ^= 1;
+    }
+    disk.write_raw(&path, &bytes);
+    assert!(inspect::inspect(&whole, &path).is_err());
+    let report = verify::verify(&whole, dir, &mut |_, _| {}).unwrap();
+    assert_eq!(report.problems.len(), 1);
+    assert!(report.problems[0].droppable && report.problems[0].path == path, "{report:?}");
+    let report = verify::repair(&whole, dir, verify::Loss::Refused, &mut |_, _| {}).unwrap();
+    assert!(!report.is_clean());
+    let report = verify::repair(&whole, dir, verify::Loss::Accepted, &mut |_, _| {}).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(report.lost[0].what, verify::LostWhat::FeedCursor);
+    let store = open_again(&disk);
+    assert!(matches!(store.feed("damaged"), Err(Error::FeedDoesNotExist { .. })));
+    assert_eq!(store.feeds().unwrap().len(), 1);
 }
 
 /// Commits, moves a cursor, rolls back; returns what was acknowledged.

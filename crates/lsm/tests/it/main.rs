@@ -31,6 +31,7 @@ mod golden;
 mod hostile;
 mod install;
 mod kill;
+mod kill_followers;
 mod ledger;
 mod loss;
 mod opening;

@@ -12,6 +12,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod faults;
+mod follow;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -33,6 +33,7 @@ use super::{AllWanted, Check, Users};
 use crate::error::Result;
 use crate::files::file_set::{FileSet, Partial, RunRef};
 use crate::files::lost_found;
+use crate::manifest::feed_cursor;
 use crate::manifest::manifest::{COPIES, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::{LOG, segment_name};
@@ -101,6 +102,8 @@ pub enum LostWhat {
     Snapshot,
     /// All named tables.
     Tables,
+    /// The place of a consumer of the change feed, which must begin anew.
+    FeedCursor,
     /// All that a directory held.
     Directory,
 }
@@ -118,6 +121,8 @@ pub(super) struct Damaged {
     /// Both copies.
     pub(super) manifest: bool,
     pub(super) log: bool,
+    /// Names of cursors of feeds.
+    pub(super) cursors: Vec<String>,
     /// Directories that are missing.
     pub(super) dirs: Vec<&'static str>,
     /// Whether a newer program has written any of the files.
@@ -242,6 +247,11 @@ impl Check<'_> {
         }
 
         self.drop_snapshots()?;
+        for name in std::mem::take(&mut self.damaged.cursors) {
+            feed_cursor::remove(self.disk.as_ref(), self.dir, &name)?;
+            let path = feed_cursor::path_of(self.dir, &name);
+            self.lose(path, LostWhat::FeedCursor, &Users::default());
+        }
         if let Some(plan) = plan {
             self.cut_log(plan)?;
         }
