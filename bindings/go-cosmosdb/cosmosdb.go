@@ -1,9 +1,9 @@
 // Package terranecosmosdb makes a table of a Terrane store a DB of cosmos-db, the interface between
 // the stores of the Cosmos SDK and a database.
 //
-// Reads see all commits before them. An iterator sees the table as of its making, so that writes may
-// go on beside it. A batch is one commit and one call of the engine. Set, Delete and Write survive
-// the end of the process, SetSync, DeleteSync and WriteSync a loss of power.
+// Reads see all commits before them. An iterator sees the table as of its making, so that writes
+// may go on beside it. A batch is one commit and one call of the engine. Set, Delete and Write
+// survive the end of the process, SetSync, DeleteSync and WriteSync a loss of power.
 //
 // This module is not part of the released library of Terrane: what cosmos-db depends on is under
 // licences of its own.
@@ -125,8 +125,8 @@ func (d *DB) write(key, value []byte, isDelete bool, commit func(*batch) error) 
 	return commit(one)
 }
 
-// Iterator iterates upwards over the keys from start on and below end. Nil stands for the first key,
-// and for the end of all.
+// Iterator iterates upwards over the keys from start on and below end. Nil stands for the first
+// key, and for the end of all.
 func (d *DB) Iterator(start, end []byte) (db.Iterator, error) {
 	return d.iterate(terrane.Range{From: start, To: end})
 }

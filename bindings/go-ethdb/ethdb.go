@@ -91,8 +91,8 @@ func (s *Store) Delete(key []byte) error {
 	return err
 }
 
-// DeleteRange removes the keys from start on and below end, at the cost of one update. Nil stands for
-// the first key, and for the end of all.
+// DeleteRange removes the keys from start on and below end, at the cost of one update. Nil stands
+// for the first key, and for the end of all.
 func (s *Store) DeleteRange(start, end []byte) error {
 	var batch terrane.Batch
 	batch.DeleteRange(s.table, terrane.Range{From: start, To: end})

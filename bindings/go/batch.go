@@ -115,8 +115,8 @@ func (b *Batch) All() iter.Seq[Update] {
 	}
 }
 
-// Write commits a batch, all of it or nothing, with the store's durability, and returns the number of
-// the commit. The batch stays as it is. With [Group], [Store.Sync] waits for the commit.
+// Write commits a batch, all of it or nothing, with the store's durability, and returns the number
+// of the commit. The batch stays as it is. With [Group], [Store.Sync] waits for the commit.
 func (s *Store) Write(ctx context.Context, batch *Batch) (uint64, error) {
 	return s.write(ctx, batch, nil)
 }

@@ -71,8 +71,9 @@ type Feed struct {
 	rows    []FeedRow
 }
 
-// Changes begins a feed with a commit: 1 for everything, and the last commit + 1 for what is still to
-// come. Only what is durable is told. ErrNotFound if the store has let go of that part of its log.
+// Changes begins a feed with a commit: 1 for everything, and the last commit + 1 for what is still
+// to come. Only what is durable is told. ErrNotFound if the store has let go of that part of its
+// log.
 func (s *Store) Changes(ctx context.Context, fromCommit uint64) (*Feed, error) {
 	return s.feed(ctx, func(store *C.struct_terrane_store, out **C.struct_terrane_changes) code {
 		return C.terrane_changes_new(store, C.uint64_t(fromCommit), out)
@@ -80,8 +81,8 @@ func (s *Store) Changes(ctx context.Context, fromCommit uint64) (*Feed, error) {
 }
 
 // CreateFeed makes a feed with a name, durably, that begins with a commit, or with what is still to
-// come if fromCommit is 0. From then on the store keeps its log for it, up to a limit, also while it
-// is closed.
+// come if fromCommit is 0. From then on the store keeps its log for it, up to a limit, also while
+// it is closed.
 func (s *Store) CreateFeed(ctx context.Context, name string, fromCommit uint64) (*Feed, error) {
 	return s.feed(ctx, func(store *C.struct_terrane_store, out **C.struct_terrane_changes) code {
 		text, length := cText(name)
@@ -119,9 +120,9 @@ func (s *Store) DropFeed(ctx context.Context, name string) error {
 	})
 }
 
-// Next gives the next rows in memory that the next call reuses. If there is none, it waits up to this
-// long until a commit becomes durable; no rows mean that none came. The context is looked at before.
-// After a failure, the rows since the last ChangeCommit are told again.
+// Next gives the next rows in memory that the next call reuses. If there is none, it waits up to
+// this long until a commit becomes durable; no rows mean that none came. The context is looked at
+// before. After a failure, the rows since the last ChangeCommit are told again.
 //
 // Cost: reads the log once, in pieces.
 func (f *Feed) Next(ctx context.Context, wait time.Duration) ([]FeedRow, error) {

@@ -121,8 +121,8 @@ func (t *ContextTree) Root(ctx context.Context) (Root, error) {
 	return root, err
 }
 
-// Commit commits the tree and returns the hash of the commit. The next commit of the tree is a child
-// of this one.
+// Commit commits the tree and returns the hash of the commit. The next commit of the tree is a
+// child of this one.
 func (t *ContextTree) Commit(
 	ctx context.Context,
 	date time.Time,

@@ -3,8 +3,8 @@
 //
 // A [Store] has named tables. A [Batch] collects updates of any of its tables in Go memory, and
 // [Store.Write] hands all of them to the engine in one call. [Rows] and [Answers] are contiguous
-// memory, so that a batch of lookups is one call, too, and allocates nothing for a row. [Scan] gives
-// ranges as iter.Seq2.
+// memory, so that a batch of lookups is one call, too, and allocates nothing for a row. [Scan]
+// gives ranges as iter.Seq2.
 //
 //	file            contents
 //	doc.go          this page, and where the C library is

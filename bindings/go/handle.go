@@ -1,7 +1,7 @@
 // Objects of the C library: shared by calls, freed once, never used afterwards.
 //
-// Invariants: a pointer is not nil until close has run; close waits for calls under way; the message
-// of a failed call is taken on the thread that made it.
+// Invariants: a pointer is not nil until close has run; close waits for calls under way; the
+// message of a failed call is taken on the thread that made it.
 
 package terrane
 

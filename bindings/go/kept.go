@@ -51,8 +51,8 @@ func (s *Store) DeleteSnapshot(ctx context.Context, name string) error {
 	})
 }
 
-// Retain keeps all tables as of the last commit and returns the number of the version. An empty name
-// makes a version without one.
+// Retain keeps all tables as of the last commit and returns the number of the version. An empty
+// name makes a version without one.
 func (s *Store) Retain(ctx context.Context, name string) (uint64, error) {
 	var number C.uint64_t
 	err := s.use(ctx, func(store *C.struct_terrane_store) code {

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// CommittedTable is a table of a store whose entries have a root: that of a Merkle-Patricia trie over
-// the hashes of the keys. Goroutines may share it; of two writes at once one fails.
+// CommittedTable is a table of a store whose entries have a root: that of a Merkle-Patricia trie
+// over the hashes of the keys. Goroutines may share it; of two writes at once one fails.
 type CommittedTable struct {
 	handle handle
 	store  *Store
@@ -70,8 +70,8 @@ func (t *CommittedTable) Root(ctx context.Context) (Root, error) {
 }
 
 // Write sets the values of keys and deletes others in one commit, with the store's durability, and
-// returns the new root. No key is named twice; deleting an absent key changes nothing. ErrConflict if
-// another commit of the store came between: do it again.
+// returns the new root. No key is named twice; deleting an absent key changes nothing. ErrConflict
+// if another commit of the store came between: do it again.
 func (t *CommittedTable) Write(ctx context.Context, keys, values, deletes *Rows) (Root, error) {
 	var root Root
 	if keys.Len() != values.Len() {
@@ -87,8 +87,8 @@ func (t *CommittedTable) Write(ctx context.Context, keys, values, deletes *Rows)
 	return root, err
 }
 
-// Prove proves the value of a key, or its absence, for [VerifyCommitted]: the nodes on its path, from
-// the root down.
+// Prove proves the value of a key, or its absence, for [VerifyCommitted]: the nodes on its path,
+// from the root down.
 func (t *CommittedTable) Prove(ctx context.Context, key []byte) (*Rows, error) {
 	return nodes(func(out nodesOut) error {
 		return t.use(ctx, func(table *C.struct_terrane_committed) code {

@@ -40,8 +40,8 @@ func WithDurability(durability Durability) Option {
 	return func(options *C.struct_terrane_options) { options.durability = C.uint32_t(durability) }
 }
 
-// WithMemoryBudget sets the bytes for write buffers, filters, indexes and cached pages of all tables.
-// Without, each table has its own.
+// WithMemoryBudget sets the bytes for write buffers, filters, indexes and cached pages of all
+// tables. Without, each table has its own.
 func WithMemoryBudget(bytes uint64) Option {
 	return func(options *C.struct_terrane_options) { options.memory_budget = C.uint64_t(bytes) }
 }

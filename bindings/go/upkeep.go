@@ -46,7 +46,8 @@ func (s *Store) BackUp(ctx context.Context, dir string) (BackupReport, error) {
 	return <-made, nil
 }
 
-// Compact merges the runs of all tables, so that nothing is left of deleted and overwritten entries.
+// Compact merges the runs of all tables, so that nothing is left of deleted and overwritten
+// entries.
 //
 // Cost: reads and writes every table once.
 func (s *Store) Compact(ctx context.Context) error {

@@ -31,9 +31,9 @@ func VerifyContext(root Root, proof []byte, paths *Rows, out *Answers) error {
 	})
 }
 
-// VerifyMPT checks the nodes on the path of a key of a Merkle-Patricia trie, from the root down, and
-// returns the value of the key and whether there is one. Keys are those of the trie: a secure trie
-// has hashed ones. Nodes that prove neither are ErrInvalidProof.
+// VerifyMPT checks the nodes on the path of a key of a Merkle-Patricia trie, from the root down,
+// and returns the value of the key and whether there is one. Keys are those of the trie: a secure
+// trie has hashed ones. Nodes that prove neither are ErrInvalidProof.
 func VerifyMPT(root Root, key []byte, nodes *Rows) (value []byte, found bool, err error) {
 	var out Answers
 	count, bytes, offsets := nodes.c()
