@@ -19,7 +19,8 @@
 //! | `table_created`  | `id`, `name`, `merge_operator`                                           |
 //! | `table_dropped`  | `id`, `name`                                                             |
 //! | `table_renamed`  | `id`, `name`, `from_name`                                                |
-//! | `table_loaded`   | `id`, `name`, `merge_operator`, `commit` (null for none)                 |
+//! | `table_loaded`   | `id`, `name`, `merge_operator`, `commit` (null for none), `has_entries`: whether events `table_entries` come next |
+//! | `table_entries`  | `id`, `name`, `commit` (null for none), `is_last`, `updates`: as in `commit` |
 //! | `rolled_back`    | `commit`, `to`, `gone`, `back`: lists of `id`, `name`                    |
 //!
 //! `op` is `insert`, `upsert`, `delete` or `delete_range`, whose `end` is null for all keys from
@@ -56,7 +57,7 @@ Examples:
     terrane changes /data/ledger --cursor indexer --json-lines
 
 The command works beside the process that writes the store, and prints durable commits only, each \
-whole and in order. Lines with `+` set a key, lines with `*` combine a value with the old one, \
+whole and in order; a table that was loaded comes with its entries if the store still has them. Lines with `+` set a key, lines with `*` combine a value with the old one, \
 lines with `-` delete a key, or with two keys a range: table, key, value and perhaps blob, \
 separated by tabs. A cursor is moved when standard output has taken a commit; after a crash the \
 last commits may be printed again.";
@@ -212,6 +213,14 @@ enum Printed<'a> {
         table: NamedTable<'a>,
         merge_operator: &'a str,
         commit: Option<u64>,
+        has_entries: bool,
+    },
+    TableEntries {
+        #[serde(flatten)]
+        table: NamedTable<'a>,
+        commit: Option<u64>,
+        is_last: bool,
+        updates: Vec<PrintedUpdate>,
     },
     RolledBack {
         commit: u64,
@@ -264,9 +273,16 @@ fn printed(item: &FeedItem) -> Option<Printed<'_>> {
         FeedItem::TableRenamed { table, from } => {
             Printed::TableRenamed { table: named(table), from_name: from.as_str() }
         }
-        FeedItem::TableLoaded { table, merge_operator, commit, .. } => {
-            Printed::TableLoaded { table: named(table), merge_operator, commit: *commit }
+        FeedItem::TableLoaded { table, merge_operator, commit, has_entries, .. } => {
+            let (commit, has_entries) = (*commit, *has_entries);
+            Printed::TableLoaded { table: named(table), merge_operator, commit, has_entries }
         }
+        FeedItem::TableEntries { table, commit, is_last, updates } => Printed::TableEntries {
+            table: named(table),
+            commit: *commit,
+            is_last: *is_last,
+            updates: updates.iter().map(printed_update).collect(),
+        },
         FeedItem::RolledBack { commit, to, gone, back } => Printed::RolledBack {
             commit: *commit,
             to: *to,
@@ -290,6 +306,7 @@ fn lines(item: &FeedItem) -> Vec<String> {
             vec![format!("commit {commit}: table {} loaded", table.name)]
         }
         FeedItem::TableLoaded { table, .. } => vec![format!("table {} loaded", table.name)],
+        FeedItem::TableEntries { table, updates, .. } => update_lines(table, updates).collect(),
         FeedItem::RolledBack { commit, to, .. } => {
             vec![format!("commit {commit}: rolled back to version {to}")]
         }
@@ -307,24 +324,27 @@ fn commit_lines(commit: &FeedCommit) -> Vec<String> {
         });
     }
     for part in &commit.tables {
-        for update in &part.updates {
-            let key = update.key.as_slice();
-            let (sign, fields): (&str, Vec<&[u8]>) = match &update.change {
-                FeedChange::Insert(value) => ("+", vec![key, value]),
-                FeedChange::InsertWithBlob(value, blob) => ("+", vec![key, value, blob]),
-                FeedChange::Upsert(value) => ("*", vec![key, value]),
-                FeedChange::DeleteRange(Some(end)) => ("-", vec![key, end]),
-                FeedChange::DeleteRange(None) => ("-", vec![key, b"..."]),
-                _ => ("-", vec![key]),
-            };
-            lines.push(format!(
-                "{sign}\t{}\t{}",
-                part.table.name,
-                literal::line(fields.into_iter())
-            ));
-        }
+        lines.extend(update_lines(&part.table, &part.updates));
     }
     lines
+}
+
+fn update_lines<'a>(
+    table: &'a FeedTable,
+    updates: &'a [FeedUpdate],
+) -> impl Iterator<Item = String> + 'a {
+    updates.iter().map(|update| {
+        let key = update.key.as_slice();
+        let (sign, fields): (&str, Vec<&[u8]>) = match &update.change {
+            FeedChange::Insert(value) => ("+", vec![key, value]),
+            FeedChange::InsertWithBlob(value, blob) => ("+", vec![key, value, blob]),
+            FeedChange::Upsert(value) => ("*", vec![key, value]),
+            FeedChange::DeleteRange(Some(end)) => ("-", vec![key, end]),
+            FeedChange::DeleteRange(None) => ("-", vec![key, b"..."]),
+            _ => ("-", vec![key]),
+        };
+        format!("{sign}\t{}\t{}", table.name, literal::line(fields.into_iter()))
+    })
 }
 
 fn update_count(item: &FeedItem) -> u64 {
@@ -332,14 +352,15 @@ fn update_count(item: &FeedItem) -> u64 {
         FeedItem::Commit(commit) => {
             commit.tables.iter().map(|part| part.updates.len() as u64).sum()
         }
+        FeedItem::TableEntries { updates, .. } => updates.len() as u64,
         _ => 0,
     }
 }
 
 /// The changes from the first commit that is there.
-fn from_first(reader: &StoreReader) -> terrane::lsm::Result<Changes> {
-    match reader.changes(1) {
-        Err(Error::FeedGap { first, .. }) => reader.changes(first),
+fn from_first(reader: &StoreReader, options: &FeedOptions) -> terrane::lsm::Result<Changes> {
+    match reader.changes_with(1, options) {
+        Err(Error::FeedGap { first, .. }) => reader.changes_with(first, options),
         changes => changes,
     }
 }
@@ -361,10 +382,11 @@ impl ChangesCommand {
         let dir = self.dir.as_ref().or(self.store.as_ref());
         let dir = dir.ok_or_else(|| Failure::no_store("DIR"))?;
         let reader = open_to_read(dir)?;
+        let options = FeedOptions::default().loaded_entries(true);
         let mut source = match (&self.cursor, self.from) {
-            (Some(name), _) => Source::Named(Box::new(reader.feed(name)?)),
-            (None, Some(from)) => Source::Unnamed(Box::new(reader.changes(from)?)),
-            (None, None) => Source::Unnamed(Box::new(from_first(&reader)?)),
+            (Some(name), _) => Source::Named(Box::new(reader.feed_with(name, &options)?)),
+            (None, Some(from)) => Source::Unnamed(Box::new(reader.changes_with(from, &options)?)),
+            (None, None) => Source::Unnamed(Box::new(from_first(&reader, &options)?)),
         };
         drop(reader);
 
@@ -405,7 +427,10 @@ impl ChangesCommand {
             let is_whole = match &item {
                 FeedItem::Commit(commit) => commit.is_last,
                 FeedItem::RolledBack { .. } => true,
-                FeedItem::TableLoaded { commit, .. } => commit.is_some(),
+                FeedItem::TableLoaded { commit, has_entries, .. } => {
+                    commit.is_some() && !has_entries
+                }
+                FeedItem::TableEntries { commit, is_last, .. } => commit.is_some() && *is_last,
                 _ => false,
             };
             commits += u64::from(is_whole);

@@ -3,9 +3,9 @@
 //! # JSON
 //!
 //! `source_commit` (the last commit of the source that the copy has), `commits`, `updates`,
-//! `roll_backs`, `takeovers` (how often a whole view of the source was taken over), `wall_s`, for a
-//! bucket `requests`, and with `--verify` `tables`: list of `name`, `count`, `digest` (null for a
-//! table that the copy lacks), `equal`.
+//! `roll_backs`, `loads` (tables that the source has loaded), `takeovers` (how often a whole view
+//! of the source was taken over), `wall_s`, for a bucket `requests`, and with `--verify` `tables`:
+//! list of `name`, `count`, `digest` (null for a table that the copy lacks), `equal`.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -86,6 +86,7 @@ struct Followed {
     commits: u64,
     updates: u64,
     roll_backs: u64,
+    loads: u64,
     takeovers: u64,
     wall_s: f64,
     #[cfg(feature = "object-store")]
@@ -97,12 +98,14 @@ struct Followed {
 
 impl Followed {
     fn new(report: FollowReport, started: Instant) -> Self {
-        let FollowReport { source_commit, commits, updates, roll_backs, takeovers, .. } = report;
+        let FollowReport { source_commit, commits, updates, roll_backs, loads, takeovers, .. } =
+            report;
         Self {
             source_commit,
             commits,
             updates,
             roll_backs,
+            loads,
             takeovers,
             wall_s: started.elapsed().as_secs_f64(),
             #[cfg(feature = "object-store")]

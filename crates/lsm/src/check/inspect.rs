@@ -29,11 +29,11 @@ use crate::files::reserve::{
     RESERVE_VERSION,
 };
 use crate::manifest::feed_cursor::{self, CURSOR_MAGIC, CURSOR_SLOT_SIZE, CURSOR_VERSION, FEEDS};
-use crate::manifest::history::HISTORY_MAX;
+use crate::manifest::history::{HISTORY_MAX, LOADS_MAX};
 use crate::manifest::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX, READERS};
 use crate::manifest::manifest::{
     self, COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, STORE_VERSION_HISTORY,
-    STORE_VERSION_INDEXES, StoreManifest,
+    STORE_VERSION_INDEXES, STORE_VERSION_LOADS, StoreManifest,
 };
 use crate::manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::snapshot_meta::{
@@ -978,7 +978,9 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("STORE_VERSION", STORE_VERSION.to_string()),
         ("STORE_VERSION_HISTORY", STORE_VERSION_HISTORY.to_string()),
         ("STORE_VERSION_INDEXES", STORE_VERSION_INDEXES.to_string()),
+        ("STORE_VERSION_LOADS", STORE_VERSION_LOADS.to_string()),
         ("HISTORY_MAX", HISTORY_MAX.to_string()),
+        ("LOADS_MAX", LOADS_MAX.to_string()),
         ("CURSOR_MAGIC", text(CURSOR_MAGIC)),
         ("CURSOR_VERSION", CURSOR_VERSION.to_string()),
         ("CURSOR_SLOT_SIZE", CURSOR_SLOT_SIZE.to_string()),

@@ -410,6 +410,11 @@ impl<'a> Check<'a> {
                 let users = Users { tables: vec![name], ..Users::default() };
                 self.want(&mut wanted, path, &table.meta, &users);
             }
+            for (_, table) in manifest.loads() {
+                let name = format!("{}, as a feed is to tell it", table.name);
+                let users = Users { tables: vec![name], ..Users::default() };
+                self.want(&mut wanted, path, &table.meta, &users);
+            }
         }
 
         // A number that one file names as whole and another as unfinished is checked once, as a

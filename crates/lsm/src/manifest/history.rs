@@ -5,6 +5,9 @@
 //! Only a store that has a feed directory keeps a history: without readers of it, manifests stay as
 //! short as they were.
 //!
+//! A table that was installed keeps its files as long as a feed may still tell its entries: a
+//! *load*. The files stay on disk like those of the tables, whatever becomes of the table itself.
+//!
 //! Invariants:
 //! - Entries stand in the order of the manifests that made them, and their commits never fall.
 //! - Each entry has the sequence number of its manifest, which is a number of its own.
@@ -21,6 +24,9 @@ const KEPT: usize = 64;
 /// Most entries that are kept. Feeds that need older ones have a gap.
 pub(crate) const HISTORY_MAX: usize = 1024;
 
+/// Most loads, so that the manifest stays short. Of older ones feeds tell only the name.
+pub(crate) const LOADS_MAX: usize = 16;
+
 /// A change that the WAL has no record of.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HistoryEntry {
@@ -31,13 +37,17 @@ pub(crate) struct HistoryEntry {
     pub(crate) event: HistoryEvent,
 }
 
-/// Kind of a change; tables are named without the files that they have.
+/// Kind of a change; tables are named without the files that they have, but for loads.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum HistoryEvent {
     /// An empty table was made.
     Created(NamedMeta),
     /// A table was installed under a new name: no record has its entries.
-    Installed(NamedMeta),
+    Installed {
+        table: NamedMeta,
+        /// Whether it is a load: the table has its files as it was installed.
+        is_load: bool,
+    },
     Dropped(NamedMeta),
     Renamed {
         id: u64,
@@ -59,6 +69,8 @@ pub(crate) enum HistoryEvent {
         table: NamedMeta,
         /// Whether the name is new.
         is_new: bool,
+        /// Whether it is a load, and nothing else was changed by the commit.
+        is_load: bool,
     },
 }
 
@@ -71,11 +83,28 @@ impl HistoryEvent {
         }
     }
 
+    /// A table that was installed, with its files, if it is a load.
+    pub(crate) fn load(&self) -> Option<&NamedMeta> {
+        match self {
+            Self::Installed { table, is_load: true }
+            | Self::Loaded { table, is_load: true, .. } => Some(table),
+            _ => None,
+        }
+    }
+
+    /// Lets go of the files of a load.
+    pub(crate) fn let_go(&mut self) {
+        if let Self::Installed { table, is_load } | Self::Loaded { table, is_load, .. } = self {
+            *table = bare(table);
+            *is_load = false;
+        }
+    }
+
     /// Makes a list of tables, by number, what it was before the change.
     pub(crate) fn undo(&self, tables: &mut std::collections::BTreeMap<u64, NamedMeta>) {
         match self {
             Self::Created(table)
-            | Self::Installed(table)
+            | Self::Installed { table, .. }
             | Self::Loaded { table, is_new: true, .. } => {
                 tables.remove(&table.id);
             }
@@ -100,7 +129,7 @@ impl HistoryEvent {
     /// Makes a list of tables, by number, what it is after the change.
     pub(crate) fn redo(&self, tables: &mut std::collections::BTreeMap<u64, NamedMeta>) {
         match self {
-            Self::Created(table) | Self::Installed(table) | Self::Loaded { table, .. } => {
+            Self::Created(table) | Self::Installed { table, .. } | Self::Loaded { table, .. } => {
                 tables.insert(table.id, table.clone());
             }
             Self::Dropped(table) => {
@@ -128,6 +157,11 @@ pub(crate) fn bare(table: &NamedMeta) -> NamedMeta {
     NamedMeta { id: table.id, name: table.name.clone(), derived: table.derived, meta }
 }
 
+/// A table with its files, as far as they are whole.
+pub(crate) fn whole(table: &NamedMeta) -> NamedMeta {
+    NamedMeta { meta: table.meta.clone().without_progress(), ..table.clone() }
+}
+
 /// Tables of one list that another one does not have under the same name.
 pub(crate) fn only_in(one: &[NamedMeta], other: &[NamedMeta]) -> Vec<NamedMeta> {
     let is_there = |table: &&NamedMeta| {
@@ -137,11 +171,21 @@ pub(crate) fn only_in(one: &[NamedMeta], other: &[NamedMeta]) -> Vec<NamedMeta> 
 }
 
 /// Lets go of entries that no feed needs: of commits below `floor`, but for the newest, and of what
-/// is too much.
+/// is too much. Loads below `floor` lose their files.
 pub(crate) fn prune(history: &mut Vec<HistoryEntry>, floor: u64) {
     let wanted = history.iter().filter(|entry| entry.commit >= floor).count();
     let kept = wanted.clamp(KEPT, HISTORY_MAX).min(history.len());
     history.drain(..history.len() - kept);
+    let passed = history.iter_mut().take_while(|entry| entry.commit < floor);
+    passed.for_each(|entry| entry.event.let_go());
+}
+
+/// Lets go of what is too much.
+pub(crate) fn limit(history: &mut Vec<HistoryEntry>) {
+    let surplus = history.len().saturating_sub(HISTORY_MAX);
+    history.drain(..surplus);
+    let loads = history.iter_mut().rev().filter(|entry| entry.event.load().is_some());
+    loads.skip(LOADS_MAX).for_each(|entry| entry.event.let_go());
 }
 
 pub(crate) fn put_history(out: &mut Writer, history: &[HistoryEntry], form: ListForm) {
@@ -156,7 +200,9 @@ pub(crate) fn put_history(out: &mut Writer, history: &[HistoryEntry], form: List
         out.u64(*sequence).u64(*commit);
         match event {
             HistoryEvent::Created(table) => put_table(out.u8(1), table, form),
-            HistoryEvent::Installed(table) => put_table(out.u8(2), table, form),
+            HistoryEvent::Installed { table, is_load } => {
+                put_table(out.u8(if *is_load { 7 } else { 2 }), table, form);
+            }
             HistoryEvent::Dropped(table) => put_table(out.u8(3), table, form),
             HistoryEvent::Renamed { id, from, to } => {
                 out.u8(4).u64(*id).string(from.as_bytes()).string(to.as_bytes());
@@ -166,8 +212,9 @@ pub(crate) fn put_history(out: &mut Writer, history: &[HistoryEntry], form: List
                 put_tables(out, gone, form);
                 put_tables(out, back, form);
             }
-            HistoryEvent::Loaded { segment, table, is_new } => {
-                out.u8(6).u64(*segment).u8(u8::from(*is_new));
+            HistoryEvent::Loaded { segment, table, is_new, is_load } => {
+                let tag = if *is_load { 8 } else { 6 };
+                out.u8(tag).u64(*segment).u8(u8::from(*is_new));
                 put_table(out, table, form);
             }
         }
@@ -203,7 +250,10 @@ pub(crate) fn take_history(
         let commit = input.u64()?;
         let event = match input.u8()? {
             1 => HistoryEvent::Created(take_table(input, list)?),
-            2 => HistoryEvent::Installed(take_table(input, list)?),
+            tag @ (2 | 7) => {
+                let table = take_table(input, list)?;
+                HistoryEvent::Installed { table, is_load: tag == 7 }
+            }
             3 => HistoryEvent::Dropped(take_table(input, list)?),
             4 => HistoryEvent::Renamed {
                 id: input.u64()?,
@@ -216,14 +266,15 @@ pub(crate) fn take_history(
                 gone: take_tables(input, next_table, form)?,
                 back: take_tables(input, next_table, form)?,
             },
-            6 => {
+            tag @ (6 | 8) => {
                 let segment = input.u64()?;
                 let is_new = match input.u8()? {
                     0 => false,
                     1 => true,
                     _ => return snapshot_meta::damaged("unknown kind of a loaded table"),
                 };
-                HistoryEvent::Loaded { segment, table: take_table(input, list)?, is_new }
+                let table = take_table(input, list)?;
+                HistoryEvent::Loaded { segment, table, is_new, is_load: tag == 8 }
             }
             _ => return snapshot_meta::damaged("unknown change of the store"),
         };

@@ -29,9 +29,7 @@ use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::error::{Error, Result, unreadable};
-use crate::manifest::history::{
-    HISTORY_MAX, HistoryEntry, HistoryEvent, put_history, take_history,
-};
+use crate::manifest::history::{self, HistoryEntry, HistoryEvent, put_history, take_history};
 pub(crate) use crate::manifest::named_meta::{Derived, NamedMeta};
 use crate::manifest::named_meta::{ListForm, check_indexes, put_tables, take_name, take_tables};
 use crate::manifest::snapshot_meta::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
@@ -50,6 +48,9 @@ pub(crate) const STORE_VERSION_HISTORY: u32 = 3;
 /// Version of manifests with indexes, and a history, which may be empty: older programs would write
 /// to a table and leave its indexes as they are, so they must refuse the store.
 pub(crate) const STORE_VERSION_INDEXES: u32 = 4;
+
+/// Version of manifests whose history has loads: older programs would take their files for refuse.
+pub(crate) const STORE_VERSION_LOADS: u32 = 5;
 
 /// Where the length of a manifest without its edits stands.
 const LENGTH_OFFSET: usize = 12;
@@ -196,9 +197,26 @@ impl StoreManifest {
         self.versions.chunk_by(is_one).map(VersionGroup)
     }
 
-    /// All tables, those of the bases of versions too, each base once.
+    /// All tables, those of the bases of versions too, each base once, and loads of the history.
     pub(crate) fn all_tables(&self) -> impl Iterator<Item = &NamedMeta> {
-        self.tables.iter().chain(self.groups().flat_map(|group| &group.base().tables))
+        let loads = self.loads().map(|(_, table)| table);
+        let of_bases = self.groups().flat_map(|group| &group.base().tables);
+        self.tables.iter().chain(of_bases).chain(loads)
+    }
+
+    /// Tables of the history that have their files, with the sequence numbers of their entries.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = (u64, &NamedMeta)> {
+        self.history.iter().filter_map(|entry| Some((entry.sequence, entry.event.load()?)))
+    }
+
+    /// The load of the entry with that sequence number.
+    pub(crate) fn load(&self, sequence: u64) -> Option<&NamedMeta> {
+        self.loads().find(|(found, _)| *found == sequence).map(|(_, table)| table)
+    }
+
+    /// Lets go of the files of all loads: feeds tell no more than the names of the tables.
+    pub(crate) fn let_go_of_loads(&mut self) {
+        self.history.iter_mut().for_each(|entry| entry.event.let_go());
     }
 
     /// Whether a version needs that segment of the log.
@@ -263,7 +281,8 @@ impl StoreManifest {
         });
     }
 
-    /// Lets `change` change the state of every table, those of the bases of versions too.
+    /// Lets `change` change the state of every table, those of the bases of versions too, but not
+    /// of loads.
     pub(crate) fn change_tables(&mut self, change: &dyn Fn(&mut SnapshotMeta)) {
         self.change_named(&|table| change(&mut table.meta));
     }
@@ -299,13 +318,13 @@ impl StoreManifest {
     pub(crate) fn note(&mut self, before: &Self, commit: u64, event: HistoryEvent) {
         let sequence = before.sequence + 1;
         self.history.push(HistoryEntry { sequence, commit, event });
-        let surplus = self.history.len().saturating_sub(HISTORY_MAX);
-        self.history.drain(..surplus);
+        history::limit(&mut self.history);
     }
 
     /// The version of the format that it is written in.
     pub(crate) fn version_of_format(&self) -> u32 {
         match (self.has_indexes, self.history.is_empty()) {
+            _ if self.has_loads() => STORE_VERSION_LOADS,
             (true, _) => STORE_VERSION_INDEXES,
             (false, true) => STORE_VERSION,
             (false, false) => STORE_VERSION_HISTORY,
@@ -314,7 +333,12 @@ impl StoreManifest {
 
     /// The form of its lists of tables.
     fn list_form(&self) -> ListForm {
-        if self.has_indexes { ListForm::WithIndexes } else { ListForm::Plain }
+        let is_plain = !self.has_indexes && !self.has_loads();
+        if is_plain { ListForm::Plain } else { ListForm::WithIndexes }
+    }
+
+    fn has_loads(&self) -> bool {
+        self.loads().next().is_some()
     }
 
     /// The indexes of a table.
@@ -342,6 +366,9 @@ impl StoreManifest {
         for version in &self.versions {
             put_version(&mut out, version, before, form);
             before = Some(version);
+        }
+        if self.has_loads() {
+            out.u8(u8::from(self.has_indexes));
         }
         if self.has_indexes || !self.history.is_empty() {
             put_history(&mut out, &self.history, form);
@@ -411,17 +438,16 @@ impl StoreManifest {
     }
 
     fn decode_body(body: &[u8]) -> std::result::Result<Self, Refused> {
-        let (mut input, version) =
-            match snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION_INDEXES) {
-                Err(Refused::Version {
-                    found: found @ (STORE_VERSION | STORE_VERSION_HISTORY),
-                    ..
-                }) => (snapshot_meta::open(body, STORE_MAGIC, found)?, found),
-                opened => (opened?, STORE_VERSION_INDEXES),
-            };
+        let (mut input, version) = match snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION_LOADS)
+        {
+            Err(Refused::Version { found: found @ STORE_VERSION..STORE_VERSION_LOADS, .. }) => {
+                (snapshot_meta::open(body, STORE_MAGIC, found)?, found)
+            }
+            opened => (opened?, STORE_VERSION_LOADS),
+        };
         let has_history = version >= STORE_VERSION_HISTORY;
-        let has_indexes = version >= STORE_VERSION_INDEXES;
-        let form = if has_indexes { ListForm::WithIndexes } else { ListForm::Plain };
+        let is_plain = version < STORE_VERSION_INDEXES;
+        let form = if is_plain { ListForm::Plain } else { ListForm::WithIndexes };
         input.u32()?;
         let is_backup = match input.u8()? {
             1 => false,
@@ -455,6 +481,14 @@ impl StoreManifest {
             versions.push(version);
         }
 
+        let has_indexes = match version {
+            STORE_VERSION_LOADS => match input.u8()? {
+                0 => false,
+                1 => true,
+                _ => return snapshot_meta::damaged("unknown form of lists of tables"),
+            },
+            version => version == STORE_VERSION_INDEXES,
+        };
         let history = if has_history {
             take_history(&mut input, (sequence, COUNT_MAX), (next_table, form))?
         } else {
@@ -464,7 +498,7 @@ impl StoreManifest {
         if !input.rest().is_empty() {
             return snapshot_meta::damaged("bytes after the end");
         }
-        Ok(Self {
+        let manifest = Self {
             is_backup,
             sequence,
             edits: 0,
@@ -475,7 +509,12 @@ impl StoreManifest {
             versions,
             history,
             has_indexes,
-        })
+        };
+        // Programs of an earlier version do not know of files that only the history names.
+        if manifest.has_loads() != (version == STORE_VERSION_LOADS) {
+            return snapshot_meta::damaged("loads in a manifest of another version");
+        }
+        Ok(manifest)
     }
 
     /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and
@@ -516,9 +555,9 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
     };
 
     // Another version may have its fields elsewhere.
-    if !(STORE_VERSION..=STORE_VERSION_INDEXES).contains(&field(STORE_MAGIC.len())) {
+    if !(STORE_VERSION..=STORE_VERSION_LOADS).contains(&field(STORE_MAGIC.len())) {
         // Says which version it is, if the file is whole.
-        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION_INDEXES)?;
+        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION_LOADS)?;
     }
 
     let length = field(LENGTH_OFFSET) as usize;

@@ -3,8 +3,9 @@
 //! A feed reads the WAL as recovery does, from any commit that is still there; before that, where
 //! the consumer stands at a retained version, it tells the difference to the next version as one
 //! commit. What the WAL has no record of (tables made, renamed, dropped or loaded, and roll-backs)
-//! comes from the [history](crate::manifest::history) in the manifest. Only what is durable is
-//! told, so no loss of power makes a consumer know more than the store.
+//! comes from the [history](crate::manifest::history) in the manifest. The entries of a loaded
+//! table come from its files, which the history keeps for cursors. Only what is durable is told, so
+//! no loss of power makes a consumer know more than the store.
 //!
 //! The writer and a reader in another process run the same code on the same files. They differ in
 //! how they keep the WAL (a note in memory, a lease), how they learn that a commit is durable (the
@@ -33,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::result::Lookup;
 use crate::manifest::feed_cursor;
-use crate::manifest::history::HistoryEvent;
+use crate::manifest::history::{HistoryEntry, HistoryEvent};
 use crate::manifest::manifest::{self, NamedMeta, StoreManifest, VersionMeta};
 use crate::manifest::wal::{RecordPlace, SegmentScan};
 use crate::manifest::wal_reader::WalReader;
@@ -42,6 +43,7 @@ use crate::session::inner::{KeptLog, SessionInner};
 use crate::session::snapshot;
 use crate::store::inner::{Shared, damaged};
 use crate::store::options::TableName;
+use crate::store::recovery::open_table;
 use crate::store::store::Store;
 use crate::store::versions::open_tables;
 use crate::table::cursor::Cursor;
@@ -69,6 +71,9 @@ pub struct FeedOptions {
     /// For a new cursor: bytes of the WAL that it may hold, whole segments; [`FEED_HELD_BYTES`]
     /// unless set. Beyond that the store lets go of them, and the consumer finds a gap.
     pub held_bytes_max: u64,
+    /// Whether the entries of tables that were installed are told, as
+    /// [`FeedItem::TableEntries`]; not unless set.
+    pub loaded_entries: bool,
 }
 
 impl Default for FeedOptions {
@@ -77,6 +82,7 @@ impl Default for FeedOptions {
             part_bytes_max: FEED_PART_BYTES,
             poll_interval: Duration::from_millis(20),
             held_bytes_max: FEED_HELD_BYTES,
+            loaded_entries: false,
         }
     }
 }
@@ -98,6 +104,12 @@ impl FeedOptions {
     #[must_use]
     pub fn held_bytes_max(self, bytes: u64) -> Self {
         Self { held_bytes_max: bytes, ..self }
+    }
+
+    /// The same with another [`loaded_entries`](Self::loaded_entries).
+    #[must_use]
+    pub fn loaded_entries(self, told: bool) -> Self {
+        Self { loaded_entries: told, ..self }
     }
 }
 
@@ -140,8 +152,8 @@ pub enum FeedItem {
         /// Its name before.
         from: TableName,
     },
-    /// A table was [installed](Store::install), as a bulk load is, with entries that the feed does
-    /// not tell: read the table, or take a new copy of the store.
+    /// A table was [installed](Store::install), as a bulk load is, under a new name or in the place
+    /// of what the table had.
     TableLoaded {
         /// The table.
         table: FeedTable,
@@ -152,6 +164,24 @@ pub enum FeedItem {
         merge_operator: String,
         /// The number, if it was a commit, as with a batch or in the place of another table.
         commit: Option<u64>,
+        /// Whether the entries come next, as [`TableEntries`](Self::TableEntries). Otherwise the
+        /// feed does not tell them: read the table, or take a new copy of the store. That is so
+        /// unless [`FeedOptions::loaded_entries`] is set; after
+        /// [`install_with`](Store::install_with) a batch; with a merge operator that was not given;
+        /// and if the store has let go of the files, which a cursor before them prevents.
+        has_entries: bool,
+    },
+    /// Entries of the table that was loaded just before, in the order of their keys: insertions
+    /// only. The commit of the installation, if it is one, is told in full with the last part.
+    TableEntries {
+        /// The table.
+        table: FeedTable,
+        /// The number of the installation, as in [`TableLoaded`](Self::TableLoaded).
+        commit: Option<u64>,
+        /// Whether this is the last part, which may be empty.
+        is_last: bool,
+        /// The entries.
+        updates: Vec<FeedUpdate>,
     },
     /// A commit made all tables what they were in a retained version. The commits behind that
     /// version are on another branch from now on.
@@ -336,6 +366,40 @@ impl FeedSource {
         }
     }
 
+    /// Opens a table as it was installed by the manifest of that number, if the history still has
+    /// its files.
+    fn open_load(&self, sequence: u64) -> Result<Option<Table>> {
+        let inner = self.inner();
+        let table = match self {
+            Self::Writer(shared) => {
+                let (table, _runs) = {
+                    let published = lock(&shared.published);
+                    let found = published.manifest.load(sequence).cloned();
+                    let Some(table) = found else { return Ok(None) };
+                    let runs = table.meta.numbers().map(|run| inner.files().attach(run));
+                    let runs: Vec<_> = runs.collect();
+                    (table, runs)
+                };
+                open_table(inner, &table, self.operators())
+            }
+            Self::Reader(..) => {
+                inner.check_open()?;
+                let found = self.newest()?.load(sequence).cloned();
+                let Some(table) = found else { return Ok(None) };
+                let _held = inner.hold(table.meta.numbers())?;
+                // A load never comes back.
+                if self.newest()?.load(sequence).is_none() {
+                    return Ok(None);
+                }
+                open_table(inner, &table, self.operators())
+            }
+        };
+        match table {
+            Err(Error::MergeOperatorMismatch { .. }) => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
     fn operators(&self) -> &[MergeOperator] {
         match self {
             Self::Writer(shared) => &shared.options.merge_operators,
@@ -364,6 +428,16 @@ struct Difference {
     newer: BTreeMap<u64, Table>,
     /// Tables that are still to come.
     rest: VecDeque<FeedTable>,
+}
+
+/// A loaded table whose entries are to be told.
+#[derive(Debug)]
+struct Load {
+    // Drops before the table.
+    cursor: Box<Cursor>,
+    _opened: Table,
+    table: FeedTable,
+    commit: Option<u64>,
 }
 
 /// A commit that is being told from the WAL.
@@ -399,6 +473,12 @@ struct Partial {
 pub struct Changes {
     // Readers drop before what keeps the session's lock.
     difference: Option<Difference>,
+    /// Loaded tables among the items to be given, in their order.
+    loads: VecDeque<Load>,
+    /// Whether the first of them was given, and its entries come next.
+    is_loading: bool,
+    /// Whether the place in the history must be found again, after an error.
+    is_lost: bool,
     wal: Option<WalReader>,
     partial: Option<Partial>,
     kept: Option<KeptLog>,
@@ -438,6 +518,9 @@ impl Changes {
         event!(DEBUG, "feed.open", inner.dir(), position);
         let mut changes = Self {
             difference: None,
+            loads: VecDeque::new(),
+            is_loading: false,
+            is_lost: false,
             wal: None,
             partial: None,
             kept: None,
@@ -497,7 +580,8 @@ impl Changes {
     ///
     /// Cost: reads the WAL once, in pieces of 1 MiB; at its end, reads the notes of the last
     /// segment and looks for the next one. Holds the record of one commit and one part in memory. A
-    /// difference between versions costs what opening both and [`Table::diff`] do.
+    /// difference between versions costs what opening both and [`Table::diff`] do; entries of a
+    /// loaded table, what opening and scanning it does.
     ///
     /// # Errors
     /// [`Error::FeedGap`] if the store has let go of what comes next; [`Error::StoreCorrupted`] for
@@ -505,12 +589,24 @@ impl Changes {
     /// begins anew in the next call.
     pub fn poll(&mut self) -> Result<Option<FeedItem>> {
         self.source.inner().check_open()?;
+        if std::mem::take(&mut self.is_lost) {
+            let stood = self.stand_at();
+            self.is_lost = stood.is_err();
+            stood?;
+        }
         let polled = self.next_item();
         if polled.is_err() {
-            (self.wal, self.partial, self.difference) = (None, None, None);
-            self.ready.clear();
+            self.forget_place();
+            self.is_lost = true;
         }
         polled
+    }
+
+    fn forget_place(&mut self) {
+        (self.wal, self.partial, self.difference) = (None, None, None);
+        self.ready.clear();
+        self.loads.clear();
+        self.is_loading = false;
     }
 
     /// The same, waiting for so long at most: until the writer of this process makes something
@@ -542,8 +638,12 @@ impl Changes {
 
     fn next_item(&mut self) -> Result<Option<FeedItem>> {
         loop {
+            if self.is_loading {
+                return self.next_of_load().map(Some);
+            }
             if let Some((sequence, item)) = self.ready.pop_front() {
                 self.given = sequence;
+                self.is_loading = matches!(&item, FeedItem::TableLoaded { has_entries: true, .. });
                 return Ok(Some(item));
             }
             if self.difference.is_some() {
@@ -552,7 +652,7 @@ impl Changes {
             if self.partial.is_some() {
                 return self.next_of_record().map(Some);
             }
-            self.tell_history();
+            self.tell_history()?;
             if self.ready.is_empty() && !self.step()? {
                 return Ok(None);
             }
@@ -580,7 +680,7 @@ impl Changes {
         let StoreManifest { history, tables, .. } = &self.manifest;
         self.tables = tables.iter().map(|table| (table.id, table.clone())).collect();
         // A change without a number that was made at the position is told, perhaps again.
-        let is_told = |entry: &crate::manifest::history::HistoryEntry| match entry.event.segment() {
+        let is_told = |entry: &HistoryEntry| match entry.event.segment() {
             Some(_) => entry.commit <= position,
             None => entry.commit < position,
         };
@@ -613,13 +713,29 @@ impl Changes {
         FeedItem::TableCreated { table: Self::table_of(table), config, merge_operator }
     }
 
-    fn loaded(&self, table: &NamedMeta, commit: Option<u64>) -> FeedItem {
-        let (config, merge_operator) = self.config_of(table);
-        FeedItem::TableLoaded { table: Self::table_of(table), config, merge_operator, commit }
+    /// Tells that a table was installed, and opens it if its entries are to be told.
+    fn loaded(
+        &mut self,
+        entry: &HistoryEntry,
+        meta: &NamedMeta,
+        commit: Option<u64>,
+    ) -> Result<FeedItem> {
+        let (config, merge_operator) = self.config_of(meta);
+        let table = Self::table_of(meta);
+        let opened = match entry.event.load() {
+            Some(_) if self.options.loaded_entries => self.source.open_load(entry.sequence)?,
+            _ => None,
+        };
+        let has_entries = opened.is_some();
+        if let Some(opened) = opened {
+            let cursor = Box::new(opened.cursor()?);
+            self.loads.push_back(Load { cursor, _opened: opened, table: table.clone(), commit });
+        }
+        Ok(FeedItem::TableLoaded { table, config, merge_operator, commit, has_entries })
     }
 
     /// Tells changes of the list of tables that were made at the position or before.
-    fn tell_history(&mut self) {
+    fn tell_history(&mut self) -> Result<()> {
         while let Some(entry) =
             self.manifest.history.iter().find(|entry| entry.sequence > self.told).cloned()
         {
@@ -628,7 +744,7 @@ impl Changes {
             }
             // A commit of the manifest at or before the position was told by its number.
             if entry.event.segment().is_none() {
-                let item = self.item_of(&entry.event);
+                let item = self.item_of(&entry)?;
                 // One that is known already was found in a record, before there was a history.
                 let is_known = matches!(&entry.event, HistoryEvent::Created(table)
                     if self.tables.contains_key(&table.id));
@@ -639,13 +755,14 @@ impl Changes {
             }
             self.told = entry.sequence;
         }
+        Ok(())
     }
 
-    fn item_of(&self, event: &HistoryEvent) -> FeedItem {
-        match event {
+    fn item_of(&mut self, entry: &HistoryEntry) -> Result<FeedItem> {
+        Ok(match &entry.event {
             HistoryEvent::Created(table) => self.created(table),
-            HistoryEvent::Installed(table) => self.loaded(table, None),
-            HistoryEvent::Loaded { table, .. } => self.loaded(table, Some(self.position + 1)),
+            HistoryEvent::Installed { table, .. } => self.loaded(entry, table, None)?,
+            HistoryEvent::Loaded { table, .. } => self.loaded(entry, table, Some(entry.commit))?,
             HistoryEvent::Dropped(table) => FeedItem::TableDropped { table: Self::table_of(table) },
             HistoryEvent::Renamed { id, from, to } => FeedItem::TableRenamed {
                 table: FeedTable { id: *id, name: TableName(to.clone()) },
@@ -656,7 +773,7 @@ impl Changes {
                 let commit = self.position + 1;
                 FeedItem::RolledBack { commit, to: *to, gone: named(gone), back: named(back) }
             }
-        }
+        })
     }
 
     /// Segments that stay as long as what is kept now does, newest first, with their first commits.
@@ -899,6 +1016,37 @@ impl Changes {
         Ok(())
     }
 
+    /// The next part of the entries of a loaded table.
+    fn next_of_load(&mut self) -> Result<FeedItem> {
+        let Some(load) = self.loads.front_mut() else { return Err(Error::SessionClosed) };
+        let inner = self.source.inner();
+        let mut updates = Vec::new();
+        let mut bytes = 0;
+        let is_last = loop {
+            if bytes >= self.options.part_bytes_max {
+                break false;
+            }
+            let Some(record) = load.cursor.next_ref()? else { break true };
+            let blob = record.blob();
+            let (key, value) = (record.key.to_vec(), record.value.to_vec());
+            let update = inserted(inner, key, value, blob.as_ref())?;
+            bytes += update.bytes();
+            updates.push(update);
+        };
+
+        let (table, commit) = (load.table.clone(), load.commit);
+        if is_last {
+            self.loads.pop_front();
+            self.is_loading = false;
+            if let Some(commit) = commit {
+                self.position = commit;
+                // After an error the place may be that before the commit.
+                self.wal = self.wal.take().filter(|wal| wal.commit() == commit);
+            }
+        }
+        Ok(FeedItem::TableEntries { table, commit, is_last, updates })
+    }
+
     /// The next part of the record that the WAL has been moved to.
     fn next_of_record(&mut self) -> Result<FeedItem> {
         let (Some(wal), Some(partial)) = (&self.wal, &mut self.partial) else {
@@ -985,7 +1133,7 @@ impl Changes {
         }
         // Whatever was done to the list of tables before this record is in the manifest.
         self.refresh()?;
-        self.tell_history();
+        self.tell_history()?;
         self.find_tables()?;
         self.partial = Some(Partial { place: RecordPlace::default(), is_begun: false });
         Ok(true)
@@ -1041,7 +1189,7 @@ impl Changes {
     /// At the end of what the WAL has: tells the commit that a manifest made behind it, if one did.
     fn step_in_history(&mut self) -> Result<bool> {
         self.refresh()?;
-        self.tell_history();
+        self.tell_history()?;
         if !self.ready.is_empty() {
             return Ok(true);
         }
@@ -1050,10 +1198,13 @@ impl Changes {
             && let Some(segment) = entry.event.segment()
             && entry.commit == self.position + 1
         {
-            let item = self.item_of(&entry.event);
+            let item = self.item_of(&entry)?;
             entry.event.redo(&mut self.tables);
             self.told = entry.sequence;
-            self.position = entry.commit;
+            // Behind the entries of a loaded table, if they are told.
+            if self.loads.is_empty() {
+                self.position = entry.commit;
+            }
             self.ready.push_back((entry.sequence, item));
             self.wal = None;
             if segment > 0 {
@@ -1099,16 +1250,18 @@ impl Changes {
 
     /// Goes on behind a commit, wherever that is.
     pub(crate) fn go_to(&mut self, commit: u64) -> Result<()> {
-        (self.wal, self.partial, self.difference) = (None, None, None);
-        self.ready.clear();
+        self.forget_place();
         self.passed.clear();
         self.position = commit;
+        self.is_lost = false;
         self.stand_at()
     }
 
     /// Passes over everything that is there.
     pub(crate) fn skip_to_end(&mut self) -> Result<()> {
+        let tells = std::mem::replace(&mut self.options.loaded_entries, false);
         while self.poll()?.is_some() {}
+        self.options.loaded_entries = tells;
         Ok(())
     }
 }

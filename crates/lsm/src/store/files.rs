@@ -163,6 +163,8 @@ impl StoreReader {
         let (commit, held, mut manifest, end) = self.refresh_pinned()?;
         let inner = self.inner();
         manifest.change_tables(&|meta| *meta = meta.clone().without_progress());
+        // No feed of this store reads the copy.
+        manifest.let_go_of_loads();
 
         let mut parts = Parts {
             commit,

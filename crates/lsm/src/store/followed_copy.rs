@@ -7,6 +7,8 @@
 //! Invariants:
 //! - Between two calls the tables of the copy are those of the source after the commit that the
 //!   copy names, but for tables that were made or dropped since.
+//! - A table that the source has loaded comes with its mark in one commit, once all of its entries
+//!   are here.
 //! - The mark has the number of the commit that wrote it: a copy that somebody else has committed
 //!   to is refused.
 
@@ -28,10 +30,13 @@ use crate::run::blob::BlobRef;
 use crate::store::feed::{
     Changes, FeedChange, FeedItem, FeedOptions, FeedPart, FeedTable, FeedUpdate,
 };
+use crate::store::install::Target;
 use crate::store::options::{StoreOptions, TableName};
 use crate::store::reader::{ReaderOptions, StoreReader};
 use crate::store::store::{NamedTable, Store};
 use crate::store::versions::Version;
+use crate::store::write_batch::WriteBatch;
+use crate::table::bulk_load::BulkLoader;
 use crate::table::session::Session;
 use crate::table::table::Table;
 use crate::trace::event;
@@ -111,7 +116,9 @@ pub struct FollowReport {
     pub updates: u64,
     /// Roll-backs of the source that were applied.
     pub roll_backs: u64,
-    /// How often a whole view of the source was taken over, as after a bulk load.
+    /// Tables that the source has loaded, and whose entries were applied.
+    pub loads: u64,
+    /// How often a whole view of the source was taken over, as after a gap.
     pub takeovers: u64,
 }
 
@@ -175,6 +182,8 @@ pub struct FollowedCopy {
     pub(crate) mark: Mark,
     /// Parts of the commit that is being told.
     parts: Vec<FeedPart>,
+    /// The table whose entries are being told.
+    loading: Option<(TableName, BulkLoader)>,
     unsynced_bytes: usize,
     merge_operators: Vec<MergeOperator>,
     report: FollowReport,
@@ -289,6 +298,7 @@ impl FollowedCopy {
             mark_table,
             mark,
             parts: Vec::new(),
+            loading: None,
             unsynced_bytes: 0,
             merge_operators: options.merge_operators.clone(),
             report: FollowReport::default(),
@@ -322,14 +332,14 @@ impl FollowedCopy {
     /// Takes over all commits that a feed tells, and makes them durable. The feed begins behind
     /// [`source_commit`](Self::source_commit), and tells of the same source. Returns whether that
     /// is all: false if the feed has come to something that only a view of the source has, as a
-    /// bulk load or a roll-back.
+    /// roll-back or entries of a table that the feed does not tell.
     ///
     /// # Errors
     /// Those of [`Changes::poll`] and [`Store::commit`]. The copy is at some commit of its source;
     /// the call may be repeated.
     pub fn take_all(&mut self, changes: &mut Changes, origin: &str) -> Result<bool> {
         origin.clone_into(&mut self.mark.origin);
-        self.parts.clear();
+        self.forget_parts();
         while let Some(item) = changes.poll()? {
             let place = (changes.position(), changes.given_sequence());
             match self.take(item, place)? {
@@ -403,6 +413,7 @@ impl FollowedCopy {
     /// Forgets the parts of a commit that was not told to its end.
     pub(crate) fn forget_parts(&mut self) {
         self.parts.clear();
+        self.loading = None;
     }
 
     /// Takes an item of a feed, which is at `position` now and has told the change of manifest
@@ -419,13 +430,15 @@ impl FollowedCopy {
             }
             FeedItem::RolledBack { commit, .. }
             | FeedItem::TableLoaded { commit: Some(commit), .. }
+            | FeedItem::TableEntries { commit: Some(commit), .. }
                 if *commit <= self.mark.source =>
             {
                 return Ok(Taken::Done);
             }
             FeedItem::Commit(_)
             | FeedItem::RolledBack { .. }
-            | FeedItem::TableLoaded { commit: Some(_), .. } => false,
+            | FeedItem::TableLoaded { commit: Some(_), .. }
+            | FeedItem::TableEntries { commit: Some(_), .. } => false,
             _ => true,
         };
         if is_list_change {
@@ -452,17 +465,8 @@ impl FollowedCopy {
                 self.apply(&parts, commit.number)?;
                 Ok(Taken::Commit(commit.number))
             }
-            FeedItem::TableCreated { table, mut config, merge_operator } => {
-                if config.merge_operator.name() != merge_operator {
-                    let given =
-                        self.merge_operators.iter().find(|given| given.name() == merge_operator);
-                    let missing = || Error::MergeOperatorMismatch {
-                        name: table.name.to_string(),
-                        stored: merge_operator.clone(),
-                        given: None,
-                    };
-                    config.merge_operator = given.cloned().ok_or_else(missing)?;
-                }
+            FeedItem::TableCreated { table, config, merge_operator } => {
+                let config = self.config(&table.name, config, &merge_operator)?;
                 match self.store.create_table(&table.name, &config) {
                     // Made before a crash, or part of the backup.
                     Err(Error::TableExists { .. }) => {}
@@ -483,10 +487,89 @@ impl FollowedCopy {
                 }
                 self.note_list_change(sequence)
             }
-            FeedItem::TableLoaded { .. } => Ok(Taken::NeedsView),
+            FeedItem::TableLoaded { has_entries: false, .. } => Ok(Taken::NeedsView),
+            FeedItem::TableLoaded { table, config, merge_operator, .. } => {
+                let config = self.config(&table.name, config, &merge_operator)?;
+                let loader = self.store.session().bulk_load(&config)?;
+                self.loading = Some((table.name, loader));
+                Ok(Taken::Done)
+            }
+            FeedItem::TableEntries { commit, is_last, updates, .. } => {
+                let Some((_, loader)) = &mut self.loading else { return Ok(Taken::Done) };
+                let batch: Vec<_> =
+                    updates.iter().map(|update| (&update.key, update.update())).collect();
+                loader.write_batch(&batch)?;
+                self.report.updates += updates.len() as u64;
+                match self.loading.take() {
+                    Some((name, loader)) if is_last => {
+                        self.install(&name, loader, commit, sequence)
+                    }
+                    unfinished => {
+                        self.loading = unfinished;
+                        Ok(Taken::Done)
+                    }
+                }
+            }
             FeedItem::RolledBack { commit, to, gone, back } => {
                 Ok(Taken::RolledBack { commit, to, gone, back })
             }
+        }
+    }
+
+    /// The configuration of a table of the source, with its merge operator.
+    fn config(
+        &self,
+        table: &TableName,
+        mut config: TableConfig,
+        merge_operator: &str,
+    ) -> Result<TableConfig> {
+        if config.merge_operator.name() != merge_operator {
+            let given = self.merge_operators.iter().find(|given| given.name() == merge_operator);
+            let missing = || Error::MergeOperatorMismatch {
+                name: table.to_string(),
+                stored: merge_operator.to_owned(),
+                given: None,
+            };
+            config.merge_operator = given.cloned().ok_or_else(missing)?;
+        }
+        Ok(config)
+    }
+
+    /// Installs a table that the source has loaded, together with the mark, durably.
+    fn install(
+        &mut self,
+        name: &TableName,
+        loader: BulkLoader,
+        commit: Option<u64>,
+        sequence: u64,
+    ) -> Result<Taken> {
+        let table = loader.finish()?;
+        let target = match self.store.table(name) {
+            Err(Error::TableDoesNotExist { .. }) => Target::New,
+            found => found.map(|_| Target::Existing)?,
+        };
+        // A commit of the source has its own number; a change of the list is that of its manifest.
+        let (source, sequence) = match commit {
+            Some(commit) => (commit, self.mark.sequence),
+            None => (self.mark.source, self.mark.sequence.max(sequence)),
+        };
+        let own = self.store.last_commit() + 1;
+        let mark = Mark { source, sequence, own, ..self.mark.clone() };
+        let mut batch = WriteBatch::new();
+        batch.insert(&self.mark_table, KEY, mark.encode());
+        drop(self.store.install_at(name.as_str(), &table, target, &batch)?);
+        if self.store.last_commit() != own {
+            let dir = self.store.shared.inner.dir();
+            return Err(refused(dir, "somebody else has committed to it"));
+        }
+        self.mark = mark;
+        self.report.loads += 1;
+        match commit {
+            Some(commit) => {
+                self.report.commits += 1;
+                Ok(Taken::Commit(commit))
+            }
+            None => Ok(Taken::Done),
         }
     }
 
@@ -581,7 +664,7 @@ impl FollowedCopy {
     /// Takes over a view of the source, which is that of `commit`.
     pub(crate) fn take_over_view(&mut self, reader: &StoreReader, commit: u64) -> Result<()> {
         self.report.takeovers += 1;
-        self.parts.clear();
+        self.forget_parts();
         event!(DEBUG, "follower.take_over", self.store.shared.inner.dir(), commit);
 
         let sequence = reader.manifest_sequence();

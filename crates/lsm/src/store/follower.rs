@@ -6,9 +6,9 @@
 //!
 //! **Roll-backs.** The copy retains the versions that its source does, under names of their own. A
 //! roll-back becomes one commit: the difference to that version. Where the copy lacks the version,
-//! or the feed names a table whose entries it does not tell (a bulk load), or the source has let go
-//! of commits, the follower takes over a whole view of its source: it compares all tables with
-//! those of the view, and commits the differences.
+//! or the feed names a table whose entries it does not tell (an installation with a batch), or the
+//! source has let go of commits, the follower takes over a whole view of its source: it compares
+//! all tables with those of the view, and commits the differences.
 //!
 //! Invariant: a commit of the source is acknowledged to its feed only when the copy has it durably.
 //!
@@ -108,14 +108,15 @@ impl Follower {
             return Err(refused(source.1, format!("it has a table `{FOLLOW_TABLE}` itself")));
         }
         let (disk, dir) = copy;
-        let mut feed = match reader.feed_with(&options.feed, &options.feed_options) {
+        let feed_options = options.feed_options.clone().loaded_entries(true);
+        let mut feed = match reader.feed_with(&options.feed, &feed_options) {
             Err(Error::FeedDoesNotExist { .. }) => {
-                reader.create_feed(&options.feed, None, &options.feed_options)?
+                reader.create_feed(&options.feed, None, &feed_options)?
             }
             // What the feed lacks is taken over from a view.
             Err(Error::FeedGap { .. }) => {
                 reader.drop_feed(&options.feed)?;
-                reader.create_feed(&options.feed, None, &options.feed_options)?
+                reader.create_feed(&options.feed, None, &feed_options)?
             }
             feed => feed?,
         };

@@ -36,7 +36,7 @@ use terrane_io::Durability;
 use crate::entry::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::manifest::history::{self, HistoryEvent};
+use crate::manifest::history::HistoryEvent;
 use crate::manifest::manifest::{NamedMeta, StoreManifest};
 use crate::manifest::wal::{BlankSegment, UPDATE_BYTES, WalDir, WalEnd};
 use crate::session::current_manifest::CurrentManifest;
@@ -292,13 +292,13 @@ impl Shared {
         published: &CurrentManifest,
         next: &mut StoreManifest,
         id: u64,
-        event: impl FnOnce(NamedMeta) -> HistoryEvent,
+        event: impl FnOnce(&NamedMeta) -> HistoryEvent,
     ) -> Result<()> {
         if self.inner.has_feeds()? {
             let commit = lock(&self.state).commit;
             let table = next.tables.iter().find(|table| table.id == id);
-            let table = history::bare(table.expect("the table is in the manifest"));
-            next.note(&published.manifest, commit, event(table));
+            let event = event(table.expect("the table is in the manifest"));
+            next.note(&published.manifest, commit, event);
         }
         Ok(())
     }

@@ -162,7 +162,11 @@ impl Store {
         let mut next = published.manifest.clone();
         change(&mut next);
         name_table(&mut next, id, &incoming);
-        shared.note_table(&published, &mut next, id, HistoryEvent::Installed)?;
+        let installed = |table: &NamedMeta| HistoryEvent::Installed {
+            table: history::whole(table),
+            is_load: true,
+        };
+        shared.note_table(&published, &mut next, id, installed)?;
         published.publish(&shared.inner, next)?;
         shared.durable.tell();
         incoming.written.share(&shared.inner);
@@ -187,10 +191,21 @@ impl Store {
         table: &Table,
         batch: &WriteBatch,
     ) -> Result<NamedTable> {
-        let incoming = self.write_incoming(name.as_ref(), table, Target::New)?;
+        self.install_at(name.as_ref(), table, Target::New, batch)
+    }
+
+    /// Installs a table under a new name or in the place of a table, and commits a batch.
+    pub(crate) fn install_at(
+        &self,
+        name: &str,
+        table: &Table,
+        target: Target,
+        batch: &WriteBatch,
+    ) -> Result<NamedTable> {
+        let incoming = self.write_incoming(name, table, target)?;
         let name = incoming.name.clone();
         let batches = batch.batches(&self.shared)?;
-        self.commit_by_manifest(&name, Target::New, batches, || Ok(incoming))
+        self.commit_by_manifest(&name, target, batches, || Ok(incoming))
     }
 
     /// Puts a table in the place of a named one, durably, as a commit of its own. Handles on the
@@ -207,9 +222,7 @@ impl Store {
     /// [`install`](Self::install). After an error, or a crash, the table has the old content or the
     /// new one.
     pub fn replace(&self, name: &(impl AsRef<str> + ?Sized), table: &Table) -> Result<NamedTable> {
-        let incoming = self.write_incoming(name.as_ref(), table, Target::Existing)?;
-        let name = incoming.name.clone();
-        self.commit_by_manifest(&name, Target::Existing, Vec::new(), || Ok(incoming))
+        self.install_at(name.as_ref(), table, Target::Existing, &WriteBatch::new())
     }
 
     /// A named table, made with `config` if it is missing. A table that is there keeps its
@@ -356,7 +369,10 @@ impl Store {
             let is_it = |table: &&NamedMeta| table.id == id;
             let table = after.tables.iter().find(is_it).expect("named just before");
             let is_new = !before.tables.iter().any(|table| table.id == id);
-            HistoryEvent::Loaded { segment, table: history::bare(table), is_new }
+            // Changes of a batch stand nowhere but in the tables.
+            let is_load = batches.is_empty();
+            let table = if is_load { history::whole(table) } else { history::bare(table) };
+            HistoryEvent::Loaded { segment, table, is_new, is_load }
         };
         let done = shared.publish_commit(&mut published, next, loaded)?;
 

@@ -553,8 +553,15 @@ impl StoreReader {
     /// # Errors
     /// The errors of [`Changes::open`].
     pub fn changes(&self, from_commit: u64) -> Result<Changes> {
-        let source = self.feed_source()?;
-        Changes::new(source, from_commit.saturating_sub(1), &FeedOptions::default())
+        self.changes_with(from_commit, &FeedOptions::default())
+    }
+
+    /// The same, read in another way.
+    ///
+    /// # Errors
+    /// The errors of [`Changes::open`].
+    pub fn changes_with(&self, from_commit: u64, options: &FeedOptions) -> Result<Changes> {
+        Changes::new(self.feed_source()?, from_commit.saturating_sub(1), options)
     }
 
     fn feed_source(&self) -> Result<FeedSource> {

@@ -31,7 +31,7 @@ use crate::entry::mask::Span;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::result::Lookup;
-use crate::manifest::history::HistoryEvent;
+use crate::manifest::history::{self, HistoryEvent};
 use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::WalDir;
@@ -250,7 +250,8 @@ impl Store {
         let mut next = published.manifest.clone();
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), derived: None, meta });
-        shared.note_table(&published, &mut next, id, HistoryEvent::Created)?;
+        let created = |table: &NamedMeta| HistoryEvent::Created(history::bare(table));
+        shared.note_table(&published, &mut next, id, created)?;
         published.publish(&shared.inner, next)?;
         let slot = Slot::of(table);
         lock(&shared.state).tables.insert(id, Arc::clone(&slot));
@@ -327,7 +328,8 @@ impl Store {
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
-        let renamed = |_| HistoryEvent::Renamed { id, from: from.0.clone(), to: to.0.clone() };
+        let renamed =
+            |_: &NamedMeta| HistoryEvent::Renamed { id, from: from.0.clone(), to: to.0.clone() };
         self.shared.note_table(&published, &mut next, id, renamed)?;
         published.publish(&self.shared.inner, next)?;
         self.shared.durable.tell();
@@ -380,7 +382,8 @@ impl Store {
         let writers: Vec<_> = slots.iter().map(|(_, slot)| lock(&slot.writer)).collect();
         shared.make_durable(published)?;
         let mut next = published.manifest.clone();
-        shared.note_table(published, &mut next, id, HistoryEvent::Dropped)?;
+        let dropped = |table: &NamedMeta| HistoryEvent::Dropped(history::bare(table));
+        shared.note_table(published, &mut next, id, dropped)?;
         next.tables.retain(|table| table.id != id);
         published.publish(&shared.inner, next)?;
         shared.durable.tell();

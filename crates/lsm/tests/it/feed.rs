@@ -14,11 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrane_io::{Disk, SimDisk};
+use terrane_io::{Disk, FaultKind, FaultPlan, Repeat, SimDisk};
 use terrane_lsm::{
     CheckpointThread, Durability, Error, Feed, FeedChange, FeedItem, FeedOptions, MergeOperator,
-    NamedTable, ReaderOptions, Store, StoreOptions, StoreReader, TableConfig, Update, inspect,
-    verify,
+    NamedTable, ReaderOptions, Store, StoreOptions, StoreReader, Table, TableConfig, Update,
+    inspect, verify,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -38,6 +38,8 @@ struct Consumer {
     versions: BTreeMap<u64, BTreeMap<u64, (String, Content)>>,
     /// Roll-backs that were told.
     roll_backs: u64,
+    /// Loaded tables whose entries were told, and which were only named.
+    loads: [u64; 2],
 }
 
 fn apply(content: &mut Content, key: &[u8], change: &FeedChange) {
@@ -88,14 +90,27 @@ impl Consumer {
             FeedItem::TableRenamed { table, .. } => {
                 self.tables.get_mut(&table.id).unwrap().0 = table.name.to_string();
             }
-            FeedItem::TableLoaded { table, commit, .. } => {
-                let loaded = world.loaded[&(table.id, commit)].clone();
-                self.tables.insert(table.id, (table.name.to_string(), loaded));
-                self.note_table(table.id);
-                if let Some(commit) = commit {
-                    assert_eq!(commit, self.commit + 1);
-                    self.finish(commit);
-                    return true;
+            FeedItem::TableLoaded { table, commit, has_entries, .. } => {
+                self.loads[usize::from(!has_entries)] += 1;
+                // With a batch the feed cannot tell them.
+                let loaded = &world.loaded[&Load::of(table.id, commit)];
+                let content = if has_entries { Content::new() } else { loaded.clone() };
+                self.tables.insert(table.id, (table.name.to_string(), content));
+                if !has_entries {
+                    return self.finish_load(table.id, commit);
+                }
+            }
+            FeedItem::TableEntries { table, commit, is_last, updates } => {
+                let (_, content) = self.tables.get_mut(&table.id).unwrap();
+                assert!(updates.is_sorted_by(|one, next| one.key < next.key));
+                for update in updates {
+                    let last = content.last_key_value();
+                    assert!(last.is_none_or(|(last, _)| *last < update.key), "once, in order");
+                    apply(content, &update.key, &update.change);
+                }
+                if is_last {
+                    assert_eq!(*content, world.loaded[&Load::of(table.id, commit)]);
+                    return self.finish_load(table.id, commit);
                 }
             }
             FeedItem::RolledBack { commit, to, gone, back } => {
@@ -120,6 +135,18 @@ impl Consumer {
         false
     }
 
+    /// A loaded table is whole; whether that is a commit.
+    fn finish_load(&mut self, id: u64, commit: Option<u64>) -> bool {
+        match commit {
+            Some(commit) => {
+                assert_eq!(commit, self.commit + 1);
+                self.finish(commit);
+            }
+            None => self.note_table(id),
+        }
+        commit.is_some()
+    }
+
     /// Versions of the last commit may have the table, too.
     fn note_table(&mut self, id: u64) {
         let table = self.tables[&id].clone();
@@ -129,6 +156,19 @@ impl Consumer {
     fn finish(&mut self, commit: u64) {
         self.commit = commit;
         self.versions.insert(commit, self.tables.clone());
+    }
+}
+
+/// An installation: by its number, or else by the number of the new table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Load {
+    Commit(u64),
+    Table(u64),
+}
+
+impl Load {
+    fn of(table: u64, commit: Option<u64>) -> Self {
+        commit.map_or(Self::Table(table), Self::Commit)
     }
 }
 
@@ -142,8 +182,8 @@ struct World {
     states: BTreeMap<u64, State>,
     /// States of versions.
     retained: BTreeMap<u64, State>,
-    /// Contents of tables that were installed, by number and commit.
-    loaded: BTreeMap<(u64, Option<u64>), Content>,
+    /// Contents of tables that were installed.
+    loaded: BTreeMap<Load, Content>,
     tables_made: u64,
 }
 
@@ -270,22 +310,41 @@ impl World {
                 let table = *rng.pick(&free);
                 self.install(rng, table);
             }
+            13 if !there.is_empty() => {
+                let table = rng.pick(&there).clone();
+                self.replace(rng, &table);
+            }
             _ => self.random_commit(rng),
         }
     }
 
-    fn install(&mut self, rng: &mut ChaCha8Rng, table: &str) {
+    /// A table with random entries, or none, and its content.
+    fn load(&self, rng: &mut ChaCha8Rng) -> (Table, Content) {
         let mut loader = self.store.session().bulk_load(&table_config()).unwrap();
         let mut content = Content::new();
-        for _ in 0..20 {
+        for _ in 0..rng.index(60) {
             content.insert(vec![rng.below(200) as u8], rng.bytes(5));
         }
         let entries: Vec<_> =
             content.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
         loader.write_batch(&entries).unwrap();
-        let loaded = loader.finish().unwrap();
+        (loader.finish().unwrap(), content)
+    }
+
+    /// Puts a loaded table in the place of one.
+    fn replace(&mut self, rng: &mut ChaCha8Rng, table: &str) {
+        let (loaded, content) = self.load(rng);
+        self.store.replace(&name(table), &loaded).unwrap();
+        let number = self.commit + 1;
+        self.loaded.insert(Load::Commit(number), content.clone());
+        self.state.insert(table.to_owned(), content);
+        self.note(number);
+    }
+
+    fn install(&mut self, rng: &mut ChaCha8Rng, table: &str) {
+        let (loaded, content) = self.load(rng);
         // Numbers of tables count up.
-        let at = (self.tables_made, None);
+        let at = Load::Table(self.tables_made);
         self.store.install(&name(table), &loaded).unwrap();
         self.loaded.insert(at, content.clone());
         self.state.insert(table.to_owned(), content);
@@ -301,6 +360,7 @@ fn open_again(disk: &Arc<SimDisk>) -> Store {
 struct Follower {
     name: &'static str,
     is_reader: bool,
+    tells_loads: bool,
     /// Its durable knowledge, when it acknowledged last.
     durable: Consumer,
     now: Consumer,
@@ -308,14 +368,16 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(name: &'static str, is_reader: bool) -> Self {
+    fn new(name: &'static str, is_reader: bool, tells_loads: bool) -> Self {
         let (durable, now) = (Consumer::default(), Consumer::default());
-        Self { name, is_reader, durable, now, feed: None }
+        Self { name, is_reader, tells_loads, durable, now, feed: None }
     }
 
     fn feed(&mut self, world: &World) -> &mut Feed {
         self.feed.get_or_insert_with(|| {
+            // One of them tells entries, the other one names tables only.
             let options = FeedOptions::default().part_bytes_max(200);
+            let options = options.loaded_entries(self.tells_loads);
             let feed = if self.is_reader {
                 let reader = reader(&world.disk);
                 match reader.feed_with(self.name, &options) {
@@ -375,10 +437,14 @@ fn reader(disk: &Arc<SimDisk>) -> StoreReader {
 
 #[test]
 fn feeds_tell_the_log_of_commits() {
-    let mut roll_backs = 0;
+    let (mut roll_backs, mut loads) = (0, 0);
     for_each_seed("feed", 12, |rng, seed| {
         let mut world = World::new(seed);
-        let mut followers = [Follower::new("here", false), Follower::new("there", true)];
+        let mut followers = [
+            Follower::new("here", false, true),
+            Follower::new("names", false, false),
+            Follower::new("there", true, true),
+        ];
         for follower in &mut followers {
             follower.poll(&world, 1);
         }
@@ -408,18 +474,190 @@ fn feeds_tell_the_log_of_commits() {
             assert_eq!(follower.now.commit, world.commit);
             assert_eq!(follower.now.state(), world.state);
             roll_backs += follower.now.roll_backs;
+            let [told, named] = follower.now.loads;
+            assert_eq!(if follower.tells_loads { named } else { told }, 0, "a cursor keeps files");
+            loads += told;
             follower.acknowledge(&world);
             follower.end();
         }
         let names: Vec<_> =
             world.store.feeds().unwrap().into_iter().map(|feed| feed.name).collect();
-        assert_eq!(names, ["here", "there"]);
+        assert_eq!(names, ["here", "names", "there"]);
         world.store.drop_feed("here").unwrap();
+        world.store.drop_feed("names").unwrap();
         reader(&world.disk).drop_feed("there").unwrap();
         assert!(world.store.feeds().unwrap().is_empty());
         world.store.close().unwrap();
     });
-    assert!(roll_backs > 4, "roll-backs were told");
+    assert!(roll_backs > 4 && loads > 20, "{roll_backs} roll-backs, {loads} loads were told");
+}
+
+/// Run files of a store, and the version of its manifest.
+fn runs_and_version(disk: &Arc<SimDisk>) -> (u64, u32) {
+    let disk = Arc::clone(disk) as Arc<dyn Disk>;
+    match inspect::inspect(&disk, Path::new(DIR)).unwrap() {
+        inspect::Inspection::Session(info) => {
+            assert_eq!(info.run_files_unreferenced, 0);
+            (info.run_files, info.store.unwrap().manifest.unwrap().version)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whatever becomes of a loaded table, a cursor before it keeps its entries, and no longer.
+#[test]
+fn entries_of_a_loaded_table_stay_until_all_cursors_are_behind_it() {
+    let (disk, store, main) = simple();
+    let options = FeedOptions::default().loaded_entries(true).part_bytes_max(4_000);
+    drop(store.create_feed("late", Some(1), &options).unwrap());
+    let mut loader = store.bulk_load("loaded", &table_config()).unwrap();
+    let entry = |key: u16| (format!("{key:05}").into_bytes(), [key as u8; 90]);
+    for (key, value) in (0..2_000).rev().map(entry) {
+        loader.insert(key, value).unwrap();
+    }
+    let loaded = loader.finish().unwrap();
+
+    // Each run of the load is replaced, and the table is dropped, before the consumer comes.
+    for round in 0..4_u8 {
+        for (key, _) in (0..2_000).map(entry) {
+            drop(loaded.insert(&key, &[round; 90]).unwrap());
+        }
+        main.insert(b"key", &[round]).unwrap().wait().unwrap();
+        store.checkpoint().unwrap();
+        store.compact(&mut |_, _| {}).unwrap();
+        store.checkpoint().unwrap();
+    }
+    store.drop_table("loaded").unwrap();
+    store.compact(&mut |_, _| {}).unwrap();
+    drop(loaded);
+    let (runs_before, version) = runs_and_version(&disk);
+    assert!(version == 5 && runs_before > 0);
+    let report = verify::verify(&(Arc::clone(&disk) as _), Path::new(DIR), &mut |_, _| {});
+    drop((main, store));
+    assert!(report.is_err(), "a store that is open is not verified");
+    let report = verify::verify(&(Arc::clone(&disk) as _), Path::new(DIR), &mut |_, _| {});
+    assert!(report.unwrap().is_clean());
+
+    let store = open_again(&disk);
+    for mut feed in [store.feed_with("late", &options), reader(&disk).feed_with("late", &options)]
+        .into_iter()
+        .flatten()
+    {
+        let mut expected = (0..2_000).map(entry);
+        let mut parts = 0;
+        loop {
+            match feed.poll().unwrap().unwrap() {
+                FeedItem::TableLoaded { has_entries, .. } => assert!(has_entries),
+                FeedItem::TableEntries { updates, is_last, commit, .. } => {
+                    assert_eq!(commit, None);
+                    parts += 1;
+                    for update in updates {
+                        let (key, value) = expected.next().unwrap();
+                        assert_eq!(update.key, key);
+                        assert_eq!(update.change, FeedChange::Insert(value.to_vec()));
+                    }
+                    if is_last {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(parts > 40 && expected.next().is_none(), "{parts} parts");
+    }
+
+    // Behind it, the next checkpoint lets go of the files.
+    let mut feed = store.feed_with("late", &options).unwrap();
+    while feed.poll().unwrap().is_some() {}
+    feed.acknowledge(feed.position()).unwrap();
+    drop(feed);
+    store.table("main").unwrap().insert(b"key", b"last").unwrap().wait().unwrap();
+    store.compact(&mut |_, _| {}).unwrap();
+    let (runs, version) = runs_and_version(&disk);
+    assert!(version == 3 && runs < runs_before, "{runs} of {runs_before}");
+    // Who comes too late is told so.
+    let mut changes = store.changes_with(1, &options);
+    if let Ok(changes) = &mut changes {
+        while let Some(item) = changes.poll().unwrap() {
+            if let FeedItem::TableLoaded { has_entries, .. } = item {
+                assert!(!has_entries);
+            }
+        }
+    }
+    store.close().unwrap();
+}
+
+/// A read that fails in the middle of a table costs nothing: it is told again from its beginning.
+#[test]
+fn a_loaded_table_is_told_again_after_a_failed_read() {
+    let (disk, store, main) = simple();
+    let options = FeedOptions::default().loaded_entries(true).part_bytes_max(500);
+    drop(store.create_feed("late", Some(1), &options).unwrap());
+    main.insert(b"key", b"1").unwrap().wait().unwrap();
+    let mut loaded = store.session().new_table(&table_config()).unwrap();
+    for key in 0..60_u8 {
+        loaded.insert(&[key], &[key; 90]).unwrap();
+    }
+    store.install("loaded", &loaded).unwrap();
+    store.create_table("after", &table_config()).unwrap();
+    store.replace("after", &loaded).unwrap();
+    main.insert(b"key", b"2").unwrap().wait().unwrap();
+    store.close().unwrap();
+    drop((main, loaded, store));
+
+    let mut failures = 0;
+    for call in 0.. {
+        let disk = disk.process_kill();
+        let reader = reader(&disk);
+        let mut feed = reader.feed_with("late", &options).unwrap();
+        let before = disk.calls();
+        disk.set_plan(FaultPlan::fail(before + call, FaultKind::Eio, Repeat::Once));
+        let (mut told, mut contents) = (Vec::new(), BTreeMap::<u64, Content>::new());
+        let mut looks = 0;
+        loop {
+            let item = match feed.poll() {
+                Ok(Some(item)) => item,
+                // A read that fails may also look like the end so far.
+                Ok(None) if feed.position() < 3 && looks < 2 => {
+                    looks += 1;
+                    continue;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    failures += 1;
+                    continue;
+                }
+            };
+            match item {
+                FeedItem::Commit(commit) => told.push(commit.number.to_string()),
+                FeedItem::TableLoaded { table, has_entries, .. } => {
+                    assert!(has_entries);
+                    contents.insert(table.id, Content::new());
+                }
+                FeedItem::TableEntries { table, commit, is_last, updates } => {
+                    let content = contents.get_mut(&table.id).unwrap();
+                    for update in updates {
+                        apply(content, &update.key, &update.change);
+                    }
+                    if is_last {
+                        assert_eq!(content.len(), 60);
+                        told.push(format!("{} {commit:?}", table.name));
+                    } else {
+                        assert!(feed.position() < 3);
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(feed.position(), 3, "call {call}: {told:?}");
+        // A table that is no commit may be told once more.
+        told.dedup();
+        assert_eq!(told, ["1", "loaded None", "after Some(2)", "3"], "call {call}");
+        if before + call >= disk.calls() {
+            break;
+        }
+    }
+    assert!(failures > 10, "{failures} failures");
 }
 
 /// A store with one table.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use terrane_io::{Disk, SimDisk};
 use terrane_lsm::{
     Durability, Error, FOLLOW_TABLE, FollowOptions, Follower, MergeOperator, Store, TableConfig,
+    Update, WriteBatch,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -45,7 +46,7 @@ fn check(source: &Store, follower: &Follower) {
 
 #[test]
 fn a_follower_is_equal_to_its_source() {
-    let (mut roll_backs, mut takeovers) = (0, 0);
+    let (mut roll_backs, mut loads, mut takeovers) = (0, 0, 0);
     for_each_seed("follower", 6, |rng, seed| {
         let disk = SimDisk::new(seed);
         let store = open(&disk, Durability::Group).unwrap();
@@ -56,7 +57,7 @@ fn a_follower_is_equal_to_its_source() {
             let there = store.tables().unwrap();
             let free =
                 names.iter().find(|name| there.iter().all(|info| info.name.as_str() != **name));
-            match (rng.index(24), free) {
+            match (rng.index(26), free) {
                 (0, Some(free)) => {
                     store.create_table(&name(free), &table_config()).unwrap();
                 }
@@ -67,7 +68,20 @@ fn a_follower_is_equal_to_its_source() {
                 (3, Some(free)) => {
                     let mut loader = store.bulk_load(&name(free), &table_config()).unwrap();
                     loader.insert(b"loaded", rng.bytes(9)).unwrap();
-                    loader.finish().unwrap();
+                    if rng.chance(1, 3) {
+                        let mut batch = WriteBatch::new();
+                        let table = store.table(&rng.pick(&there).name).unwrap();
+                        batch.insert(&table, b"beside", rng.bytes(9));
+                        loader.finish_with(&batch).unwrap();
+                    } else {
+                        loader.finish().unwrap();
+                    }
+                }
+                (24, _) => {
+                    let mut loader = store.session().bulk_load(&table_config()).unwrap();
+                    loader.write_batch(&[(b"replaced", Update::Insert(&rng.bytes(9)))]).unwrap();
+                    let loaded = loader.finish().unwrap();
+                    store.replace(&rng.pick(&there).name, &loaded).unwrap();
                 }
                 (4, _) => store.checkpoint().unwrap(),
                 (5..=7, _) => drop(store.retain(None).unwrap()),
@@ -104,6 +118,7 @@ fn a_follower_is_equal_to_its_source() {
                 if rng.chance(1, 3) {
                     let report = following.report();
                     roll_backs += report.roll_backs;
+                    loads += report.loads;
                     takeovers += report.takeovers;
                     following.close().unwrap();
                 } else {
@@ -113,12 +128,16 @@ fn a_follower_is_equal_to_its_source() {
         }
         if let Some(follower) = follower {
             roll_backs += follower.report().roll_backs;
+            loads += follower.report().loads;
             takeovers += follower.report().takeovers;
             follower.close().unwrap();
         }
         store.close().unwrap();
     });
-    assert!(roll_backs > 0 && takeovers > 0, "{roll_backs} roll-backs, {takeovers} takeovers");
+    assert!(
+        roll_backs > 0 && loads > 0 && takeovers > 0,
+        "{roll_backs} roll-backs, {loads} loads, {takeovers} takeovers"
+    );
 }
 
 /// A source with a follower's work: commits, a version, a roll-back, tables that come and go.
@@ -142,6 +161,12 @@ fn go_on(store: &Store) {
     store.create_table("third", &table_config()).unwrap();
     store.rename_table("third", "fourth").unwrap();
     store.table("fourth").unwrap().upsert(b"sum", b"6").unwrap().wait().unwrap();
+    let mut loader = store.bulk_load("loaded", &table_config()).unwrap();
+    loader.insert(b"sum", b"7").unwrap();
+    let loaded = loader.finish().unwrap();
+    loaded.upsert(b"sum", b"8").unwrap().wait().unwrap();
+    store.replace("fourth", &loaded.view().unwrap()).unwrap();
+    store.table("fourth").unwrap().upsert(b"sum", b"9").unwrap().wait().unwrap();
 }
 
 #[test]
@@ -150,6 +175,7 @@ fn a_follower_dies_at_every_call_and_nothing_is_missing_or_repeated() {
     let copy = SimDisk::new(2);
     follow(&disk, &copy).unwrap().close().unwrap();
     go_on(&store);
+    let mut loads = 0;
     let images = Sweep::sampled(3, 5).on(&copy).crash(
         |copy| {
             let source = disk.process_kill();
@@ -163,11 +189,12 @@ fn a_follower_dies_at_every_call_and_nothing_is_missing_or_repeated() {
                 let mut follower = follow(&source, &image.disk).unwrap();
                 follower.catch_up().unwrap();
                 check(&store, &follower);
+                loads += follower.report().loads;
                 follower.close().unwrap();
             })
         },
     );
-    assert!(images > 60, "{images} images");
+    assert!(images > 60 && loads > images / 2, "{images} images, {loads} loads");
 }
 
 #[test]

@@ -448,7 +448,7 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
 
     let error = opened(&planted).unwrap_err();
     assert!(
-        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 4 }
+        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 5 }
         if *path == manifest),
         "{error:?}"
     );
@@ -456,7 +456,10 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
 
 /// Golden files of a store with a feed, with the files that they are.
 const FEED_FILES: [(&str, &str); 2] =
-    [("store.manifest-history", "manifest.a"), ("feed.cursor", "feeds/indexer.cursor")];
+    [("store.manifest-loads", "manifest.a"), ("feed.cursor", "feeds/indexer.cursor")];
+
+/// Golden file of that manifest without loads, as a checkpoint behind all cursors leaves it.
+const HISTORY: &str = "store.manifest-history";
 
 /// A history of changes of each kind, and a cursor that was moved once.
 #[test]
@@ -490,24 +493,35 @@ fn golden_files_of_a_feed_are_what_is_written_and_are_read() {
         golden::check(CRATE, golden, &killed.read_raw(&path).unwrap());
         killed.write_raw(&path, &golden::read(CRATE, golden));
     }
-    let store = Store::open(Arc::clone(&killed) as _, Path::new(DIR), &options).unwrap();
-    let mut feed = store.feed("indexer").unwrap();
-    assert_eq!(feed.acknowledged(), 1);
-    let mut told = String::new();
-    while let Some(item) = feed.poll().unwrap() {
-        told += match item {
-            FeedItem::TableCreated { .. } => "created ",
-            FeedItem::TableRenamed { .. } => "renamed ",
-            FeedItem::Commit(_) => "commit ",
-            FeedItem::RolledBack { .. } => "back ",
-            FeedItem::TableLoaded { .. } => "loaded ",
-            FeedItem::TableDropped { .. } => "dropped ",
-            other => panic!("{other:?}"),
-        };
+    let told = |disk: &Arc<SimDisk>| {
+        let store = Store::open(Arc::clone(disk) as _, Path::new(DIR), &options).unwrap();
+        let feed_options = FeedOptions::default().loaded_entries(true);
+        let mut feed = store.feed_with("indexer", &feed_options).unwrap();
+        assert_eq!(feed.acknowledged(), 1);
+        let mut told = String::new();
+        while let Some(item) = feed.poll().unwrap() {
+            told += match item {
+                FeedItem::TableCreated { .. } => "created ",
+                FeedItem::TableRenamed { .. } => "renamed ",
+                FeedItem::Commit(_) => "commit ",
+                FeedItem::RolledBack { .. } => "back ",
+                FeedItem::TableLoaded { .. } => "loaded ",
+                FeedItem::TableEntries { .. } => "entries ",
+                FeedItem::TableDropped { .. } => "dropped ",
+                other => panic!("{other:?}"),
+            };
+        }
+        drop(feed);
+        store.close().unwrap();
+        told
+    };
+    let without = killed.process_kill();
+    let expected = "created renamed commit back loaded entries loaded entries dropped ";
+    assert_eq!(told(&killed), expected);
+    for copy in ["manifest.a", "manifest.b"] {
+        without.write_raw(Path::new(DIR).join(copy), &golden::read(CRATE, HISTORY));
     }
-    assert_eq!(told, "created renamed commit back loaded loaded dropped ");
-    drop(feed);
-    store.close().unwrap();
+    assert_eq!(told(&without), "created renamed commit back loaded loaded dropped ");
 }
 
 /// Golden file of the manifest of a store with an index.
@@ -558,7 +572,15 @@ fn golden_folder_is_complete() {
     expected.extend(FEED_FILES.map(|(golden, _)| golden));
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
-    expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON, COMPRESSED, INDEXES]);
+    expected.extend([
+        "canonical.small",
+        "session.reserve",
+        LEASE,
+        RIBBON,
+        COMPRESSED,
+        INDEXES,
+        HISTORY,
+    ]);
     golden::check_complete(CRATE, &expected);
 }
 

@@ -228,6 +228,7 @@ impl Check<'_> {
             changed.change_tables(&change);
             if !runs.is_empty() {
                 changed.distrust_indexes();
+                changed.let_go_of_loads();
             }
             if let Some(plan) = &plan {
                 changed.versions.retain(|version| !plan.versions.contains(&version.number));
