@@ -200,7 +200,7 @@ pub(crate) fn catalog_number(key: &str) -> Option<u64> {
 impl Bucket {
     /// The newest catalog; `None` in a bucket that has none.
     ///
-    /// Cost: three reads and a list, and a read for each catalog that the list lacks.
+    /// Cost: two reads and a list, and a read for each catalog that the list lacks.
     ///
     /// # Errors
     /// [`Error::StaleList`], [`Error::Request`], [`Error::Damaged`], [`Error::UnknownVersion`].
@@ -310,7 +310,7 @@ impl Bucket {
 
     /// The backups of the bucket, in the order in which they were made.
     ///
-    /// Cost: three reads and a list.
+    /// Cost: two reads and a list.
     ///
     /// # Errors
     /// [`Error::StaleList`], [`Error::Request`], [`Error::Damaged`], [`Error::UnknownVersion`].

@@ -73,7 +73,7 @@ impl BucketFollower {
     /// directory that is missing (its parents are made) or empty. `progress` is told of the bytes
     /// of the restore.
     ///
-    /// Cost: six requests to open a copy; the first time, those of [`Bucket::restore`].
+    /// Cost: three requests to open a copy; the first time, those of [`Bucket::restore`].
     ///
     /// # Errors
     /// [`StoreError::NotAFollower`] if something else is in the directory, or a copy that was
@@ -131,8 +131,8 @@ impl BucketFollower {
     /// Takes over everything that was shipped, and makes it durable here. Returns where the copy is
     /// then.
     ///
-    /// Cost: without news three reads and a list. With news about ten more, and a read for each 1
-    /// MiB of the WAL; a view that is taken over is read as a whole.
+    /// Cost: without news two reads and a list. With news 10 to 25 reads, and a read for each 1 MiB
+    /// of the WAL; a view that is taken over is read as a whole.
     ///
     /// # Errors
     /// [`Error::NoBackup`], [`Error::Missing`] (also if a backup is dropped meanwhile),

@@ -89,7 +89,7 @@ impl Bucket {
     /// Restores a store: downloads the files of a backup, several ranges at a time, and checks each
     /// file. Called again after an interruption, it goes on where it was.
     ///
-    /// Cost: a read for each 4 MiB of the backup; six requests besides. Memory: 64 MiB.
+    /// Cost: a read for each file, or for each 4 MiB of it; five requests besides. Memory: 64 MiB.
     ///
     /// # Errors
     /// [`Error::NoBackup`], [`Error::Unreachable`], [`Error::TargetNotEmpty`], [`Error::Missing`],

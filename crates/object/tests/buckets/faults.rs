@@ -1,4 +1,4 @@
-//! An object store whose requests fail, wait for others, or list an old state.
+//! An object store whose requests are counted, fail, wait for others, or list an old state.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +25,15 @@ pub(crate) enum When {
     FromThenOn,
 }
 
+/// Kind of a request.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Put,
+    Get,
+    List,
+    Delete,
+}
+
 type Interruption = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -42,6 +51,8 @@ struct Plan {
 pub(crate) struct FaultyStore {
     inner: Arc<dyn ObjectStore>,
     plan: Mutex<Plan>,
+    /// Requests by kind.
+    requests: [AtomicU64; 4],
     overwritten: AtomicU64,
 }
 
@@ -69,7 +80,13 @@ fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static)
 
 impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
-        Arc::new(Self { inner, plan: Mutex::default(), overwritten: AtomicU64::new(0) })
+        let (plan, requests) = (Mutex::default(), Default::default());
+        Arc::new(Self { inner, plan, requests, overwritten: AtomicU64::new(0) })
+    }
+
+    /// Puts, gets, lists and deletions so far; a put of parts is one.
+    pub(crate) fn requests(&self) -> [u64; 4] {
+        [0, 1, 2, 3].map(|kind: usize| self.requests[kind].load(Ordering::Relaxed))
     }
 
     pub(crate) fn inner(&self) -> Arc<dyn ObjectStore> {
@@ -136,7 +153,8 @@ impl FaultyStore {
     }
 
     /// Counts a request; says whether it fails, and when.
-    fn request(&self) -> Option<When> {
+    fn request(&self, kind: Kind) -> Option<When> {
+        self.requests[kind as usize].fetch_add(1, Ordering::Relaxed);
         let mut plan = self.plan.lock().unwrap();
         if plan.when.is_none() && plan.interruption.is_none() {
             return None;
@@ -158,8 +176,8 @@ impl FaultyStore {
         plan.when
     }
 
-    async fn faulty<T>(&self, effect: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.request() {
+    async fn faulty<T>(&self, kind: Kind, effect: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.request(kind) {
             None => effect.await,
             Some(When::After) => {
                 drop(effect.await);
@@ -181,7 +199,7 @@ impl ObjectStore for FaultyStore {
         if options.mode != PutMode::Create && self.inner.head(location).await.is_ok() {
             self.overwritten.fetch_add(1, Ordering::Relaxed);
         }
-        self.faulty(self.inner.put_opts(location, payload, options)).await
+        self.faulty(Kind::Put, self.inner.put_opts(location, payload, options)).await
     }
 
     async fn put_multipart_opts(
@@ -192,18 +210,18 @@ impl ObjectStore for FaultyStore {
         if self.inner.head(location).await.is_ok() {
             self.overwritten.fetch_add(1, Ordering::Relaxed);
         }
-        self.faulty(self.inner.put_multipart_opts(location, options)).await
+        self.faulty(Kind::Put, self.inner.put_multipart_opts(location, options)).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.faulty(self.inner.get_opts(location, options)).await
+        self.faulty(Kind::Get, self.inner.get_opts(location, options)).await
     }
 
     fn delete_stream(
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let fails = self.request();
+        let fails = self.request(Kind::Delete);
         let inner = Arc::clone(&self.inner);
         let deleted = async move {
             let answers = match fails {
@@ -221,7 +239,7 @@ impl ObjectStore for FaultyStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        if self.request().is_some() {
+        if self.request(Kind::List).is_some() {
             return futures_util::stream::once(async { failed() }).boxed();
         }
         let frozen = self.plan.lock().unwrap().frozen.clone();

@@ -13,6 +13,7 @@
 
 mod faults;
 mod follow;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
