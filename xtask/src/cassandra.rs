@@ -6,8 +6,13 @@
 //! `target/cassandra`. Where Java, Maven or the artefacts cannot be had, the output says `skipped`,
 //! and no test of the cluster counts as passed.
 //!
+//! A cluster of tests asks for a password, and speaks TLS and plain text on one port. A cluster
+//! that is started to stay asks for nothing.
+//!
 //! Layout of `target/cassandra`: `VERSION/lib` with the jars, `cluster/node-N` with the files of
-//! a node: `cassandra.yaml`, `java.args`, `pid`, `log`, `data`.
+//! a node: `cassandra.yaml`, `java.args`, `pid`, `log`, `data`. Of a cluster of tests `cluster` has
+//! also `password`, `node.p12` and `node.pem` with the certificate of all nodes, and `other.pem`
+//! with one that no node has.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -29,6 +34,12 @@ const CQL_PORT: u16 = 19_042;
 const STORAGE_PORT: u16 = 17_000;
 /// Heap of a node.
 const HEAP: &str = "512m";
+/// The user that a cluster with passwords begins with, and its password.
+const USER: (&str, &str) = ("cassandra", "cassandra");
+/// Password of the file with the nodes' key.
+const STORE_PASSWORD: &str = "of a throw-away cluster";
+/// Line of a log behind which the user can log in.
+const USER_MADE: &str = "Created default superuser role";
 /// How long a node may take to answer.
 const START_MAX: Duration = Duration::from_secs(180);
 
@@ -68,7 +79,7 @@ const OPENED: [&str; 23] = [
 pub(crate) enum Mode {
     /// Lints, tests without a cluster, then a cluster, its tests, and its end.
     Test,
-    /// Starts a cluster and leaves it running.
+    /// Starts a cluster without passwords, and leaves it running.
     Start(CommitLog),
     /// Ends the cluster and removes its files.
     Stop,
@@ -83,6 +94,15 @@ pub(crate) enum CommitLog {
     Batch,
 }
 
+/// Whom nodes let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Everybody, in plain text.
+    Open,
+    /// Clients with the password, in plain text or over TLS.
+    Guarded,
+}
+
 /// Runs `mode`.
 ///
 /// # Errors
@@ -92,7 +112,7 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     let cluster = Cluster { folder: place.join("cluster"), jars: place.join(VERSION).join("lib") };
     match mode {
         Mode::Stop => cluster.stop(),
-        Mode::Start(log) => match cluster.start(log)? {
+        Mode::Start(log) => match cluster.start(log, Access::Open)? {
             None => {
                 println!("nodes: {}", addresses());
                 Ok(())
@@ -120,13 +140,15 @@ fn test(workspace: &Workspace, cluster: &Cluster) -> Result<(), String> {
     let facade = ["test", "-p", "terrane", "--features", "cassandra", "--lib"];
     take("test facade", &mut workspace.cargo(&facade))?;
 
-    if let Some(missing) = cluster.start(CommitLog::Periodic)? {
+    if let Some(missing) = cluster.start(CommitLog::Periodic, Access::Guarded)? {
         println!("cassandra: tests on a cluster: skipped: {missing}");
         return Ok(());
     }
     let mut tests = own(&["test", "--test", "cluster", "--", "--test-threads=1", "--nocapture"]);
     tests.env("TERRANE_TEST_CQL", addresses());
     tests.env("TERRANE_TEST_CASSANDRA_DIR", &cluster.folder);
+    tests.env("TERRANE_CASSANDRA_USER", USER.0);
+    tests.env("TERRANE_CASSANDRA_PASSWORD_FILE", cluster.folder.join("password"));
     let tested = take("test cluster", &mut tests);
     let stopped = cluster.stop();
     tested.and(stopped)
@@ -147,7 +169,7 @@ struct Cluster {
 
 impl Cluster {
     /// Starts a new cluster; returns why it cannot be had, if so.
-    fn start(&self, log: CommitLog) -> Result<Option<String>, String> {
+    fn start(&self, log: CommitLog, access: Access) -> Result<Option<String>, String> {
         let version = Command::new("java").arg("-version").stderr(Stdio::piped()).output();
         let is_java = version
             .is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("version \"17."));
@@ -159,6 +181,9 @@ impl Cluster {
         }
 
         self.stop()?;
+        if access == Access::Guarded {
+            self.write_secrets()?;
+        }
         for node in 1..=NODES {
             if TcpStream::connect(cql_address(node)).is_ok() {
                 return Err(format!(
@@ -166,7 +191,7 @@ impl Cluster {
                     cql_address(node)
                 ));
             }
-            self.write(node, log)?;
+            self.write(node, log, access)?;
             self.launch(node)?;
             // The next one must find this one in the ring.
             if let Err(why) = self.wait(node) {
@@ -174,7 +199,61 @@ impl Cluster {
                 return Err(why);
             }
         }
+        if access == Access::Guarded
+            && let Err(why) = self.wait_for_user()
+        {
+            self.stop()?;
+            return Err(why);
+        }
         Ok(None)
+    }
+
+    /// Writes the password, and two self-signed certificates: that of the nodes, and another one.
+    fn write_secrets(&self) -> Result<(), String> {
+        fs::create_dir_all(&self.folder).map_err(|error| format!("cluster: {error}"))?;
+        write(&self.folder, "password", USER.1)?;
+        let addresses: Vec<String> =
+            (1..=NODES).map(|node| format!("ip:{}", cql_address(node).ip())).collect();
+        let addresses = format!("san={}", addresses.join(","));
+
+        for name in ["node", "other"] {
+            let keys = self.folder.join(format!("{name}.p12"));
+            let certificate = self.folder.join(format!("{name}.pem"));
+            let tool = |arguments: &[&str]| {
+                let mut tool = Command::new("keytool");
+                tool.args(arguments).args(["-alias", "node", "-storetype", "PKCS12"]);
+                tool.args(["-storepass", STORE_PASSWORD]).arg("-keystore").arg(&keys);
+                tool.stderr(Stdio::null());
+                tool
+            };
+            let mut make = tool(&["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1"]);
+            make.args(["-dname", "CN=terrane", "-ext", &addresses]);
+            let mut export = tool(&["-exportcert", "-rfc"]);
+            export.arg("-file").arg(&certificate);
+            for mut command in [make, export] {
+                let status = command.status().map_err(|error| format!("keytool: {error}"))?;
+                if !status.success() {
+                    return Err(format!("keytool failed ({status})"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the nodes have made the user.
+    fn wait_for_user(&self) -> Result<(), String> {
+        let start = Instant::now();
+        let is_made = |node| {
+            let log = fs::read_to_string(self.node(node).join("log"));
+            log.is_ok_and(|log| log.contains(USER_MADE))
+        };
+        while !(1..=NODES).any(is_made) {
+            if start.elapsed() > START_MAX {
+                return Err("cassandra: the nodes have made no user".to_owned());
+            }
+            sleep(Duration::from_millis(200));
+        }
+        Ok(())
     }
 
     fn node(&self, node: u8) -> PathBuf {
@@ -211,10 +290,15 @@ impl Cluster {
     }
 
     /// Writes the files of a node.
-    fn write(&self, node: u8, log: CommitLog) -> Result<(), String> {
+    fn write(&self, node: u8, log: CommitLog, access: Access) -> Result<(), String> {
         let folder = self.node(node);
         fs::create_dir_all(folder.join("conf")).map_err(|error| format!("node: {error}"))?;
-        write(&folder, "conf/cassandra.yaml", &settings(&folder, node, log))?;
+        let guard = match access {
+            Access::Open => String::new(),
+            Access::Guarded => guard(&self.folder),
+        };
+        let settings = settings(&folder, node, log) + &guard;
+        write(&folder, "conf/cassandra.yaml", &settings)?;
         write(&folder, "conf/logback.xml", LOGBACK)?;
         write(&folder, "conf/cassandra-rackdc.properties", "dc=datacenter1\nrack=rack1\n")?;
         write(&folder, "java.args", &self.arguments(&folder)?)
@@ -252,6 +336,9 @@ impl Cluster {
             "-Dcassandra.ring_delay_ms=2000".to_owned(),
             "-Dcassandra.skip_wait_for_gossip_to_settle=0".to_owned(),
             "-Dcassandra.consistent.rangemovement=false".to_owned(),
+            // Users on all nodes, so that any of them may be away; made once two nodes are there.
+            format!("-Dcassandra.system_auth.default_rf={NODES}"),
+            "-Dcassandra.superuser_setup_delay_ms=1000".to_owned(),
         ];
         for opened in OPENED {
             let (kind, module) = opened.split_once(' ').unwrap_or_default();
@@ -398,6 +485,18 @@ fn settings(folder: &Path, node: u8, log: CommitLog) -> String {
          concurrent_reads: 16\n\
          concurrent_writes: 16\n\
          auto_snapshot: false\n"
+    )
+}
+
+/// Settings of a node that asks for a password, and speaks TLS with who wants it.
+fn guard(cluster: &Path) -> String {
+    let keys = cluster.join("node.p12");
+    format!(
+        "authenticator: PasswordAuthenticator\n\
+         client_encryption_options:\n  enabled: true\n  optional: true\n  \
+         require_client_auth: false\n  keystore: {}\n  keystore_password: {STORE_PASSWORD}\n  \
+         store_type: PKCS12\n",
+        keys.display()
     )
 }
 

@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_body_comes_back_and_no_changed_bit_of_one_is_taken() {
-        for value in [None, Some(&b""[..]), Some(&b"value"[..]), Some(&[7; 300_000][..])] {
+        for value in [None, Some(&b""[..]), Some(&b"value"[..]), Some(vec![7; 300_000].as_slice())]
+        {
             let (parts, body) = encode(5, b"key", value, 3);
             let content = decode(5, b"key", parts, body.clone()).unwrap();
             match value {

@@ -25,7 +25,7 @@ use scylla::statement::Statement;
 use scylla::statement::prepared::PreparedStatement;
 use terrane_kv::Result;
 
-use crate::error::{corrupt, error_of, error_of_connect, is_transient};
+use crate::error::{corrupt, error_of, error_of_connect, is_transient, unsupported};
 use crate::options::Options;
 use crate::schema::{self, Levels, Statements, error_of_rows};
 use crate::tls;
@@ -65,7 +65,7 @@ pub(crate) enum Applied {
     Yes,
     No,
     /// No answer, or one that leaves it open.
-    Unknown(ExecutionError),
+    Unknown(Box<ExecutionError>),
 }
 
 /// Addresses of nodes as this client reaches them.
@@ -118,6 +118,15 @@ impl Cluster {
         }
 
         let session = builder.build().await.map_err(error_of_connect)?;
+        if let Some(datacenter) = &options.datacenter {
+            // Otherwise each request would wait for nodes that never come.
+            let state = session.get_cluster_state();
+            let mut nodes = state.get_nodes_info().iter();
+            if !nodes.any(|node| node.datacenter.as_ref() == Some(datacenter)) {
+                let why = "no node of the cluster is in it";
+                return Err(unsupported(format!("datacenter {datacenter:?}"), why));
+            }
+        }
         if creates {
             schema::create(&session, options).await?;
         } else {
@@ -205,7 +214,7 @@ impl Cluster {
     ) -> Result<Applied> {
         let answer = match self.session.execute_unpaged(statement, values).await {
             Ok(answer) => answer,
-            Err(error) if is_transient(&error) => return Ok(Applied::Unknown(error)),
+            Err(error) if is_transient(&error) => return Ok(Applied::Unknown(error.into())),
             Err(error) => return Err(error_of("conditional write", error)),
         };
 

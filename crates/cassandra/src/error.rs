@@ -40,12 +40,12 @@ pub(crate) fn is_transient(error: &ExecutionError) -> bool {
         ExecutionError::EmptyPlan
         | ExecutionError::ConnectionPoolError(_)
         | ExecutionError::RequestTimeout(_)
-        | ExecutionError::SchemaAgreementError(_) => true,
+        | ExecutionError::SchemaAgreementError(_)
+        | ExecutionError::PrepareError(PrepareError::ConnectionPoolError(_)) => true,
         ExecutionError::LastAttemptError(attempt) => is_transient_attempt(attempt),
         ExecutionError::PrepareError(PrepareError::AllAttemptsFailed { first_attempt }) => {
             is_transient_attempt(first_attempt)
         }
-        ExecutionError::PrepareError(PrepareError::ConnectionPoolError(_)) => true,
         _ => false,
     }
 }

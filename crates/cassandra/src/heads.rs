@@ -173,7 +173,7 @@ pub(crate) async fn raise(
                 return Err(fenced(store, found.writer.as_deref()));
             }
             Applied::Unknown(error) if start.elapsed() >= patience => {
-                return Err(error_of("raise the epoch", error));
+                return Err(error_of("raise the epoch", *error));
             }
             Applied::Unknown(_) => tokio::time::sleep(PAUSE).await,
         }
@@ -276,8 +276,7 @@ impl Publication {
         loop {
             match self.ask(cluster, store, token).await {
                 Ok(Some(outcome)) => return Ok(outcome),
-                Ok(None) if start.elapsed() < patience => {}
-                Err(terrane_kv::Error::Busy { .. }) if start.elapsed() < patience => {}
+                Ok(None) | Err(terrane_kv::Error::Busy { .. }) if start.elapsed() < patience => {}
                 Ok(None) => {
                     let source = Some("the cluster gives no answer".into());
                     return Err(terrane_kv::Error::Unknown {
@@ -374,7 +373,7 @@ pub(crate) async fn tidy(
         );
         match cluster.apply(&cluster.statements.head_tidy, values).await? {
             Applied::Yes => return Ok(()),
-            Applied::Unknown(error) => return Err(error_of("publish the collection", error)),
+            Applied::Unknown(error) => return Err(error_of("publish the collection", *error)),
             Applied::No => {
                 // An attempt without an answer may have applied after all.
                 let found = read_existing(cluster, store, true).await?;

@@ -63,7 +63,7 @@ impl Lease {
                 // A read at serial consistency finishes the write or rules it out for now; if it
                 // applies later after all, it names this opening.
                 if !lease.is_own(cluster).await? {
-                    return Err(error_of("take the lease", error));
+                    return Err(error_of("take the lease", *error));
                 }
             }
         }
@@ -147,7 +147,7 @@ impl Lease {
         match cluster.apply(&cluster.statements.lease_release, values).await? {
             // Another process has it, or it has run out.
             Applied::Yes | Applied::No => Ok(()),
-            Applied::Unknown(error) => Err(error_of("release the lease", error)),
+            Applied::Unknown(error) => Err(error_of("release the lease", *error)),
         }
     }
 }

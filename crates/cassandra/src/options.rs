@@ -125,7 +125,7 @@ impl Options {
         for field in fields.split('&').filter(|field| !field.is_empty()) {
             match field.split_once('=') {
                 Some(("dc", name)) if !name.is_empty() => {
-                    options.datacenter = Some(name.to_owned())
+                    options.datacenter = Some(name.to_owned());
                 }
                 Some(("replication", number)) => {
                     let number = number.parse().ok().filter(|number| *number > 0);

@@ -70,7 +70,7 @@ pub(crate) async fn remove(cluster: &Cluster, store: &str, head: &Head) -> Resul
     match cluster.apply(&statements.head_remove, values).await? {
         Applied::Yes => Ok(()),
         Applied::No => Err(fenced(store, None)),
-        Applied::Unknown(error) => Err(error_of("remove the head", error)),
+        Applied::Unknown(error) => Err(error_of("remove the head", *error)),
     }
 }
 

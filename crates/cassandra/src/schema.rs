@@ -181,9 +181,10 @@ impl Statements {
     ///
     /// # Errors
     /// Those of the cluster.
+    #[expect(clippy::too_many_lines, reason = "a list of statements")]
     pub(crate) async fn prepare(session: &Session, keyspace: &str, levels: Levels) -> Result<Self> {
         let one = async |text: &str| {
-            let text = text.replace("$", &format!("{keyspace}."));
+            let text = text.replace('$', &format!("{keyspace}."));
             let prepared = session.prepare(text).await;
             let mut prepared = prepared.map_err(error_of_prepare)?;
             prepared.set_consistency(levels.plain);

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use scylla::client::session_builder::SessionBuilder;
 use terrane_cassandra::Cassandra;
 use terrane_kv::{Database, Error, Table};
 
@@ -47,8 +46,7 @@ fn found(database: &dyn Database) -> Model {
 fn raw_rows(cluster: &Cluster, id: i64) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let session =
-            SessionBuilder::new().known_node_addr(cluster.nodes[0]).build().await.unwrap();
+        let session = cluster.session().await;
         let text =
             format!("SELECT store, key FROM {KEYSPACE}.kv WHERE tab = 'main' ALLOW FILTERING");
         let rows = session.query_unpaged(text, ()).await.unwrap().into_rows_result().unwrap();
@@ -60,8 +58,7 @@ fn raw_rows(cluster: &Cluster, id: i64) -> usize {
 fn store_id(cluster: &Cluster, store: &str) -> i64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let session =
-            SessionBuilder::new().known_node_addr(cluster.nodes[0]).build().await.unwrap();
+        let session = cluster.session().await;
         let text = format!("SELECT id FROM {KEYSPACE}.head WHERE store = ?");
         let rows = session.query_unpaged(text, (store,)).await.unwrap().into_rows_result().unwrap();
         rows.single_row::<(i64,)>().unwrap().0

@@ -4,6 +4,7 @@
 //! that it is skipped, and counts for nothing.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod setup;
 mod proxy;
@@ -14,3 +15,4 @@ mod outcomes;
 mod race;
 mod nodes;
 mod skew;
+mod secure;

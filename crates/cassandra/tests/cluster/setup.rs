@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
 use terrane_cassandra::{Cassandra, Options};
 use terrane_kv::{Database, Reader, Table};
 
@@ -36,6 +38,13 @@ pub(crate) fn folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
+/// User and password of the cluster, if it asks for them.
+pub(crate) fn credentials() -> Option<(String, String)> {
+    let user = std::env::var("TERRANE_CASSANDRA_USER").ok()?;
+    let file = std::env::var_os("TERRANE_CASSANDRA_PASSWORD_FILE")?;
+    Some((user, std::fs::read_to_string(file).unwrap()))
+}
+
 /// A name that no other store of this run has.
 pub(crate) fn store_name(test: &str) -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -49,7 +58,7 @@ impl Cluster {
         self.options_at(self.nodes.iter().map(ToString::to_string).collect(), store)
     }
 
-    /// The same with other contact points.
+    /// The same with other contact points; credentials are those of the environment.
     pub(crate) fn options_at(&self, points: Vec<String>, store: &str) -> Options {
         Options::contact_points(points)
             .keyspace(KEYSPACE)
@@ -59,6 +68,17 @@ impl Cluster {
             .retention(Duration::from_secs(3))
             .timeouts(Duration::from_secs(10), Duration::from_secs(60))
             .indexes(["log"])
+            .environment()
+            .unwrap()
+    }
+
+    /// A session of the driver itself, for looks at rows.
+    pub(crate) async fn session(&self) -> Session {
+        let mut builder = SessionBuilder::new().known_node_addr(self.nodes[0]);
+        if let Some((user, password)) = credentials() {
+            builder = builder.user(user, password);
+        }
+        builder.build().await.unwrap()
     }
 
     pub(crate) fn open(&self, store: &str) -> Arc<Cassandra> {

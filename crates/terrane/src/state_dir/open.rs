@@ -380,7 +380,7 @@ impl OpenOptions {
             return Err(Error::Refused(refused.to_owned()));
         }
         #[cfg(feature = "cassandra")]
-        cassandra_options(Some(&address), &INDEXES)?;
+        cassandra_options(Some(&address), &INDEXES).map(drop)?;
         Ok(address)
     }
 
