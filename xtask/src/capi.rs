@@ -1,8 +1,9 @@
 //! The C interface: its headers compared or written, its tests under the sanitizers of a C
-//! compiler, an installation with pkg-config files, and the C++ example over that.
+//! compiler and under valgrind, an installation with pkg-config files, and the C++ example over
+//! that.
 //!
-//! The tests need a C compiler, the example a C++ compiler. Where there is none, they are left out,
-//! which the output says.
+//! The tests need a C compiler, the example a C++ compiler. Where there is none, or no valgrind,
+//! they are left out, which the output says.
 
 use std::ffi::OsString;
 use std::fs;
@@ -77,11 +78,14 @@ fn abi(version: &str) -> String {
 }
 
 /// Builds the libraries and returns their folder.
-pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf, String> {
+pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf, String> {
     let mut build = workspace.cargo(&["build", "-q"]);
+    if profile == Profile::Release {
+        build.arg("--release");
+    }
     build.args(LIBRARIES.iter().flat_map(|library| ["-p", library.package]));
     program::run("capi: build", &mut build)?;
-    Ok(workspace.target().join(Profile::Debug.folder()))
+    Ok(workspace.target().join(profile.folder()))
 }
 
 /// Whether there is a compiler of this name.
@@ -99,7 +103,7 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         }
         program::run("capi: header", &mut header)?;
     }
-    let libraries = build(workspace)?;
+    let libraries = build(workspace, Profile::Debug)?;
     if !has_compiler("cc") {
         println!("capi: the C tests are left out, there is no C compiler on this machine");
         return Ok(());
@@ -112,10 +116,40 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
     create(&folder)?;
     let programs = Programs { workspace, libraries, folder };
     programs.test()?;
+    programs.test_in_valgrind()?;
 
     let prefix = programs.folder.join("prefix");
     install(workspace, &prefix, Profile::Debug)?;
     programs.run_example(&prefix)
+}
+
+/// Tests of the whole library.
+const TESTS: [&str; 2] = ["terrane_test", "states_test"];
+
+fn source_of(test: &str) -> String {
+    format!("bindings/c/tests/c/{test}.c")
+}
+
+/// Words of a compiler for tests.
+const SANITIZERS: &[&str] = &["-g", "-fsanitize=address,undefined"];
+/// Words of a compiler for measurements.
+pub(crate) const OPTIMIZED: &[&str] = &["-O2"];
+
+/// Compiles a program in C over a shared library of a folder.
+pub(crate) fn compile(
+    workspace: &Workspace,
+    libraries: &Path,
+    source: &str,
+    (library, words): (&str, &[&str]),
+    program: &Path,
+) -> Result<(), String> {
+    let mut compile = Command::new("cc");
+    compile.current_dir(&workspace.root).args(["-std=c11", "-Wall", "-Wextra", "-Werror"]);
+    compile.args(words).args(["-I", "bindings/c/include", "-I", "bindings/c-verify/include"]);
+    compile.arg(source).arg("-o").arg(program);
+    compile.arg("-L").arg(libraries).arg(format!("-l{library}"));
+    compile.arg(format!("-Wl,-rpath,{}", libraries.display()));
+    program::run("capi: cc", &mut compile)
 }
 
 /// Programs over the libraries, and the folder that gets them.
@@ -128,9 +162,8 @@ struct Programs<'a> {
 impl Programs<'_> {
     /// Tests in C.
     fn test(&self) -> Result<(), String> {
-        for test in ["terrane_test", "states_test"] {
-            let program =
-                self.compile(&format!("bindings/c/tests/c/{test}.c"), test, "terrane_c")?;
+        for test in TESTS {
+            let program = self.compile(&source_of(test), test, "terrane_c")?;
             let store = self.folder.join(format!("{test}.store"));
             program::run(&format!("capi: {test}"), Command::new(&program).arg(store))?;
         }
@@ -146,18 +179,30 @@ impl Programs<'_> {
         program::run("capi: verify_test", verify.arg(&proofs))
     }
 
+    /// Tests in C under valgrind: unlike the sanitizers it sees what the engines read, too.
+    fn test_in_valgrind(&self) -> Result<(), String> {
+        if !program::succeeds(Command::new("valgrind").arg("--version")) {
+            println!("capi: the tests under valgrind are left out, it is not on this machine");
+            return Ok(());
+        }
+        for test in TESTS {
+            let name = format!("{test}-valgrind");
+            let program = self.folder.join(&name);
+            let words = ("terrane_c", &["-g"][..]);
+            compile(self.workspace, &self.libraries, &source_of(test), words, &program)?;
+            let mut valgrind = Command::new("valgrind");
+            valgrind.args(["-q", "--error-exitcode=1", "--leak-check=full"]);
+            valgrind.args(["--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"]);
+            valgrind.arg(&program).arg(self.folder.join(format!("{name}.store")));
+            program::run(&format!("capi: valgrind {test}"), &mut valgrind)?;
+        }
+        Ok(())
+    }
+
     /// Compiles a program in C over a shared library, with sanitizers.
     fn compile(&self, source: &str, name: &str, library: &str) -> Result<PathBuf, String> {
         let program = self.folder.join(name);
-        let mut compile = Command::new("cc");
-        compile.current_dir(&self.workspace.root);
-        compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g"]);
-        compile.args(["-fsanitize=address,undefined"]);
-        compile.args(["-I", "bindings/c/include", "-I", "bindings/c-verify/include"]);
-        compile.arg(source).arg("-o").arg(&program);
-        compile.arg("-L").arg(&self.libraries).arg(format!("-l{library}"));
-        compile.arg(format!("-Wl,-rpath,{}", self.libraries.display()));
-        program::run("capi: cc", &mut compile)?;
+        compile(self.workspace, &self.libraries, source, (library, SANITIZERS), &program)?;
         Ok(program)
     }
 

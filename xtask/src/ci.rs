@@ -6,6 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::bindings;
 use crate::capi;
 use crate::counts;
 use crate::go;
@@ -120,6 +121,7 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     if scope.bindings == Bindings::All {
         times.take_with("python", || python::run(workspace))?;
         times.take_with("go", || go::run(workspace, go::Scope::All))?;
+        times.take_with("bindings", || bindings::run(workspace, 1))?;
     } else {
         println!(
             "==> python: skipped: `cargo xtask ci --bindings` or `cargo xtask python` runs it"

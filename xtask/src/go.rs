@@ -4,10 +4,10 @@
 //! Needs Go and a C compiler. The adapters need modules that Go fetches. Where something is
 //! missing, the output says `skipped`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::capi;
+use crate::capi::{self, Profile};
 use crate::program;
 use crate::workspace::Workspace;
 
@@ -37,7 +37,7 @@ pub(crate) struct Go {
 
 impl Go {
     /// Builds the C library; `None`, with the reason printed, where this machine lacks a tool.
-    pub(crate) fn find(workspace: &Workspace) -> Result<Option<Self>, String> {
+    pub(crate) fn find(workspace: &Workspace, profile: Profile) -> Result<Option<Self>, String> {
         let has = |program: &str| program::succeeds(Command::new(program).arg("version"));
         let Some(program) = PROGRAMS.into_iter().find(|program| has(program)) else {
             println!("go: skipped: there is no Go on this machine");
@@ -47,16 +47,28 @@ impl Go {
             println!("go: skipped: there is no C compiler on this machine");
             return Ok(None);
         }
-        Ok(Some(Self { program, libraries: capi::build(workspace)? }))
+        Ok(Some(Self { program, libraries: capi::build(workspace, profile)? }))
     }
 
     /// The program in the folder of a module.
-    pub(crate) fn command(&self, workspace: &Workspace, folder: &str) -> Command {
+    fn command(&self, workspace: &Workspace, folder: &str) -> Command {
         let mut command = Command::new(self.program);
         command.current_dir(workspace.root.join(folder)).env("CGO_ENABLED", "1");
         let libraries = self.libraries.display();
         command.env("CGO_LDFLAGS", format!("-L{libraries} -Wl,-rpath,{libraries}"));
         command
+    }
+
+    /// Builds a command of the binding.
+    pub(crate) fn build(
+        &self,
+        workspace: &Workspace,
+        package: &str,
+        program: &Path,
+    ) -> Result<(), String> {
+        let mut build = self.command(workspace, LIBRARY);
+        build.args(["build", "-o"]).arg(program).arg(package);
+        program::run("go build", &mut build)
     }
 
     /// Whether the sources of a module are formatted.
@@ -77,7 +89,7 @@ impl Go {
 
 /// Builds the C library and tests the Go modules.
 pub(crate) fn run(workspace: &Workspace, scope: Scope) -> Result<(), String> {
-    let Some(go) = Go::find(workspace)? else { return Ok(()) };
+    let Some(go) = Go::find(workspace, Profile::Debug)? else { return Ok(()) };
     let adapters: &[&str] = if scope == Scope::All { &ADAPTERS } else { &[] };
     for folder in [LIBRARY].iter().chain(adapters) {
         go.is_formatted(workspace, folder)?;

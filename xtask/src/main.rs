@@ -42,6 +42,8 @@ mod python;
 
 mod go;
 
+mod bindings;
+
 mod ci;
 
 use std::path::Path;
@@ -65,13 +67,15 @@ usage: cargo xtask <command>
   results [--check]        write the tables of bench/results/README.md, the headlines of README.md and the
                            pages of docs/report anew from bench/results, or compare them, as `cargo test` does
   capi [--write]           compare the headers of bindings/c and c-verify with their sources, or write them anew; build
-                           the libraries and run their C tests under AddressSanitizer, and the C++ example over an
+                           the libraries and run their C tests under AddressSanitizer and valgrind, and the C++ example over an
                            installation, where there are compilers
   capi --install PREFIX    release builds of both libraries, shared and static, headers and pkg-config files
   python                   build the wheel of bindings/python into target/python/venv and run its tests there, where
                            there is Python 3.11
   go                       build the library of bindings/c; gofmt, go vet and go test, also with -race, in the Go
                            modules of bindings, where there is Go
+  bindings [--seed N]      one history of 100,000 operations through Rust, C and Go, which must end in the
+                           same digests and roots; languages whose tools are missing are left out
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
@@ -155,6 +159,10 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         }
         ("python", []) => Ok(python::run(&workspace)?),
         ("go", []) => Ok(go::run(&workspace, go::Scope::All)?),
+        ("bindings", []) => Ok(bindings::run(&workspace, 1)?),
+        ("bindings", ["--seed", seed]) => {
+            Ok(bindings::run(&workspace, seed.parse().map_err(|_| Failure::Usage)?)?)
+        }
         ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),
         ("package", ["--verify"]) => Ok(package::run(&workspace, package::Mode::Verify)?),
         ("sim", options) => {
