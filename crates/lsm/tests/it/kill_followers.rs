@@ -258,6 +258,10 @@ impl Indexer {
 
     /// Numbers are keys, so those of a range are few.
     fn delete_range(&self, batch: &mut WriteBatch, from: &[u8], end: &[u8]) {
+        // The ends of a range without keys are empty.
+        if from >= end {
+            return;
+        }
         let number = |key: &[u8]| u64::from_be_bytes(key.try_into().unwrap());
         for key in (number(from)..number(end)).map(u64::to_be_bytes) {
             let old = batch.get(&self.forward, key).unwrap();
