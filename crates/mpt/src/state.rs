@@ -13,13 +13,15 @@
 //! * The root is computed, and compared with the expected one, before anything is written.
 //! * An account's entry holds its storage root; the root of the account trie is that of the tip.
 //!
-//! Rejected: a cache of tips in memory beside the store. The newest nodes stand in memtables, which
-//! the store's budget counts.
+//! Rejected: values in memory beside the store. The newest ones stand in memtables, which the
+//! store's budget counts, and each is read once a block. Nodes of upper levels are read in every
+//! block, so they have a cache ([`node_cache`]).
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod tables;
 pub(crate) mod changes;
 pub(crate) mod accesses;
+pub(crate) mod node_cache;
 pub(crate) mod source;
 pub(crate) mod known;
 pub(crate) mod commit;

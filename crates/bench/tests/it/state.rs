@@ -27,6 +27,7 @@ fn options(load: Load) -> Options {
         history: false,
         direct: false,
         memory_budget: None,
+        node_cache: 1 << 20,
         proofs: 5,
         reorg: 2,
         keep: false,

@@ -16,6 +16,7 @@ use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::scheme::scheme::Scheme;
 use crate::state::at::StateAt;
 use crate::state::changes::{slot_leaf, slot_value};
+use crate::state::node_cache::NodeCache;
 use crate::state::source::{Job, Source};
 use crate::state::state::State;
 use crate::state::tables::{EntryKind, slot_key};
@@ -143,7 +144,7 @@ pub(crate) fn all_encodings(
         roots.push(root);
     }
 
-    source.supply_all(&mut jobs)?;
+    source.supply_all(&mut jobs, &mut NodeCache::new(0))?;
     let updates = jobs.into_iter().map(|job| job.update).collect();
     let outcomes = Update::finish_all(updates, &Workers::caller())?;
     let mut all = Vec::with_capacity(outcomes.len());

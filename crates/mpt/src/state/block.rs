@@ -5,6 +5,7 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{hash_addresses, hash_slots};
+use crate::scheme::keccak_mpt::EMPTY_ROOT;
 use crate::state::accesses::Accesses;
 use crate::state::changes::ChangeSet;
 use crate::state::commit::{Keep, Prepared, prepare};
@@ -158,7 +159,8 @@ impl BlockBatch<'_> {
     /// Commits the block: entries, nodes, old values and the new tip, all or nothing.
     ///
     /// Cost: batches of lookups for accounts and slots that were not read through the batch, and
-    /// two for each level of the tries; one record of the log. A deleted account costs a cursor
+    /// two for each level of the tries, of nodes that [`Options::node_cache`](crate::Options) does
+    /// not hold; one record of the log. A deleted account costs a cursor
     /// over its slots, whose values are kept for a reorg.
     ///
     /// # Errors
@@ -192,7 +194,8 @@ impl BlockBatch<'_> {
 
     fn compute(&mut self, changes: ChangeSet, keep: Keep) -> Result<Prepared> {
         let source = Source::tip(&self.views).on(&self.state.workers);
-        prepare(&self.state.tables, source, &mut self.known, changes, keep)
+        let cache = self.state.nodes.at(self.state.tip.map_or(EMPTY_ROOT, |tip| tip.root));
+        prepare(&self.state.tables, source, (&mut self.known, cache), changes, keep)
     }
 
     /// Begins a history with the state before this block, or ends one that is not kept on.
@@ -210,9 +213,9 @@ impl BlockBatch<'_> {
     }
 
     fn write(self, hash: B256, prepared: Prepared) -> Result<Committed> {
-        let Prepared { root, mut batch } = prepared;
+        let Prepared { root, mut batch, nodes } = prepared;
         let block = Block { height: self.height, hash, root };
         batch.insert(&self.state.tables.blocks, height_key(block.height), block.block_bytes());
-        self.state.write(&self.views, batch, block)
+        self.state.write(&self.views, batch, nodes, block)
     }
 }

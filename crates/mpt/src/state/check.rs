@@ -173,6 +173,8 @@ impl State {
         if let Some(Problem::Root { computed }) = report.problems.last() {
             return Err(Error::RootMismatch { expected: self.root(), computed: *computed });
         }
+        // The nodes that blocks have read may be the damaged ones.
+        self.nodes.clear();
         let [accounts, storage] = fresh;
         self.tables.handles.account_nodes = store.replace("account_nodes", &accounts)?;
         self.tables.handles.storage_nodes = store.replace("storage_nodes", &storage)?;

@@ -17,12 +17,14 @@ use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{AccountChange, ChangeSet, slot_bytes, slot_leaf, slot_value};
 use crate::state::known::Known;
+use crate::state::node_cache::{NodeCache, NodeChanges, NodeKind};
 use crate::state::source::{Job, Source, each_slot, read_accounts};
 use crate::state::tables::{
     EntryKind, PATHS_MAX, TableSet, Tables, Views, change_key, change_value, height_key, list_key,
     node_change_value, node_history_key, node_key, node_path, put_path, slot_key,
     value_history_key,
 };
+use crate::trie::record::Record;
 use crate::trie::update::{Change, NodeChange, Outcome, Update};
 
 /// One change of a node in this many keeps a whole copy, so that a read at an older height goes
@@ -36,6 +38,8 @@ const SHARE_VISITS: usize = 64;
 pub(crate) struct Prepared {
     pub(crate) root: B256,
     pub(crate) batch: WriteBatch,
+    /// The nodes that the batch changes.
+    pub(crate) nodes: NodeChanges,
 }
 
 /// An account on its way through the phases.
@@ -74,14 +78,14 @@ pub(crate) enum Keep {
 }
 
 /// Computes the root and the batch of a change set, against a state at its tip, of which some
-/// values are known.
+/// values are known, and of which the cache has nodes.
 ///
 /// Cost: a batch of lookups for accounts, one for slots, and those of [`Source::supply_all`] for
 /// all tries together; a cursor over the slots of each wiped account.
 pub(crate) fn prepare(
     tables: &Tables,
     source: Source<'_>,
-    known: &mut Known,
+    (known, cache): (&mut Known, &mut NodeCache),
     changes: ChangeSet,
     keep: Keep,
 ) -> Result<Prepared> {
@@ -100,7 +104,7 @@ pub(crate) fn prepare(
     // On the way down the account trie needs no storage roots, so all tries go down together.
     let mut jobs = storage_jobs(&touched)?;
     jobs.push(account_job(&touched)?);
-    source.supply_all(&mut jobs)?;
+    source.supply_all(&mut jobs, cache)?;
     let Job { update: mut account_update, .. } = jobs.pop().expect("the job of the account trie");
 
     let mut writer = Writer::new(tables, keep);
@@ -122,7 +126,7 @@ pub(crate) fn prepare(
         writer.entry(EntryKind::Account, key, after.as_deref());
     }
     write_codes(views, changes.codes, &mut writer)?;
-    Ok(Prepared { root, batch: writer.batch })
+    Ok(Prepared { root, batch: writer.batch, nodes: writer.changed })
 }
 
 /// Reads accounts and slots as they are, and leaves out what does not change.
@@ -288,21 +292,33 @@ struct Writer<'t> {
     /// The salt of the store.
     salt: u64,
     batch: WriteBatch,
+    /// The nodes that the batch changes.
+    changed: NodeChanges,
 }
 
 impl<'t> Writer<'t> {
     fn new(tables: &'t Tables, keep: Keep) -> Self {
-        Self { tables, keep, salt: tables.store.session().salt(), batch: WriteBatch::new() }
+        Self {
+            tables,
+            keep,
+            salt: tables.store.session().salt(),
+            batch: WriteBatch::new(),
+            changed: NodeChanges::default(),
+        }
     }
 
     /// Writes nodes of a trie, and keeps what leads back to their records before.
     fn nodes(&mut self, owner: Option<&B256>, changes: &[NodeChange]) {
         let TableSet { account_nodes, storage_nodes, .. } = &self.tables.handles;
-        let table = if owner.is_some() { storage_nodes } else { account_nodes };
+        let (table, kind) = match owner {
+            Some(_) => (storage_nodes, NodeKind::Storage),
+            None => (account_nodes, NodeKind::Account),
+        };
         for NodeChange { path, before, after } in changes {
             let key = node_key(owner, path);
-            match after {
-                Some(record) => self.batch.insert(table, &key, record.to_bytes()),
+            let record = after.as_ref().map(Record::to_bytes);
+            match &record {
+                Some(record) => self.batch.insert(table, &key, record),
                 None => self.batch.delete(table, &key),
             }
             if let Keep::History(height) = self.keep {
@@ -310,6 +326,7 @@ impl<'t> Writer<'t> {
                 let value = node_change_value(before.as_ref(), after.as_ref(), is_copy);
                 self.undo_node(owner.is_some(), &key, height, &value);
             }
+            self.changed.put(kind, key, record);
         }
         if let Keep::History(height) = self.keep {
             let mut list = PathList::new(owner, height);
@@ -324,10 +341,13 @@ impl<'t> Writer<'t> {
     fn wipe_nodes(&mut self, views: &Views, owner: &B256, nodes: Vec<NodeChange>) -> Result<()> {
         let table = &self.tables.storage_nodes;
         self.batch.delete_prefix(table, owner);
+        self.changed.wipe(*owner);
         let mut is_new: BTreeSet<Path> = BTreeSet::new();
         for NodeChange { path, after, .. } in nodes {
             if let Some(record) = after {
-                self.batch.insert(table, node_key(Some(owner), &path), record.to_bytes());
+                let (key, record) = (node_key(Some(owner), &path), record.to_bytes());
+                self.batch.insert(table, &key, &record);
+                self.changed.put(NodeKind::Storage, key, Some(record));
                 is_new.insert(path);
             }
         }
@@ -421,7 +441,7 @@ fn is_copy(salt: u64, key: &[u8], height: u64) -> bool {
 /// Cost: a lookup, and a cursor if the trie has no record.
 pub(crate) fn stored_root(views: &Views) -> Result<B256> {
     let mut jobs = [Job { owner: None, update: Update::<KeccakMpt>::new(Vec::new())? }];
-    Source::tip(views).supply_all(&mut jobs)?;
+    Source::tip(views).supply_all(&mut jobs, &mut NodeCache::new(0))?;
     let [Job { update, .. }] = jobs;
     Ok(update.finish()?.root)
 }

@@ -15,6 +15,7 @@ use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::scheme::scheme::Scheme;
 use crate::state::changes::{slot_leaf, slot_value};
+use crate::state::node_cache::{NodeCache, NodeKind};
 use crate::state::tables::{
     EntryKind, NodeBefore, Views, height_key, node_history_key, node_key, read_before,
     read_node_before, slot_key, value_history_key,
@@ -91,12 +92,13 @@ impl<'v> Source<'v> {
         read_accounts(self.entries(EntryKind::Account, hashes)?)
     }
 
-    /// Supplies all that the updates want, of the account trie and of storage tries.
+    /// Supplies all that the updates want, of the account trie and of storage tries. The cache is
+    /// at the root of the state; at an older height it is not used.
     ///
-    /// Cost: for each level of the deepest trie two batches of lookups, one for each table of
-    /// nodes; a cursor for each place where a leaf is split or moves up. At an older height a seek
-    /// for each node besides.
-    pub(crate) fn supply_all(&self, jobs: &mut [Job]) -> Result<()> {
+    /// Cost: for each level of the deepest trie two batches of lookups of nodes that the cache
+    /// lacks, one for each table; a cursor for each place where a leaf is split or moves up. At an
+    /// older height a seek for each node besides.
+    pub(crate) fn supply_all(&self, jobs: &mut [Job], cache: &mut NodeCache) -> Result<()> {
         let caller = Workers::caller();
         let workers = self.workers.unwrap_or(&caller);
         while jobs.iter().any(|job| !job.update.wanted().is_empty()) {
@@ -110,8 +112,8 @@ impl<'v> Source<'v> {
             }
             let [account_keys, storage_keys] = keys;
             let mut nodes = [
-                self.nodes(false, &account_keys)?.into_iter(),
-                self.nodes(true, &storage_keys)?.into_iter(),
+                self.nodes(NodeKind::Account, &account_keys, cache)?.into_iter(),
+                self.nodes(NodeKind::Storage, &storage_keys, cache)?.into_iter(),
             ];
 
             let mut answered: Vec<(&mut Job, Vec<Answer>)> = Vec::with_capacity(jobs.len());
@@ -131,14 +133,20 @@ impl<'v> Source<'v> {
         Ok(())
     }
 
-    fn nodes(&self, has_owner: bool, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
-        let (table, history) = if has_owner {
-            (&self.views.storage_nodes, &self.views.storage_node_history)
-        } else {
-            (&self.views.account_nodes, &self.views.account_node_history)
+    fn nodes(
+        &self,
+        kind: NodeKind,
+        keys: &[Vec<u8>],
+        cache: &mut NodeCache,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let (table, history) = match kind {
+            NodeKind::Account => (&self.views.account_nodes, &self.views.account_node_history),
+            NodeKind::Storage => (&self.views.storage_nodes, &self.views.storage_node_history),
+        };
+        let Some(height) = self.height else {
+            return cache.read(kind, keys, |missing| self.values(table, missing));
         };
         let mut values = self.values(table, keys)?;
-        let Some(height) = self.height else { return Ok(values) };
         let mut history = history.cursor()?;
         for (key, value) in keys.iter().zip(&mut values) {
             *value = node_at(&mut history, &node_history_key(key), height, value.take())?;

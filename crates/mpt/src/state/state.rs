@@ -16,6 +16,7 @@ use crate::scheme::keccak_mpt::EMPTY_ROOT;
 use crate::state::changes::{ChangeSet, Fate, slot_value};
 use crate::state::commit::{Keep, prepare, stored_root};
 use crate::state::known::Known;
+use crate::state::node_cache::{NODE_CACHE_BYTES, NodeCache, NodeChanges};
 use crate::state::source::{Source, read_accounts, read_slots, value, values};
 use crate::state::tables::{
     Block, EntryKind, FLOOR_KEY, TIP_KEY, Tables, Views, height_key, height_of, histories_of,
@@ -38,12 +39,20 @@ pub struct Options {
     /// Threads that encode and hash the nodes of a block, the caller included. As many as the
     /// machine has, four at most, unless set.
     pub threads: usize,
+    /// Bytes of memory for nodes that blocks have visited, beside the memory of the store. Blocks
+    /// look these nodes up in no table. 64 MiB unless set; 0 keeps none.
+    pub node_cache: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-        Self { store: StoreOptions::default(), history: false, threads }
+        Self {
+            store: StoreOptions::default(),
+            history: false,
+            threads,
+            node_cache: NODE_CACHE_BYTES,
+        }
     }
 }
 
@@ -52,6 +61,7 @@ impl Options {
         store: StoreOptions,
         history: bool,
         threads: usize,
+        node_cache: u64,
     }
 }
 
@@ -80,6 +90,8 @@ pub struct State {
     pub(crate) tip: Option<Block>,
     pub(crate) has_history: bool,
     pub(crate) workers: Workers,
+    /// Nodes of the tip.
+    pub(crate) nodes: NodeCache,
 }
 
 /// A block that was committed.
@@ -133,8 +145,14 @@ impl State {
     pub fn open_unchecked(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
         let tables = Tables::open(disk, dir, &options.store)?;
         let tip = tables.views()?.tip()?;
+        Ok(Self::new(tables, tip, options))
+    }
+
+    /// The state of tables with a tip.
+    pub(crate) fn new(tables: Tables, tip: Option<Block>, options: &Options) -> Self {
         let workers = Workers::new(options.threads);
-        Ok(Self { tables, tip, has_history: options.history, workers })
+        let nodes = NodeCache::new(options.node_cache);
+        Self { tables, tip, has_history: options.history, workers, nodes }
     }
 
     /// The store, for backups, statistics and memory. Tables of a state are written by the state
@@ -237,8 +255,8 @@ impl State {
 
         let changes = changes_above(&views, height)?;
         let source = Source::tip(&views).on(&self.workers);
-        let mut prepared =
-            prepare(&self.tables, source, &mut Known::default(), changes, Keep::Nothing)?;
+        let values = (&mut Known::default(), self.nodes.at(tip.root));
+        let mut prepared = prepare(&self.tables, source, values, changes, Keep::Nothing)?;
         if prepared.root != target.root {
             return Err(Error::RootMismatch { expected: target.root, computed: prepared.root });
         }
@@ -248,7 +266,7 @@ impl State {
             prepared.batch.delete_range(&self.tables.changes, &above[..]..);
             prepared.batch.delete_range(&self.tables.blocks, &above[..]..);
         }
-        self.write(&views, prepared.batch, target)
+        self.write(&views, prepared.batch, prepared.nodes, target)
     }
 
     /// Takes what the blocks above a height have left out of the histories.
@@ -275,10 +293,12 @@ impl State {
         &mut self,
         views: &Views,
         mut batch: WriteBatch,
+        nodes: NodeChanges,
         block: Block,
     ) -> Result<Committed> {
         batch.insert(&self.tables.meta, TIP_KEY, block.tip_bytes());
         let ticket = self.tables.store.write_if(&batch, views.commit)?;
+        self.nodes.advance(self.root(), nodes, block.root);
         self.tip = Some(block);
         Ok(Committed { block, ticket })
     }

@@ -9,10 +9,13 @@
 //! The trie is secure: its keys are the hashes of the table's keys. In a Merkle-Patricia trie its
 //! values are the table's values as they are, empty ones included; in a binary tree, their hashes.
 //! `NAME_hashes` gives the entries in the order of the trie, where a leaf moves up or is split.
+//!
+//! Nodes that batches have visited stay in memory. The root that a batch finds tells whether the
+//! one before was written.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use alloy_primitives::{B256, Bytes};
 use terrane_lsm::{Cursor, NamedTable, RecordRef, Store, Table, TableConfig, WriteBatch};
@@ -23,6 +26,7 @@ use crate::base::proof_error::ProofError;
 use crate::proof::walk::{EmptyValues, verify};
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::scheme::scheme::TableScheme;
+use crate::state::node_cache::{NODE_CACHE_BYTES, NodeCache, NodeChanges, NodeKind};
 use crate::state::source::value;
 use crate::trie::binary::nearest;
 use crate::trie::builder::TrieBuilder;
@@ -81,7 +85,32 @@ pub struct CommittedTable<S = KeccakMpt> {
     entries: NamedTable,
     hashes: NamedTable,
     nodes: NamedTable,
+    cache: Arc<Mutex<TableCache>>,
     scheme: PhantomData<S>,
+}
+
+/// Nodes in memory, shared by all clones of a handle.
+#[derive(Debug)]
+struct TableCache {
+    nodes: NodeCache,
+    /// The batch that was staged last: the root before it, its nodes, the root after it.
+    staged: Option<(B256, NodeChanges, B256)>,
+}
+
+impl TableCache {
+    fn new(bytes: u64) -> Self {
+        Self { nodes: NodeCache::new(bytes), staged: None }
+    }
+
+    /// The cache at the root that a view has, which tells whether the last batch was written.
+    fn at(&mut self, root: B256) -> &mut NodeCache {
+        if let Some((before, nodes, after)) = self.staged.take()
+            && root == after
+        {
+            self.nodes.advance(before, nodes, after);
+        }
+        self.nodes.at(root)
+    }
 }
 
 /// Changes that were added to a batch.
@@ -144,8 +173,17 @@ impl<S: TableScheme> CommittedTable<S> {
             entries: table(name)?,
             hashes: table(&format!("{name}_hashes"))?,
             nodes: table(&format!("{name}_nodes"))?,
+            cache: Arc::new(Mutex::new(TableCache::new(NODE_CACHE_BYTES))),
             scheme: PhantomData,
         })
+    }
+
+    /// The same table with so many bytes of memory for nodes that batches have visited, beside the
+    /// memory of the store: 64 MiB unless set; 0 keeps none.
+    #[must_use]
+    pub fn node_cache(mut self, bytes: u64) -> Self {
+        self.cache = Arc::new(Mutex::new(TableCache::new(bytes)));
+        self
     }
 
     /// The table of keys and values, for reading.
@@ -161,14 +199,15 @@ impl<S: TableScheme> CommittedTable<S> {
     /// # Errors
     /// [`Error::Store`]; [`Error::Corruption`], [`Error::CorruptEntry`].
     pub fn root(&self) -> Result<B256> {
-        Ok(self.views()?.finish(Update::new(Vec::new())?)?.root)
+        self.views()?.root()
     }
 
     /// Adds changes of entries (`None` deletes) to a batch, with the changes of nodes, and returns
     /// the root after them. Deleting an absent key changes nothing. The caller writes the batch
     /// unless another commit came between, and stages nothing else for this table meanwhile.
     ///
-    /// Cost: a batch of lookups for the entries, and one for each level of the trie.
+    /// Cost: a batch of lookups for the entries, that of [`root`](Self::root), and a batch of
+    /// lookups for each level of the trie, of nodes that are not in memory.
     ///
     /// # Errors
     /// [`Error::KeyOrder`] for a key that is named twice; [`Error::Store`];
@@ -195,13 +234,21 @@ impl<S: TableScheme> CommittedTable<S> {
             }
         }
 
-        let outcome = views.finish(Update::new_of_any_values(updates)?)?;
+        let update = Update::new_of_any_values(updates)?;
+        let root = views.root()?;
+        let mut cache = self.cache();
+        let outcome = views.finish(update, cache.at(root))?;
+        let mut nodes = NodeChanges::default();
         for change in outcome.nodes {
-            match change.after {
-                Some(record) => batch.insert(&self.nodes, &change.path, record.to_bytes()),
+            let record = change.after.as_ref().map(Record::to_bytes);
+            match &record {
+                Some(record) => batch.insert(&self.nodes, &change.path, record),
                 None => batch.delete(&self.nodes, &change.path),
             }
+            nodes.put(NodeKind::Account, change.path.to_vec(), record);
         }
+        cache.staged = Some((root, nodes, outcome.root));
+        drop(cache);
         for (hash, key, after, existed) in staged {
             match after {
                 Some(value) => {
@@ -248,7 +295,7 @@ impl<S: TableScheme> CommittedTable<S> {
         let after = after.map(|value| S::leaf_value(&hash, &value));
         let touch = Change { key: hash[..S::PATH_BYTES].to_vec(), existed, after };
         let update = Update::new_of_any_values(vec![touch])?.with_encodings();
-        let outcome = views.finish(update)?;
+        let outcome = views.finish(update, &mut NodeCache::new(0))?;
         if !outcome.nodes.is_empty() {
             let what = "nodes that are not those of the entries";
             return Err(Error::corruption(&Path::default(), what));
@@ -293,6 +340,17 @@ impl<S: TableScheme> CommittedTable<S> {
         Ok(count)
     }
 
+    /// The nodes in memory: none, if a thread panicked while it changed them.
+    fn cache(&self) -> MutexGuard<'_, TableCache> {
+        self.cache.lock().unwrap_or_else(|poisoned| {
+            let mut cache = poisoned.into_inner();
+            cache.nodes.clear();
+            cache.staged = None;
+            self.cache.clear_poison();
+            cache
+        })
+    }
+
     fn views(&self) -> Result<TableViews<S>> {
         // Taken first, so that a commit between makes the number too small.
         let commit = self.store.last_commit();
@@ -305,17 +363,27 @@ impl<S: TableScheme> CommittedTable<S> {
 }
 
 impl<S: TableScheme> TableViews<S> {
-    /// Supplies all that an update wants, and finishes it.
-    fn finish(&self, mut update: Update<S>) -> Result<Outcome> {
+    /// The root, from the nodes alone.
+    ///
+    /// Cost: a lookup, and a cursor if the table has few entries.
+    fn root(&self) -> Result<B256> {
+        Ok(self.finish(Update::new(Vec::new())?, &mut NodeCache::new(0))?.root)
+    }
+
+    /// Supplies all that an update wants, with a cache at the root of the table, and finishes it.
+    fn finish(&self, mut update: Update<S>, cache: &mut NodeCache) -> Result<Outcome> {
         while !update.wanted().is_empty() {
             let path = |want: &Want| match want {
                 Want::Node(path) => Some(path.to_vec()),
                 _ => None,
             };
             let keys: Vec<Vec<u8>> = update.wanted().iter().filter_map(path).collect();
-            let mut nodes = self.nodes.get_many(&keys)?.into_iter();
+            let nodes = cache.read(NodeKind::Account, &keys, |missing| {
+                Ok(self.nodes.get_many(missing)?.into_iter().map(value).collect())
+            })?;
+            let mut nodes = nodes.into_iter();
             let answers = update.wanted().iter().map(|want| match want {
-                Want::Node(_) => Ok(Answer::Node(nodes.next().and_then(value))),
+                Want::Node(_) => Ok(Answer::Node(nodes.next().flatten())),
                 Want::Leaves(path) => self.leaves(path).map(Answer::Leaves),
                 // All keys of the trie have one length, so none ends at a branch.
                 Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),

@@ -14,7 +14,6 @@ use terrane_lsm::WriteBatch;
 use crate::base::account::{Account, EMPTY_STORAGE_ROOT};
 use crate::base::error::{Error, Result};
 use crate::base::path::Path;
-use crate::base::workers::Workers;
 use crate::proof::range_proof::{AccountRange, StorageRange};
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::state::changes::{slot_bytes, slot_leaf, slot_value};
@@ -55,8 +54,8 @@ const NODES_TOGETHER: usize = 1024;
 #[derive(Debug)]
 pub struct Import {
     tables: Tables,
-    has_history: bool,
-    threads: usize,
+    /// Those of the state that the import becomes.
+    options: Options,
     accounts: TrieBuilder<KeccakMpt>,
     last_account: Option<B256>,
     pending: Option<Pending>,
@@ -131,8 +130,7 @@ impl Import {
 
         let mut import = Self {
             tables,
-            has_history: options.history,
-            threads: options.threads,
+            options: options.clone(),
             accounts: TrieBuilder::default(),
             last_account: None,
             pending: None,
@@ -373,15 +371,13 @@ impl Import {
         }
 
         self.write_account_nodes(nodes);
-        let Self { tables, has_history, threads, mut batch, .. } = self;
+        let Self { tables, options, mut batch, .. } = self;
         let block = Block { height, hash, root };
         batch.insert(&tables.blocks, height_key(height), block.block_bytes());
         batch.insert(&tables.meta, TIP_KEY, block.tip_bytes());
         batch.delete(&tables.meta, IMPORT_KEY);
         let ticket = tables.store.write(&batch)?;
-        let workers = Workers::new(threads);
-        let state = State { tables, tip: Some(block), has_history, workers };
-        Ok((state, Committed { block, ticket }))
+        Ok((State::new(tables, Some(block), &options), Committed { block, ticket }))
     }
 
     /// Refuses to go on behind slots that are not those of their account.

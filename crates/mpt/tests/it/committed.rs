@@ -31,6 +31,12 @@ fn the_root_is_that_of_the_hashed_keys_and_values_as_they_are() {
         assert_eq!(table.root().unwrap(), EMPTY_ROOT);
         let mut model = Map::new();
         for _ in 0..12 {
+            if rng.chance(1, 3) {
+                // A batch that nobody writes leaves nothing behind.
+                let length = rng.index(4);
+                let unwritten = [(rng.bytes(length), Some(vec![7]))];
+                let _ = table.stage(&unwritten, &mut WriteBatch::new()).unwrap();
+            }
             let mut changes = Map::new();
             let mut batch = Vec::new();
             for _ in 0..rng.below(20) {

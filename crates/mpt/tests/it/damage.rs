@@ -4,15 +4,21 @@
 //! damaged nodes is an error or another root than the expected one. Method: entries of the tables
 //! are changed behind the back of the state.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use alloy_primitives::{Address, B256, U256, keccak256};
+use terrane_io::{Disk, MemoryDisk};
 use terrane_mpt::{Error, ErrorKind, NodeTable, Problem, State};
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::chain::{self, Model, Step, apply, commit, memory_state};
+use crate::chain::{self, DIR, Model, Step, apply, commit, options};
 
 /// A state of accounts with slots, and its model.
+/// A state without nodes in memory, which would hide what the tables lack.
 fn state() -> (State, Model) {
-    let mut state = memory_state();
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    let mut state = State::open(disk, Path::new(DIR), &options().node_cache(0)).unwrap();
     let mut steps = Vec::new();
     for number in 0..40 {
         let address = Address::repeat_byte(number);

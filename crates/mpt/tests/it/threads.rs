@@ -1,8 +1,8 @@
-//! Large blocks, whose work is divided among threads.
+//! Large blocks, whose work is divided among threads and whose nodes stay in memory.
 //!
-//! Goal: roots and tables do not depend on the number of threads. Method: seeded blocks of some
-//! hundred accounts and slots, in many small tries and in few large ones, on one thread and on
-//! several, with the root of a naive trie.
+//! Goal: roots and tables do not depend on the number of threads and on the cache. Method: seeded
+//! blocks of some hundred accounts and slots, in many small tries and in few large ones, on one
+//! thread and on several, with caches that hold all, some and none, with the root of a naive trie.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,16 +59,16 @@ fn draw_large(rng: &mut impl Draw, model: &Model, accounts: u64, slots: u64) -> 
 }
 
 #[test]
-fn tables_and_roots_do_not_depend_on_the_number_of_threads() {
-    let name = "tables_and_roots_do_not_depend_on_the_number_of_threads";
+fn tables_and_roots_do_not_depend_on_threads_and_the_cache() {
+    let name = "tables_and_roots_do_not_depend_on_threads_and_the_cache";
     for_each_seed(name, by_effort(1, 10), |rng, _| {
         for (accounts, slots) in [(200, 5), (2, 300)] {
-            let open = |threads| {
+            let open = |threads, node_cache| {
                 let disk: Arc<dyn Disk> = MemoryDisk::new();
-                let options = options().history(true).threads(threads);
+                let options = options().history(true).threads(threads).node_cache(node_cache);
                 State::open(disk, Path::new(DIR), &options).unwrap()
             };
-            let mut states = [open(1), open(2), open(5)];
+            let mut states = [open(1, 0), open(2, 1 << 20), open(5, 20_000)];
             let mut model = Model::new();
             for _ in 0..3 {
                 let steps = draw_large(rng, &model, accounts, slots);

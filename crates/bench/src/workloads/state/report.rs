@@ -28,6 +28,8 @@ pub struct Report {
     /// Memory budget of the store, in bytes; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget_bytes: Option<u64>,
+    /// Memory for nodes beside it, in bytes.
+    pub node_cache_bytes: u64,
     /// Blocks that were not measured.
     pub warm_up_blocks: u64,
     /// Blocks that were measured.

@@ -51,6 +51,8 @@ pub struct Options {
     pub direct: bool,
     /// Memory budget of the store.
     pub memory_budget: Option<u64>,
+    /// Bytes of memory for nodes, beside the store.
+    pub node_cache: u64,
     /// Proofs at the tip, and at older heights.
     pub proofs: u64,
     /// Blocks to go back over.
@@ -115,7 +117,7 @@ fn identity(options: &block::Options) -> B256 {
 
 fn state_options(options: &Options) -> mpt::Options {
     let store = StoreOptions::default().create_dir().memory_budget(options.memory_budget);
-    mpt::Options::default().store(store).history(options.history)
+    mpt::Options::default().store(store).history(options.history).node_cache(options.node_cache)
 }
 
 fn open(disk: &Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<State> {
@@ -346,6 +348,7 @@ impl Run<'_> {
             history: self.options.history,
             direct: self.options.direct,
             memory_budget_bytes: self.options.memory_budget,
+            node_cache_bytes: self.options.node_cache,
             warm_up_blocks: self.options.warm_up,
             blocks: times.count,
             set_up,

@@ -96,6 +96,9 @@ pub(crate) struct StateArgs {
     /// Memory budget of the store
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
+    /// Memory for nodes that blocks have visited, beside that of the store
+    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "64MiB")]
+    node_cache: u64,
     /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
@@ -153,6 +156,7 @@ impl StateArgs {
             history: self.history,
             direct: self.direct,
             memory_budget: self.memory_budget,
+            node_cache: self.node_cache,
             proofs: self.proofs,
             reorg: self.reorg,
             keep: self.keep,
