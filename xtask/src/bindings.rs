@@ -1,4 +1,5 @@
-//! One history of operations through Rust, C and Go, which must end in the same digests and roots.
+//! One history of operations through Rust, C, Python and Go, which must end in the same digests and
+//! roots.
 //!
 //! `bindings/c/examples/history.rs` describes the history.
 //! A language whose tools this machine lacks is left out, which the output says.
@@ -10,6 +11,7 @@ use std::process::{Command, Stdio};
 use crate::capi::{self, Profile};
 use crate::go::Go;
 use crate::program;
+use crate::python::Environment;
 use crate::workspace::Workspace;
 
 /// Library and words of the compiler of programs in C.
@@ -41,6 +43,11 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
         languages.push(("C", Command::new(program)));
     } else {
         println!("bindings: C is left out, there is no C compiler on this machine");
+    }
+    if let Some(environment) = Environment::build(workspace, Profile::Debug)? {
+        let mut python = environment.command("python");
+        python.arg(workspace.root.join("bindings/python/bench/history.py"));
+        languages.push(("Python", python));
     }
     if let Some(go) = Go::find(workspace, Profile::Debug)? {
         let program = folder.join("history-go");

@@ -74,7 +74,7 @@ usage: cargo xtask <command>
                            there is Python 3.11
   go                       build the library of bindings/c; gofmt, go vet and go test, also with -race, in the Go
                            modules of bindings, where there is Go
-  bindings [--seed N]      one history of 100,000 operations through Rust, C and Go, which must end in the
+  bindings [--seed N]      one history of 100,000 operations through Rust, C, Python and Go, which must end in the
                            same digests and roots; languages whose tools are missing are left out
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]

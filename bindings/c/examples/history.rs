@@ -11,7 +11,7 @@
 //! FNV-1a of all answers: for each a byte 1 and the value, or a byte 0.
 //!
 //! Invariants: between two commits no key is put or deleted twice, and a deleted key has a value in
-//! `committed`. `cargo xtask bindings` runs it beside C and Go.
+//! `committed`. `cargo xtask bindings` runs it beside C, Python and Go.
 //!
 //! usage: history write FILE SEED OPERATIONS | history run FILE `EMPTY_FOLDER`
 

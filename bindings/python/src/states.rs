@@ -34,7 +34,7 @@ impl CommittedTable {
 impl CommittedTable {
     #[getter]
     fn entries(&self, py: Python<'_>) -> PyResult<Py<Table>> {
-        Table::make(py, self.table.entries().clone())
+        Table::make(py, &self.store, self.table.entries().clone())
     }
 
     fn root<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

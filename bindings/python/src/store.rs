@@ -60,7 +60,7 @@ impl Store {
                 store.table(&name)
             }
         })?;
-        Table::make(py, table)
+        Table::make(py, &self.store, table)
     }
 
     fn tables(&self, py: Python<'_>) -> PyResult<Vec<String>> {
@@ -78,7 +78,7 @@ impl Store {
 
     fn install(&self, py: Python<'_>, name: &str, fork: &Fork) -> PyResult<Py<Table>> {
         let table = self.call(py, |store| store.install(name, &lock(&fork.table)))?;
-        Table::make(py, table)
+        Table::make(py, &self.store, table)
     }
 
     fn committed_table(&self, py: Python<'_>, name: &str) -> PyResult<CommittedTable> {

@@ -75,28 +75,45 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) named: NamedTable,
+    store: lsm::Store,
 }
 
 impl Table {
-    pub(crate) fn make(py: Python<'_>, named: NamedTable) -> PyResult<Py<Self>> {
+    pub(crate) fn make(
+        py: Python<'_>,
+        store: &lsm::Store,
+        named: NamedTable,
+    ) -> PyResult<Py<Self>> {
         let reader = Reader::new(Source::Named(named.clone()));
-        Py::new(py, (Self { named }, reader))
+        Py::new(py, (Self { named, store: store.clone() }, reader))
     }
 
     fn write(&self, py: Python<'_>, updates: &[(&[u8], Update<'_>)], sync: bool) -> PyResult<u64> {
         Ok(py.detach(|| commit_of(&self.named.write_batch(updates)?, sync))?)
     }
 
-    /// Removes a key that is there, and returns what was found.
+    /// Removes a key that is there, and returns what was found. Of several threads that take a key
+    /// one finds it.
     fn take(&self, py: Python<'_>, key: Bound<'_, PyAny>) -> PyResult<Lookup> {
         let key = Piece::of(key)?;
         let key = key.bytes()?;
         Ok(py.detach(|| {
-            let found = self.named.get(key)?;
-            if found.is_found() {
-                drop(self.named.delete(key)?);
+            loop {
+                let transaction = self.store.transaction()?;
+                let found = transaction.get(&self.named, key)?;
+                if !found.is_found() {
+                    return Ok::<_, Failure>(found);
+                }
+                transaction.delete(&self.named, key)?;
+                match transaction.commit() {
+                    // Another commit has changed the key, so somebody gets on.
+                    Err(lsm::Error::Conflict(_)) => std::thread::yield_now(),
+                    committed => {
+                        drop(committed?);
+                        return Ok(found);
+                    }
+                }
             }
-            Ok::<_, Failure>(found)
         })?)
     }
 }

@@ -1,6 +1,7 @@
 """What the model does not show: forms of rows, memory without copies, errors, threads, states."""
 
 import asyncio
+import concurrent.futures
 import ctypes
 import doctest
 import gc
@@ -110,6 +111,31 @@ def test_large_values_end_a_chunk(store):
     table = store.table("large")
     table.put_many([b"a", b"b", b"c"], [b"x" * 60000] * 3)
     assert [len(chunk) for chunk in table.scan_chunks(max_bytes=100_000)] == [2, 1]
+
+
+def test_one_of_many_threads_takes_a_key(store):
+    table = store.table("queue")
+    keys = [f"{number:03}" for number in range(200)]
+    table.put_many(keys, keys)
+
+    def take(number):
+        """Pops and deletes keys in its own order, and returns those that it got."""
+        taken = []
+        for key in keys[number * 50 :] + keys[: number * 50]:
+            if number % 2 == 0:
+                taken.append(table.pop(key, None))
+                continue
+            try:
+                del table[key]
+                taken.append(key.encode())
+            except KeyError:
+                pass
+        return [key for key in taken if key is not None]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        taken = [key for keys in pool.map(take, range(4)) for key in keys]
+    assert sorted(taken) == [key.encode() for key in keys]
+    assert table.count() == 0
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ class Table(Reader):
     def name(self) -> str: ...
     def __setitem__(self, key: Piece, value: Piece) -> None: ...
     def __delitem__(self, key: Piece) -> None:
-        """Removes a key; ``KeyError`` if it is absent. A lookup and a commit: of several threads that
-        remove a key, each may find it. ``terrane.transact`` is atomic."""
+        """Removes a key; ``KeyError`` if it is absent. Of several threads that remove a key, one does.
+        A lookup and a commit, again if another commit has changed the key."""
     def put(self, key: Piece, value: Piece, *, sync: bool = False) -> int: ...
     def delete(self, key: Piece, *, sync: bool = False) -> int:
         """Removes a key. An absent one is no error, and no lookup is made."""
@@ -153,7 +153,8 @@ class Table(Reader):
     def pop(self, key: Piece) -> bytes: ...
     @overload
     def pop(self, key: Piece, default: D) -> bytes | D:
-        """Removes a key and returns its value: a lookup and a commit, as ``del``, and no more atomic."""
+        """Removes a key and returns its value: as ``del``. Of several threads that pop a key, one gets
+        the value."""
     def view(self) -> View: ...
     def fork(self) -> Fork:
         """Makes a fork at no cost: it shares all data and goes its own way."""
