@@ -15,7 +15,7 @@ use crate::program;
 use crate::python;
 use crate::sweeps::Sweeps;
 use crate::tidy;
-use crate::workspace::{Workspace, package_name};
+use crate::workspace::Workspace;
 
 /// Scope of a run: the steps to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,8 +131,9 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     times.take_with("package", || package::run(workspace, package::Mode::List))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
 
-    for (package, example) in examples(workspace)? {
-        let mut command = cargo(&["run", "-q", "-p", &package, "--example", &example]);
+    // Of no package alone: its features would be fewer, and the engines would be compiled again.
+    for example in examples(workspace)? {
+        let mut command = cargo(&["run", "-q", "--example", &example]);
         times.take(&format!("example {example}"), &mut command)?;
     }
 
@@ -163,27 +164,17 @@ impl Times {
     }
 }
 
-/// The examples of all packages under `crates/`, as (package, example).
-fn examples(workspace: &Workspace) -> Result<Vec<(String, String)>, String> {
+/// The names of the examples of all packages under `crates/`.
+fn examples(workspace: &Workspace) -> Result<Vec<String>, String> {
     let files = workspace.files()?;
-    let mut found = Vec::new();
-    for file in &files {
-        let Some((folder, example)) = example_of(&file.path) else { continue };
-        let manifest = format!("{folder}/Cargo.toml");
-        let manifest = files.iter().find(|file| file.path == manifest).and_then(|file| file.text());
-        let package = manifest
-            .and_then(package_name)
-            .ok_or_else(|| format!("{}: the package of the example has no name", file.path))?;
-        found.push((package.to_owned(), example.to_owned()));
-    }
-    Ok(found)
+    Ok(files.iter().filter_map(|file| example_of(&file.path)).map(str::to_owned).collect())
 }
 
-/// The crate's folder and the example's name, if `path` is the source of an example.
-fn example_of(path: &str) -> Option<(&str, &str)> {
+/// The example's name, if `path` is the source of an example.
+fn example_of(path: &str) -> Option<&str> {
     let (folder, rest) = path.split_once("/examples/")?;
     let name = rest.strip_suffix("/main.rs").or_else(|| rest.strip_suffix(".rs"))?;
-    (folder.starts_with("crates/") && !name.contains('/')).then_some((folder, name))
+    (folder.starts_with("crates/") && !name.contains('/')).then_some(name)
 }
 
 #[cfg(test)]
@@ -192,12 +183,11 @@ mod tests {
 
     #[test]
     fn examples_are_found_by_their_path() {
-        assert_eq!(example_of("crates/a/examples/b.rs"), Some(("crates/a", "b")));
-        assert_eq!(example_of("crates/a/examples/b/main.rs"), Some(("crates/a", "b")));
+        assert_eq!(example_of("crates/a/examples/b.rs"), Some("b"));
+        assert_eq!(example_of("crates/a/examples/b/main.rs"), Some("b"));
         assert_eq!(example_of("crates/a/examples/b/other.rs"), None);
         assert_eq!(example_of("crates/a/examples/data.txt"), None);
         assert_eq!(example_of("peers/examples/b.rs"), None);
-        assert_eq!(package_name("[package]\nname = \"terrane-a\"\n"), Some("terrane-a"));
     }
 
     #[test]
