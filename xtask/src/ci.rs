@@ -80,6 +80,21 @@ pub(crate) fn object(workspace: &Workspace) -> Result<(), String> {
     times.take("test program", &mut workspace.cargo(&tests))
 }
 
+/// Checks `evm`, a workspace of its own, whose test executes a block of the main network.
+///
+/// Not part of [`run`]: the virtual machine alone takes minutes to compile.
+pub(crate) fn evm(workspace: &Workspace) -> Result<(), String> {
+    let mut times = Times { start: Instant::now(), steps: Vec::new() };
+    let own = |arguments: &[&str]| {
+        let mut command = workspace.cargo(arguments);
+        command.current_dir(workspace.root.join("evm"));
+        command
+    };
+    times.take("fmt evm", &mut own(&["fmt", "--check"]))?;
+    times.take("clippy evm", &mut own(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;
+    times.take("test evm", &mut own(&["test", "--locked"]))
+}
+
 fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), String> {
     let cargo = |arguments: &[&str]| workspace.cargo(arguments);
     times.take("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;

@@ -94,6 +94,8 @@ usage: cargo xtask <command>
                            what was found joins the corpus, which keeps what covers as much
   object                   format, lints, documentation and tests of crates/object, a workspace of its own, and of the
                            program with the feature object-store; the first call compiles an HTTP client
+  evm                      format, lints and tests of evm, a workspace of its own: a block of Ethereum's main network
+                           on a virtual machine; the first call compiles it
   cassandra                format, lints, documentation and tests of crates/cassandra, a workspace of its own; then a
                            cluster of three nodes of Apache Cassandra on 127.0.0.1 to 127.0.0.3, from Maven's
                            artefacts, the tests on it, and its end; needs Java 17 and Maven
@@ -174,6 +176,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             Ok(fuzz::run(&workspace, &options)?)
         }
         ("object", []) => Ok(ci::object(&workspace)?),
+        ("evm", []) => Ok(ci::evm(&workspace)?),
         ("cassandra", options) => {
             let mode = match options {
                 [] => cassandra::Mode::Test,

@@ -51,8 +51,8 @@ fn done(command: &mut Command) -> Result<(), String> {
 }
 
 /// Workspaces of their own below this one.
-const OTHERS: [&str; 5] =
-    ["peers/", "fuzz/", "bindings/python/", "crates/cassandra/", "crates/object/"];
+const OTHERS: [&str; 6] =
+    ["peers/", "evm/", "fuzz/", "bindings/python/", "crates/cassandra/", "crates/object/"];
 
 /// Manifests of the members.
 fn manifests(workspace: &Workspace) -> Result<Vec<String>, String> {
