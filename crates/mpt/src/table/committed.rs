@@ -367,7 +367,7 @@ impl<S: TableScheme> TableViews<S> {
     ///
     /// Cost: a lookup, and a cursor if the table has few entries.
     fn root(&self) -> Result<B256> {
-        Ok(self.finish(Update::new(Vec::new())?, &mut NodeCache::new(0))?.root)
+        Ok(self.finish(Update::new_of_any_values(Vec::new())?, &mut NodeCache::new(0))?.root)
     }
 
     /// Supplies all that an update wants, with a cache at the root of the table, and finishes it.

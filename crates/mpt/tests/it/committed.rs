@@ -88,6 +88,21 @@ fn the_root_is_that_of_the_hashed_keys_and_values_as_they_are() {
     });
 }
 
+/// So few entries have no record, and the root follows from the entries themselves.
+#[test]
+fn one_empty_value_has_a_root() {
+    let store = store();
+    let table = CommittedTable::open(&store, "ledger").unwrap();
+    for key in [b"a", b"b"] {
+        let mut batch = WriteBatch::new();
+        let staged = table.stage(&[(key.to_vec(), Some(Vec::new()))], &mut batch).unwrap();
+        drop(store.write_if(&batch, staged.commit).unwrap());
+        assert_eq!(table.root().unwrap(), staged.root);
+    }
+    let hashed = [b"a", b"b"].map(|key| (keccak256(key).to_vec(), Vec::new()));
+    assert_eq!(table.root().unwrap(), naive::root(&hashed.into_iter().collect()));
+}
+
 #[test]
 fn a_table_whose_entries_changed_without_it_is_found() {
     let store = store();
