@@ -4,11 +4,9 @@
 //! `bindings/c/examples/history.rs` describes the history.
 //! A language whose tools this machine lacks is left out, which the output says.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::capi::{self, Profile};
+use crate::capi;
 use crate::go::Go;
 use crate::program;
 use crate::python::Environment;
@@ -25,7 +23,8 @@ const OPERATIONS: &str = "100000";
 /// # Errors
 /// A sentence, if a program fails, or ends otherwise than Rust.
 pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
-    let folder = empty(workspace)?;
+    let folder = workspace.target().join("bindings");
+    capi::make_anew(&folder)?;
     let mut build = workspace.cargo(&["build", "-q", "-p", "terrane-c", "--example", "history"]);
     program::run("bindings: build", &mut build)?;
     let rust = workspace.target().join("debug/examples/history");
@@ -37,19 +36,19 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
     let mut languages = vec![("Rust", Command::new(&rust))];
     languages[0].1.arg("run");
     if capi::has_compiler("cc") {
-        let libraries = capi::build(workspace, Profile::Debug)?;
+        let libraries = capi::build(workspace)?;
         let program = folder.join("history-c");
         capi::compile(workspace, &libraries, "bindings/c/tests/c/history.c", TO_C, &program)?;
         languages.push(("C", Command::new(program)));
     } else {
         println!("bindings: C is left out, there is no C compiler on this machine");
     }
-    if let Some(environment) = Environment::build(workspace, Profile::Debug)? {
+    if let Some(environment) = Environment::build(workspace)? {
         let mut python = environment.command("python");
         python.arg(workspace.root.join("bindings/python/bench/history.py"));
         languages.push(("Python", python));
     }
-    if let Some(go) = Go::find(workspace, Profile::Debug)? {
+    if let Some(go) = Go::find(workspace)? {
         let program = folder.join("history-go");
         go.build(workspace, "./history", &program)?;
         languages.push(("Go", Command::new(program)));
@@ -59,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
     let mut first: Option<String> = None;
     for (language, mut command) in languages {
         let store = folder.join(format!("store-{language}"));
-        create(&store)?;
+        capi::create(&store)?;
         let output = command.arg(&file).arg(&store).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| format!("bindings: {language}: {error}"))?;
         if !output.status.success() {
@@ -76,18 +75,4 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
         println!("bindings: {language}: the same end");
     }
     Ok(())
-}
-
-/// Makes the folder of the programs anew.
-fn empty(workspace: &Workspace) -> Result<PathBuf, String> {
-    let folder = workspace.target().join("bindings");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    create(&folder)?;
-    Ok(folder)
-}
-
-fn create(folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }

@@ -78,14 +78,11 @@ fn abi(version: &str) -> String {
 }
 
 /// Builds the libraries and returns their folder.
-pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf, String> {
+pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf, String> {
     let mut build = workspace.cargo(&["build", "-q"]);
-    if profile == Profile::Release {
-        build.arg("--release");
-    }
     build.args(LIBRARIES.iter().flat_map(|library| ["-p", library.package]));
     program::run("capi: build", &mut build)?;
-    Ok(workspace.target().join(profile.folder()))
+    Ok(workspace.target().join(Profile::Debug.folder()))
 }
 
 /// Whether there is a compiler of this name.
@@ -103,17 +100,14 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         }
         program::run("capi: header", &mut header)?;
     }
-    let libraries = build(workspace, Profile::Debug)?;
+    let libraries = build(workspace)?;
     if !has_compiler("cc") {
         println!("capi: the C tests are left out, there is no C compiler on this machine");
         return Ok(());
     }
 
     let folder = workspace.target().join("capi");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    create(&folder)?;
+    make_anew(&folder)?;
     let programs = Programs { workspace, libraries, folder };
     programs.test()?;
     programs.test_in_valgrind()?;
@@ -313,7 +307,15 @@ fn pkg_config(library: &Library) -> String {
     )
 }
 
-fn create(folder: &Path) -> Result<(), String> {
+/// Makes a folder without anything in it.
+pub(crate) fn make_anew(folder: &Path) -> Result<(), String> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    create(folder)
+}
+
+pub(crate) fn create(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 

@@ -124,11 +124,7 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
 }
 
 fn test(workspace: &Workspace, cluster: &Cluster) -> Result<(), String> {
-    let own = |arguments: &[&str]| {
-        let mut command = workspace.cargo(arguments);
-        command.current_dir(workspace.root.join("crates/cassandra"));
-        command
-    };
+    let own = |arguments: &[&str]| workspace.cargo_in("crates/cassandra", arguments);
     take("fmt cassandra", &mut own(&["fmt", "--check"]))?;
     take("clippy cassandra", &mut own(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;
     take("test cassandra", &mut own(&["test", "--lib"]))?;

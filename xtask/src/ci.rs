@@ -62,11 +62,7 @@ pub(crate) fn run(workspace: &Workspace, scope: Scope) -> Result<(), String> {
 /// Not part of [`run`]: its HTTP client alone takes minutes to compile.
 pub(crate) fn object(workspace: &Workspace) -> Result<(), String> {
     let mut times = Times { start: Instant::now(), steps: Vec::new() };
-    let own = |arguments: &[&str]| {
-        let mut command = workspace.cargo(arguments);
-        command.current_dir(workspace.root.join("crates/object"));
-        command
-    };
+    let own = |arguments: &[&str]| workspace.cargo_in("crates/object", arguments);
     times.take("fmt object", &mut own(&["fmt", "--check"]))?;
     times.take("clippy object", &mut own(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;
     times.take("test object", &mut own(&["test"]))?;
@@ -85,11 +81,7 @@ pub(crate) fn object(workspace: &Workspace) -> Result<(), String> {
 /// Not part of [`run`]: the virtual machine alone takes minutes to compile.
 pub(crate) fn evm(workspace: &Workspace) -> Result<(), String> {
     let mut times = Times { start: Instant::now(), steps: Vec::new() };
-    let own = |arguments: &[&str]| {
-        let mut command = workspace.cargo(arguments);
-        command.current_dir(workspace.root.join("evm"));
-        command
-    };
+    let own = |arguments: &[&str]| workspace.cargo_in("evm", arguments);
     times.take("fmt evm", &mut own(&["fmt", "--check"]))?;
     times.take("clippy evm", &mut own(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;
     times.take("test evm", &mut own(&["test", "--locked"]))

@@ -8,7 +8,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::capi::Profile;
 use crate::program;
 use crate::workspace::Workspace;
 
@@ -27,7 +26,7 @@ pub(crate) struct Environment {
 impl Environment {
     /// Builds the module into the environment, which is made if there is none; `None`, with the
     /// reason printed, where this machine lacks a tool.
-    pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<Option<Self>, String> {
+    pub(crate) fn build(workspace: &Workspace) -> Result<Option<Self>, String> {
         let folder = workspace.target().join("python/venv");
         let environment = Self { folder };
         if let Some(missing) = environment.make() {
@@ -37,9 +36,6 @@ impl Environment {
 
         let mut build = environment.command("maturin");
         build.args(["develop", "--quiet", "--locked"]).current_dir(workspace.root.join(FOLDER));
-        if profile == Profile::Release {
-            build.arg("--release");
-        }
         build.env("CARGO_TARGET_DIR", workspace.target().join("python"));
         build.env("VIRTUAL_ENV", &environment.folder);
         program::run("python: maturin", &mut build)?;
@@ -83,7 +79,7 @@ impl Environment {
 
 /// Builds the module and runs its tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
-    let Some(environment) = Environment::build(workspace, Profile::Debug)? else { return Ok(()) };
+    let Some(environment) = Environment::build(workspace)? else { return Ok(()) };
     let mut tests = environment.command("python");
     tests.args(["-m", "pytest"]).current_dir(workspace.root.join(FOLDER));
     program::run("python: pytest", &mut tests)

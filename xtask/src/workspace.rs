@@ -77,6 +77,13 @@ impl Workspace {
         command
     }
 
+    /// `cargo` with `arguments`, to be run in a folder: that of a workspace of its own.
+    pub(crate) fn cargo_in(&self, folder: &str, arguments: &[&str]) -> Command {
+        let mut command = self.cargo(arguments);
+        command.current_dir(self.root.join(folder));
+        command
+    }
+
     /// The folder of what cargo builds.
     pub(crate) fn target(&self) -> PathBuf {
         self.root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
