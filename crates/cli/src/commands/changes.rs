@@ -19,9 +19,12 @@
 //! | `table_created`  | `id`, `name`, `merge_operator`                                           |
 //! | `table_dropped`  | `id`, `name`                                                             |
 //! | `table_renamed`  | `id`, `name`, `from_name`                                                |
-//! | `table_loaded`   | `id`, `name`, `merge_operator`, `commit` (null for none), `has_entries`: whether events `table_entries` come next |
-//! | `table_entries`  | `id`, `name`, `commit` (null for none), `is_last`, `updates`: as in `commit` |
+//! | `table_loaded`   | `id`, `name`, `merge_operator`, `commit`, `has_entries`                  |
+//! | `table_entries`  | `id`, `name`, `commit`, `is_last`, `updates`                             |
 //! | `rolled_back`    | `commit`, `to`, `gone`, `back`: lists of `id`, `name`                    |
+//!
+//! After `table_loaded` with `has_entries`, events `table_entries` come next, with updates as in
+//! `commit`. The `commit` of both is null for a load that was no commit.
 //!
 //! `op` is `insert`, `upsert`, `delete` or `delete_range`, whose `end` is null for all keys from
 //! `key` on.

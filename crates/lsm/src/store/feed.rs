@@ -1260,9 +1260,15 @@ impl Changes {
     /// Passes over everything that is there.
     pub(crate) fn skip_to_end(&mut self) -> Result<()> {
         let tells = std::mem::replace(&mut self.options.loaded_entries, false);
-        while self.poll()?.is_some() {}
+        let skipped = loop {
+            match self.poll() {
+                Ok(Some(_)) => {}
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
         self.options.loaded_entries = tells;
-        Ok(())
+        skipped
     }
 }
 

@@ -5,7 +5,6 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{hash_addresses, hash_slots};
-use crate::scheme::keccak_mpt::EMPTY_ROOT;
 use crate::state::accesses::Accesses;
 use crate::state::changes::ChangeSet;
 use crate::state::commit::{Keep, Prepared, prepare};
@@ -194,7 +193,8 @@ impl BlockBatch<'_> {
 
     fn compute(&mut self, changes: ChangeSet, keep: Keep) -> Result<Prepared> {
         let source = Source::tip(&self.views).on(&self.state.workers);
-        let cache = self.state.nodes.at(self.state.tip.map_or(EMPTY_ROOT, |tip| tip.root));
+        let root = self.state.root();
+        let cache = self.state.nodes.at(root);
         prepare(&self.state.tables, source, (&mut self.known, cache), changes, keep)
     }
 

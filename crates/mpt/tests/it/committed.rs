@@ -88,7 +88,7 @@ fn the_root_is_that_of_the_hashed_keys_and_values_as_they_are() {
     });
 }
 
-/// So few entries have no record, and the root follows from the entries themselves.
+/// A trie of so few entries has no record, and the root follows from the entries themselves.
 #[test]
 fn one_empty_value_has_a_root() {
     let store = store();
