@@ -1,10 +1,11 @@
 //! Stores that an earlier version has written, one of each kind: formats do not change unnoticed.
 //!
-//! Goal: every later version opens a store of format 1 as it stands, finds nothing wrong with it,
-//! reads all of it, and writes to it. Method: `golden/stores/v1/KIND.gz` under the crate's folder
-//! has the files of a store of [`COMMITS`] commits, whose process was killed. The test unpacks,
-//! checks, reads, writes and checks again. `TERRANE_GOLDEN=write` writes a file that is missing,
-//! and never another one: a new format gets a folder of its own, and the old one stays for ever.
+//! Goal: every later version opens a store of each earlier format as it stands, finds nothing wrong
+//! with it, reads all of it, and writes to it. Method: `golden/stores/FORMAT/KIND.gz` under the
+//! crate's folder has the files of a store of [`COMMITS`] commits, whose process was killed. The
+//! test unpacks, checks, reads, writes and checks again. `TERRANE_GOLDEN=write` writes a file of the
+//! last of [`FORMATS`] that is missing, and never another one: a new format gets a folder of its
+//! own, and the old one stays for ever.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +20,10 @@ use terrane_testkit::golden;
 
 use crate::stores::{Kind, content};
 
-const FOLDER: &str = "golden/stores/v1";
+const FOLDER: &str = "golden/stores";
+
+/// Folders of kept stores, the oldest first; the last one has the formats that are written now.
+const FORMATS: [&str; 2] = ["v1", "v2"];
 
 /// Commits of a kept store.
 const COMMITS: u64 = 24;
@@ -27,9 +31,9 @@ const COMMITS: u64 = 24;
 /// Bytes of all kept stores at most.
 const BYTES_MAX: u64 = 4 << 20;
 
-fn path_of(kind: Kind) -> PathBuf {
+fn path_of(format: &str, kind: Kind) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER);
-    folder.join(format!("{}.gz", kind.name()))
+    folder.join(format).join(format!("{}.gz", kind.name()))
 }
 
 fn disk() -> Arc<dyn Disk> {
@@ -94,31 +98,39 @@ fn keep(kind: Kind, packed: &Path) {
 
 #[test]
 fn stores_of_earlier_versions_are_opened_verified_and_written() {
+    let now = FORMATS[FORMATS.len() - 1];
     let mut bytes = 0;
-    for kind in Kind::ALL {
-        let packed = path_of(kind);
-        if golden::is_writing() && !packed.exists() {
+    for (format, kind) in
+        FORMATS.into_iter().flat_map(|format| Kind::ALL.map(|kind| (format, kind)))
+    {
+        let packed = path_of(format, kind);
+        if golden::is_writing() && format == now && !packed.exists() {
             keep(kind, &packed);
         }
         bytes += fs::metadata(&packed).unwrap().len();
-
-        let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path().join(kind.name());
-        unpack(&packed, &dir);
-        let name = kind.name();
-        kind.verify(&disk(), &dir).unwrap_or_else(|error| panic!("{name}: {error}"));
-
-        let mut store = kind.open(&disk(), &dir, 0).unwrap();
-        assert_eq!(store.check(), Ok(COMMITS), "{name}");
-        assert!(!content(COMMITS).is_empty());
-        store.commit(COMMITS + 1).unwrap();
-        store.maintain(0).unwrap();
-        store.maintain(1).unwrap();
-        store.close().unwrap();
-        kind.verify(&disk(), &dir).unwrap_or_else(|error| panic!("{name}, written: {error}"));
-        let store = kind.open(&disk(), &dir, 1).unwrap();
-        assert_eq!(store.check(), Ok(COMMITS + 1), "{name}");
-        store.close().unwrap();
+        open_and_write(kind, &packed);
     }
     assert!(bytes <= BYTES_MAX, "{bytes} bytes of kept stores");
+}
+
+/// Opens a kept store, compares its content, writes to it, and compares again.
+fn open_and_write(kind: Kind, packed: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join(kind.name());
+    unpack(packed, &dir);
+    let name = packed.display();
+    kind.verify(&disk(), &dir).unwrap_or_else(|error| panic!("{name}: {error}"));
+
+    let mut store = kind.open(&disk(), &dir, 0).unwrap();
+    assert_eq!(store.check(), Ok(COMMITS), "{name}");
+    assert!(!content(COMMITS).is_empty());
+    store.commit(COMMITS + 1).unwrap();
+    store.maintain(0).unwrap();
+    store.maintain(1).unwrap();
+    store.close().unwrap();
+
+    kind.verify(&disk(), &dir).unwrap_or_else(|error| panic!("{name}, written: {error}"));
+    let store = kind.open(&disk(), &dir, 1).unwrap();
+    assert_eq!(store.check(), Ok(COMMITS + 1), "{name}");
+    store.close().unwrap();
 }
