@@ -14,10 +14,18 @@ const KEYS: u8 = 6;
 /// Seconds of the race: variable of the environment, and the default.
 const SECONDS: (&str, u64) = ("TERRANE_TEST_RACE_SECONDS", 60);
 
+/// What became of the commits of a writer.
+#[derive(Default)]
+struct Commits {
+    acknowledged: Vec<u64>,
+    /// By slow nodes: the caller was told that the commit has not taken place.
+    refused: Vec<u64>,
+    fenced: u64,
+}
+
 /// Commits of one writer until the end; takes the store again whenever it was fenced.
-fn write(cluster: &Cluster, store: &str, name: u8, is_done: &AtomicBool) -> (Vec<u64>, u64) {
-    let mut acknowledged = Vec::new();
-    let mut fenced = 0;
+fn write(cluster: &Cluster, store: &str, name: u8, is_done: &AtomicBool) -> Commits {
+    let mut commits = Commits::default();
     let mut number = 0_u64;
     while !is_done.load(Ordering::Acquire) {
         let database = match Cassandra::open(cluster.options(store).take_over()) {
@@ -28,11 +36,12 @@ fn write(cluster: &Cluster, store: &str, name: u8, is_done: &AtomicBool) -> (Vec
         loop {
             number += 1;
             match commit(&database, name, number) {
-                Ok(()) => acknowledged.push(number),
+                Ok(()) => commits.acknowledged.push(number),
                 Err(Error::Locked { .. }) => {
-                    fenced += 1;
+                    commits.fenced += 1;
                     break;
                 }
+                Err(Error::BackEnd { .. } | Error::Busy { .. }) => commits.refused.push(number),
                 Err(error) => panic!("writer {name}, commit {number}: {error}"),
             }
             if is_done.load(Ordering::Acquire) {
@@ -40,7 +49,7 @@ fn write(cluster: &Cluster, store: &str, name: u8, is_done: &AtomicBool) -> (Vec
             }
         }
     }
-    (acknowledged, fenced)
+    commits
 }
 
 fn commit(database: &dyn Database, name: u8, number: u64) -> terrane_kv::Result<()> {
@@ -64,7 +73,7 @@ fn of_two_writers_one_is_fenced_and_no_commit_is_torn_or_lost() {
 
     let is_done = AtomicBool::new(false);
     let looks = AtomicU64::new(0);
-    let ((first, first_fenced), (second, second_fenced)) = thread::scope(|scope| {
+    let [first, second] = thread::scope(|scope| {
         let writers = [1, 2].map(|name| {
             scope.spawn({
                 let (cluster, store, is_done) = (&cluster, &store, &is_done);
@@ -86,25 +95,28 @@ fn of_two_writers_one_is_fenced_and_no_commit_is_torn_or_lost() {
             looks.fetch_add(1, Ordering::Relaxed);
         }
         is_done.store(true, Ordering::Release);
-        writers.map(|writer| writer.join().unwrap()).into()
+        writers.map(|writer| writer.join().unwrap())
     });
 
-    // All that was acknowledged is there.
+    // All that was acknowledged is there, and nothing that was refused.
     let database = Cassandra::open(cluster.options(&store).take_over()).unwrap();
     let logged = entries(&*database.reader().unwrap(), Table::Index("log"));
-    for (name, numbers) in [(1_u8, &first), (2, &second)] {
-        for number in numbers {
+    for (name, commits) in [(1_u8, &first), (2, &second)] {
+        let is_logged = |number: &u64| {
             let key = [&[name][..], &number.to_le_bytes()].concat();
-            assert!(logged.iter().any(|(found, _)| *found == key), "writer {name}, {number}");
-        }
+            logged.iter().any(|(found, _)| *found == key)
+        };
+        let lost = commits.acknowledged.iter().find(|number| !is_logged(number));
+        assert_eq!(lost, None, "a commit of writer {name} that was acknowledged");
+        let found = commits.refused.iter().find(|number| is_logged(number));
+        assert_eq!(found, None, "a commit of writer {name} that was refused");
     }
     assert!(database.check().unwrap().is_empty());
-    println!(
-        "{} and {} commits acknowledged, {} found; fenced {first_fenced} and {second_fenced} times; {} looks",
-        first.len(),
-        second.len(),
-        logged.len(),
-        looks.load(Ordering::Relaxed),
-    );
-    assert!(first_fenced + second_fenced > 0 && !first.is_empty() && !second.is_empty());
+    for Commits { acknowledged, refused, fenced } in [&first, &second] {
+        let (acknowledged, refused) = (acknowledged.len(), refused.len());
+        println!("{acknowledged} commits acknowledged, {refused} refused; fenced {fenced} times");
+    }
+    println!("{} found, {} looks", logged.len(), looks.load(Ordering::Relaxed));
+    assert!(first.fenced + second.fenced > 0);
+    assert!(!first.acknowledged.is_empty() && !second.acknowledged.is_empty());
 }
