@@ -1,14 +1,13 @@
 //! Optimistic transactions.
 
-use terrane::lsm::Transaction;
-use terrane_verify::bytes::Rows;
+use terrane::lsm::{Lookup, Transaction};
+use terrane_verify::bytes::{Rows, answer_rows};
 use terrane_verify::error::{
     Failure, Outcome, free, give_handle, guard, handle, take, terrane_code,
 };
 
 use crate::batch::give_commit;
 use crate::store::{terrane_store, terrane_table};
-use crate::view::answer_keys;
 
 /// A transaction: reads of one moment, and writes. Ended by `terrane_transaction_commit` or
 /// `terrane_transaction_rollback`. One thread at a time.
@@ -57,9 +56,11 @@ pub unsafe extern "C" fn terrane_transaction_get_many(
         let table = unsafe { handle(table) }?;
         // SAFETY: the caller keeps the contract.
         let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        let look_up = |keys: &[&[u8]]| transaction.0.get_many(&table.0, keys);
+        let keys: Vec<&[u8]> = keys.iter().collect();
+        let lookups = transaction.0.get_many(&table.0, &keys)?;
+        let answers = lookups.iter().map(Lookup::value);
         // SAFETY: the caller keeps the contract.
-        unsafe { answer_keys(keys, look_up, (values_out, capacity), value_offsets, found) }
+        unsafe { answer_rows(answers, (values_out, capacity), value_offsets, found) }
     })
 }
 

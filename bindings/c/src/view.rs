@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrane::lsm::{Cursor, Lookup, Table};
+use terrane::lsm::{Cursor, Table, Values};
 use terrane_verify::bytes::{Arena, Rows, answer_rows, end, slice};
 use terrane_verify::error::{
     Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
@@ -51,18 +51,19 @@ pub unsafe extern "C" fn terrane_view_free(view: *mut terrane_view) {
 ///
 /// # Safety
 /// The contract of [`answer_rows`].
-pub(crate) unsafe fn answer_keys(
+unsafe fn answer_keys(
     keys: Rows<'_>,
-    look_up: impl FnOnce(&[&[u8]]) -> terrane::lsm::Result<Vec<Lookup>>,
+    look_up: impl FnOnce(&[&[u8]], &mut Values) -> terrane::lsm::Result<()>,
     values: (*mut u8, usize),
     offsets: *mut usize,
     found: *mut u8,
 ) -> Outcome<()> {
     let keys: Vec<&[u8]> = keys.iter().collect();
-    let lookups = look_up(&keys)?;
-    let answers: Vec<Option<&[u8]>> = lookups.iter().map(Lookup::value).collect();
+    // The caller tells how much there is room for, but may have more of it than is needed.
+    let mut answers = Values::with_capacity(keys.len(), values.1.min(1 << 16));
+    look_up(&keys, &mut answers)?;
     // SAFETY: the caller keeps the contract.
-    unsafe { answer_rows(&answers, values, offsets, found) }
+    unsafe { answer_rows(answers.iter(), values, offsets, found) }
 }
 
 /// Looks up `count` keys of a view. Keys are rows: bytes, and `count` + 1 offsets.
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn terrane_view_get_many(
         let view = unsafe { handle(view) }?;
         // SAFETY: the caller keeps the contract.
         let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        let look_up = |keys: &[&[u8]]| view.0.get_many(keys);
+        let look_up = |keys: &[&[u8]], answers: &mut _| view.0.get_many_into(keys, answers);
         // SAFETY: the caller keeps the contract.
         unsafe { answer_keys(keys, look_up, (values_out, capacity), value_offsets, found) }
     })
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn terrane_table_get_many(
         let table = unsafe { handle(table) }?;
         // SAFETY: the caller keeps the contract.
         let keys = unsafe { Rows::new(count, keys, key_offsets) }?;
-        let look_up = |keys: &[&[u8]]| table.0.get_many(keys);
+        let look_up = |keys: &[&[u8]], answers: &mut _| table.0.get_many_into(keys, answers);
         // SAFETY: the caller keeps the contract.
         unsafe { answer_keys(keys, look_up, (values_out, capacity), value_offsets, found) }
     })

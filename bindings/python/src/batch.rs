@@ -176,8 +176,7 @@ impl Transaction {
         let keys = keys.slices()?;
         let rows = self.with(py, |transaction| {
             let lookups = transaction.get_many(&table.named, &keys)?;
-            let values: Vec<Option<&[u8]>> = lookups.iter().map(lsm::Lookup::value).collect();
-            Ok(gather(&values))
+            Ok(gather(lookups.iter().map(lsm::Lookup::value)))
         })?;
         Ok(Rows(rows))
     }

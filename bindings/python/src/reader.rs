@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use terrane::lsm::{self, Cursor, Lookup, NamedTable};
+use terrane::lsm::{self, Cursor, Lookup, NamedTable, Values};
 
 use crate::error::{Failure, Outcome};
 use crate::input::{Piece, RowsIn};
@@ -42,11 +42,11 @@ impl Source {
         })
     }
 
-    fn get_many(&self, keys: &[&[u8]]) -> Outcome<Vec<Lookup>> {
+    fn get_many(&self, keys: &[&[u8]], values: &mut Values) -> Outcome<()> {
         Ok(match self {
-            Self::Named(table) => table.get_many(keys)?,
-            Self::View(view) => view.get_many(keys)?,
-            Self::Fork(fork) => lock(fork).get_many(keys)?,
+            Self::Named(table) => table.get_many_into(keys, values)?,
+            Self::View(view) => view.get_many_into(keys, values)?,
+            Self::Fork(fork) => lock(fork).get_many_into(keys, values)?,
         })
     }
 
@@ -170,9 +170,9 @@ impl Reader {
         let rows = RowsIn::of(&keys)?;
         let keys = rows.slices()?;
         let answers = py.detach(|| {
-            let lookups = self.source.get_many(&keys)?;
-            let values: Vec<Option<&[u8]>> = lookups.iter().map(Lookup::value).collect();
-            Ok::<_, Failure>(gather(&values))
+            let mut values = Values::with_capacity(keys.len(), 0);
+            self.source.get_many(&keys, &mut values)?;
+            Ok::<_, Failure>(gather(values.iter()))
         })?;
         Ok(Rows(answers))
     }

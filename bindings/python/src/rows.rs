@@ -65,11 +65,13 @@ impl RowsBuilder {
 }
 
 /// Gathers the answers of lookups.
-pub(crate) fn gather<T: AsRef<[u8]>>(answers: &[Option<T>]) -> LargeBinaryArray {
-    let bytes = answers.iter().flatten().map(|answer| answer.as_ref().len()).sum();
+pub(crate) fn gather<'a>(
+    answers: impl ExactSizeIterator<Item = Option<&'a [u8]>> + Clone,
+) -> LargeBinaryArray {
+    let bytes = answers.clone().flatten().map(<[u8]>::len).sum();
     let mut rows = RowsBuilder::with_capacity(answers.len(), bytes);
     for answer in answers {
-        rows.push(answer.as_ref().map(AsRef::as_ref));
+        rows.push(answer);
     }
     rows.finish()
 }

@@ -193,7 +193,8 @@ impl RadixTree {
         let rows = RowsIn::of(&addresses)?;
         let rows = rows.slices()?;
         let values = py.detach(|| -> Outcome<_> {
-            Ok(gather(&self.tree.get(&root, &addresses_of(&rows)?)?))
+            let values = self.tree.get(&root, &addresses_of(&rows)?)?;
+            Ok(gather(values.iter().map(Option::as_deref)))
         })?;
         Ok(Rows(values))
     }

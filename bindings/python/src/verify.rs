@@ -30,7 +30,8 @@ pub(crate) fn verify_radix_proof<'py>(
     let values = py.detach(|| -> Outcome<_> {
         let addresses = addresses_of(&rows)?;
         let values = radix::verify_proof(&root, proof, &addresses);
-        Ok(gather(&values.map_err(|error| Failure::proof(&error))?))
+        let values = values.map_err(|error| Failure::proof(&error))?;
+        Ok(gather(values.iter().map(Option::as_deref)))
     })?;
     Ok(Rows(values))
 }
@@ -95,7 +96,7 @@ pub(crate) fn verify_context_proof<'py>(
             // A proof that lacks the path proves nothing about it.
             values.push(verified.tree().find(&steps).map_err(|error| Failure::proof(&error))?);
         }
-        Ok(gather(&values))
+        Ok(gather(values.iter().map(Option::as_deref)))
     })?;
     Ok(Rows(values))
 }

@@ -64,7 +64,7 @@ pub use entry::merge_operator::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 pub use error::{Error, Result};
 pub use files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 pub use latency::Latencies;
-pub use lookup::result::{Lookup, Record, Value};
+pub use lookup::result::{Lookup, Record, Value, Values};
 pub use lookup::submitted::{PendingLookups, SUBMITTED_MAX};
 pub use manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
 pub use memory::grants::SESSION_MEMORY_BUDGET_MIN;

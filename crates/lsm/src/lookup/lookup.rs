@@ -28,12 +28,12 @@ use crate::block::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_
 use crate::compaction::levels::Levels;
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BlobSpan, Kind, key_hash};
-use crate::entry::merge_operator::MergeOperator;
+use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::filter::filter::{Filter, Hit, probe_batch};
 use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
-use crate::lookup::result::Lookup;
+use crate::lookup::result::{Answers, Lookup};
 use crate::memory::page_cache::PageCache;
 use crate::memtable::memtable::Memtable;
 use crate::run::blob::{Blob, BlobRef};
@@ -207,7 +207,7 @@ fn filter_stats(plan: &Plan, tallies: &[RunTally], mut asked: u64) -> Vec<Filter
 
 /// A batch under way; its keys are with the caller, who gives them to each call.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct Batch<A = Vec<Lookup>> {
     plan: Arc<Plan>,
     /// Those of all runs, as long as keys are to be asked about.
     filters: Vec<Arc<Filter>>,
@@ -215,7 +215,7 @@ pub(crate) struct Batch {
     next_key: usize,
     /// Hits of the keys begun; a key is its index in the batch.
     hits: Vec<Hit>,
-    results: Vec<Lookup>,
+    answers: A,
     /// Entries found so far of keys that need more runs.
     partial: BTreeMap<u32, KeyProgress>,
     /// For each of the table's own runs.
@@ -229,14 +229,16 @@ pub(crate) struct Batch {
     image: Vec<u8>,
 }
 
-impl Batch {
-    fn new(plan: &Arc<Plan>, context: &LookupEnv<'_>, keys: usize) -> Self {
+impl<A: Answers> Batch<A> {
+    /// A batch of `keys` keys, whose answers go to `answers`, which has none yet.
+    fn new(plan: &Arc<Plan>, context: &LookupEnv<'_>, keys: usize, answers: A) -> Self {
+        debug_assert_eq!(answers.len(), 0, "answers of one batch");
         Self {
             plan: Arc::clone(plan),
             filters: plan.runs.iter().map(|run| run.filter()).collect(),
             next_key: 0,
-            hits: Vec::with_capacity(keys),
-            results: Vec::with_capacity(keys),
+            hits: Vec::with_capacity(if plan.runs.is_empty() { 0 } else { keys }),
+            answers,
             partial: BTreeMap::new(),
             tallies: vec![RunTally::default(); plan.own_count()],
             open: 0,
@@ -275,25 +277,28 @@ impl Batch {
         for (at, key) in keys.iter().enumerate().skip(self.next_key).take(at_once) {
             let key = key.as_ref();
             let hash = key_hash(context.salt, key);
-            let found = match look_in_memory(buffers, hash, key, context.operator)? {
-                MemtableAnswer::Decided(lookup) => Some(lookup),
+            match look_in_memory(buffers, hash, key, context.operator)? {
+                MemtableAnswer::Entry(kind, value, blob) => {
+                    self.answers.push_entry(key, (kind, value), blob.as_ref())?;
+                    continue;
+                }
+                MemtableAnswer::Combined(value) => {
+                    self.answers.push_entry(key, (Kind::Insert, &value), None)?;
+                    continue;
+                }
                 MemtableAnswer::Upsert(value) => {
                     self.partial.entry(at as u32).or_default().memory = Some(value);
-                    None
                 }
-                MemtableAnswer::Nothing => None,
-            };
-
-            if found.is_none() {
-                (hashes[count], open[count]) = (hash, at as u32);
-                count += 1;
+                MemtableAnswer::Nothing => {}
             }
 
-            self.results.push(found.unwrap_or(Lookup::NotFound));
+            (hashes[count], open[count]) = (hash, at as u32);
+            count += 1;
+            self.answers.push_absent();
         }
 
-        debug_assert!(self.next_key < self.results.len(), "each call begins a key");
-        self.next_key = self.results.len();
+        debug_assert!(self.next_key < self.answers.len(), "each call begins a key");
+        self.next_key = self.answers.len();
         debug_assert!(self.next_key <= keys.len(), "each key is begun once");
         self.open += count as u64;
         let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
@@ -422,8 +427,8 @@ impl Batch {
                 let is_error = entry.kind == Kind::TooLarge;
                 if is_last && !is_error && !self.partial.contains_key(&search_now.key) {
                     let key = keys[search_now.key as usize].as_ref();
-                    self.results[search_now.key as usize] =
-                        entry.into_lookup(key).unwrap_or(Lookup::NotFound);
+                    let answer = entry.into_lookup(key).unwrap_or(Lookup::NotFound);
+                    self.answers.set(search_now.key as usize, answer);
                     return None;
                 }
 
@@ -462,7 +467,7 @@ impl Batch {
         read_alone(self, keys, ready.pop_front())
     }
 
-    /// Returns the results in the order of the keys, the plan that they come from, and the counts.
+    /// Returns the answers in the order of the keys, the plan that they come from, and the counts.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`] for a key whose upserts make too long a value.
@@ -470,65 +475,62 @@ impl Batch {
         self,
         keys: &[K],
         operator: &MergeOperator,
-    ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-        let Self { plan, mut results, partial, tallies, open, reads, cache_hits, .. } = self;
+    ) -> Result<(A, Arc<Plan>, LookupTally)> {
+        let Self { plan, mut answers, partial, tallies, open, reads, cache_hits, .. } = self;
         // Left are keys of several entries: upserts, and tables of a union.
         for (key, partial) in partial {
             let at = key as usize;
-            results[at] = plan.conclude(keys[at].as_ref(), partial, operator)?;
+            answers.set(at, plan.conclude(keys[at].as_ref(), partial, operator)?);
         }
 
-        debug_assert_eq!(results.len(), keys.len(), "every key was begun");
-        debug_assert!(open <= results.len() as u64);
+        debug_assert_eq!(answers.len(), keys.len(), "every key was begun");
+        debug_assert!(open <= answers.len() as u64);
         debug_assert_eq!(tallies.len(), plan.own_count());
         let tally = LookupTally {
-            keys: results.len() as u64,
-            found: results.iter().filter(|result| result.is_found()).count() as u64,
-            memory_hits: results.len() as u64 - open,
+            keys: answers.len() as u64,
+            found: answers.found() as u64,
+            memory_hits: answers.len() as u64 - open,
             reads,
             cache_hits,
             filters: filter_stats(&plan, &tallies, open),
         };
 
-        Ok((results, plan, tally))
+        Ok((answers, plan, tally))
     }
 }
 
 /// Answer of the memtables about a key.
-enum MemtableAnswer {
-    Decided(Lookup),
+enum MemtableAnswer<'a> {
+    /// An entry for which older ones do not matter.
+    Entry(Kind, &'a [u8], Option<Blob>),
+    /// The value of upserts over an insert.
+    Combined(Vec<u8>),
     /// Upserts only, combined.
     Upsert(Vec<u8>),
     Nothing,
 }
 
-fn look_in_memory(
-    buffers: &[&Memtable],
+fn look_in_memory<'a>(
+    buffers: &[&'a Memtable],
     hash: u64,
-    key: &[u8],
+    key: &'a [u8],
     operator: &MergeOperator,
-) -> Result<MemtableAnswer> {
+) -> Result<MemtableAnswer<'a>> {
     let mut upsert: Option<Vec<u8>> = None;
-    let found = |kind, value: &[u8], blob: Option<&Blob>| {
-        Ok(MemtableAnswer::Decided(Lookup::from_entry(key, (kind, value), blob)?))
-    };
-
     for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
             (None, kind) => {
-                let blob = chunk.blob_of(&entry);
-                return found(kind, entry.value, blob.as_ref());
+                return Ok(MemtableAnswer::Entry(kind, entry.value, chunk.blob_of(&entry)));
             }
             (Some(newer), kind) => {
                 let older = (kind, entry.value);
                 // A deletion leaves the newer value as it is.
                 if kind != Kind::Delete && operator.combine_stored(newer, older, false) {
-                    return found(Kind::TooLarge, newer, None);
+                    return Err(TooLarge::error(key, newer));
                 }
                 if kind.is_decisive() {
-                    let value = std::mem::take(newer);
-                    return Ok(MemtableAnswer::Decided(Lookup::Found(value.into())));
+                    return Ok(MemtableAnswer::Combined(std::mem::take(newer)));
                 }
             }
         }
@@ -537,17 +539,18 @@ fn look_in_memory(
     Ok(upsert.map_or(MemtableAnswer::Nothing, MemtableAnswer::Upsert))
 }
 
-/// Looks up all keys. Returns the results in their order, the plan that they come from, and the
+/// Looks up all keys. Returns `answers`, in their order, the plan that they come from, and the
 /// counts.
 ///
 /// # Errors
 /// The first error of the disk, or damage found; [`Error::UpsertTooLarge`] from combining upserts.
-pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
+pub(crate) fn lookup_batch<K: AsRef<[u8]>, A: Answers>(
     tree: &Levels,
     context: &LookupEnv<'_>,
     keys: &[K],
-) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-    let (plan, mut batch) = batch_of(tree, context, keys.len());
+    answers: A,
+) -> Result<(A, Arc<Plan>, LookupTally)> {
+    let (plan, mut batch) = batch_of(tree, context, keys.len(), answers);
     batch.run(&buffers_of(tree, &plan), context, keys)?;
     batch.conclude(keys, context.operator)
 }
@@ -563,7 +566,7 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
     context: &LookupEnv<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, LookupTally)> {
-    let mut batch = Batch::new(plan, context, keys.len());
+    let mut batch = Batch::new(plan, context, keys.len(), Vec::with_capacity(keys.len()));
     batch.run(buffers, context, keys)?;
     let (results, _, tally) = batch.conclude(keys, context.operator)?;
     Ok((results, tally))
@@ -578,16 +581,22 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     context: &LookupEnv<'_>,
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
-    let (plan, mut batch) = batch_of(tree, context, keys.len());
+    let answers = Vec::with_capacity(keys.len());
+    let (plan, mut batch) = batch_of(tree, context, keys.len(), answers);
     let buffers = buffers_of(tree, &plan);
     let mut ready = VecDeque::new();
     while batch.begin_next(&buffers, context, keys, &mut ready)? {}
     Ok((batch, ready))
 }
 
-fn batch_of(tree: &Levels, context: &LookupEnv<'_>, keys: usize) -> (Arc<Plan>, Batch) {
+fn batch_of<A: Answers>(
+    tree: &Levels,
+    context: &LookupEnv<'_>,
+    keys: usize,
+    answers: A,
+) -> (Arc<Plan>, Batch<A>) {
     let plan = Arc::new(Plan::new(tree.sources()));
-    let batch = Batch::new(&plan, context, keys);
+    let batch = Batch::new(&plan, context, keys, answers);
     (plan, batch)
 }
 
@@ -597,7 +606,11 @@ fn buffers_of<'a>(tree: &'a Levels, plan: &'a Plan) -> Vec<&'a Memtable> {
 }
 
 /// One key: its reads follow each other, so a queue would only add to their time.
-fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch, keys: &[K], first: Option<Search>) -> Result<()> {
+fn read_alone<K: AsRef<[u8]>, A: Answers>(
+    batch: &mut Batch<A>,
+    keys: &[K],
+    first: Option<Search>,
+) -> Result<()> {
     let mut next = first;
     while let Some(search) = next {
         let file = batch.plan.runs[search.run as usize].file()?;
@@ -608,8 +621,8 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch, keys: &[K], first: Option<Searc
     Ok(())
 }
 
-fn read_side_by_side<K: AsRef<[u8]>>(
-    batch: &mut Batch,
+fn read_side_by_side<K: AsRef<[u8]>, A: Answers>(
+    batch: &mut Batch<A>,
     buffers: &[&Memtable],
     keys: &[K],
     mut ready: VecDeque<Search>,
@@ -686,7 +699,12 @@ impl<N: Copy> Flight<N> {
     ///
     /// # Errors
     /// Those of opening the file.
-    pub(crate) fn take_off(&mut self, batch: &mut Batch, search: Search, note: N) -> Result<bool> {
+    pub(crate) fn take_off<A>(
+        &mut self,
+        batch: &mut Batch<A>,
+        search: Search,
+        note: N,
+    ) -> Result<bool> {
         let outstanding = self.queue.outstanding();
         if outstanding >= self.queue.depth() {
             return Ok(false);

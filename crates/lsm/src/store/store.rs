@@ -30,7 +30,7 @@ use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Span;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::lookup::result::Lookup;
+use crate::lookup::result::{Lookup, Values};
 use crate::manifest::history::{self, HistoryEvent};
 use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
@@ -702,6 +702,14 @@ impl NamedTable {
     #[doc(alias("multi_get", "lookups"))]
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
         self.view()?.get_many(keys)
+    }
+
+    /// Like [`Table::get_many_into`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// The errors of [`Table::get_many`] and [`view`](Self::view).
+    pub fn get_many_into<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
+        self.view()?.get_many_into(keys, values)
     }
 
     /// Like [`Table::cursor`] of the [`view`](Self::view); other cursors are made from a view.

@@ -21,7 +21,8 @@ use crate::entry::mask::{SPAN_KEY_BYTES_MAX, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::lookup::{Batch, Idle, LookupEnv, begin_batch, lookup_batch};
-use crate::lookup::result::Lookup;
+use crate::lookup::plan::Plan;
+use crate::lookup::result::{Answers, Lookup, Values};
 use crate::lookup::submitted::{PendingLookups, Submitted};
 use crate::memory::budget::{budget_min, check_budget};
 use crate::memory::page_cache::CacheShare;
@@ -886,6 +887,34 @@ impl Table {
     /// [`Error::SessionClosed`]; no partial result.
     #[doc(alias("multi_get", "lookups"))]
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
+        let (results, plan) = self.look_up(keys, Vec::with_capacity(keys.len()))?;
+        // Blob references stay readable until the next update: the anchor holds their files.
+        if results.iter().any(|result: &Lookup| result.blob().is_some()) {
+            lock(&self.anchor).keep(&results, &plan.buffers);
+        }
+        Ok(results)
+    }
+
+    /// Like [`get_many`](Self::get_many), but the values go to memory that the caller keeps for
+    /// further batches: a key that the memtable decides costs no allocation. Blobs are not told.
+    /// After an error there are no values.
+    ///
+    /// # Errors
+    /// The errors of [`get_many`](Self::get_many).
+    pub fn get_many_into<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
+        values.clear();
+        let result = self.look_up(keys, &mut *values).map(|_| ());
+        if result.is_err() {
+            values.clear();
+        }
+        result
+    }
+
+    fn look_up<K: AsRef<[u8]>, A: Answers>(
+        &self,
+        keys: &[K],
+        answers: A,
+    ) -> Result<(A, Arc<Plan>)> {
         self.session.check_open()?;
         let start = self.clock();
         let id = self.session.id();
@@ -894,19 +923,14 @@ impl Table {
         let ahead = MergeAhead { table: self, is_over: Cell::new(false) };
         let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
         let context = LookupEnv { idle, ..self.lookup_context() };
-        let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
+        let (answers, plan, tally) = lookup_batch(&self.tree, &context, keys, answers)?;
 
         let time = self.took(start);
         self.count(|counters| {
             counters.add_lookups(&tally);
             counters.lookup_times.record(time);
         });
-
-        // Blob references stay readable until the next update: the anchor holds their files.
-        if results.iter().any(|result| result.blob().is_some()) {
-            lock(&self.anchor).keep(&results, &plan.buffers);
-        }
-        Ok(results)
+        Ok((answers, plan))
     }
 
     /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up
