@@ -37,6 +37,21 @@ func (r *Rows) Append(row []byte) {
 	r.offsets = append(r.offsets, C.size_t(len(r.bytes)))
 }
 
+// AppendRows copies rows to the end.
+func (r *Rows) AppendRows(rows *Rows) {
+	if rows.Len() == 0 {
+		return
+	}
+	if len(r.offsets) == 0 {
+		r.offsets = append(r.offsets, 0)
+	}
+	start := C.size_t(len(r.bytes))
+	r.bytes = append(r.bytes, rows.bytes...)
+	for _, end := range rows.offsets[1:] {
+		r.offsets = append(r.offsets, start+end)
+	}
+}
+
 // Reset removes all rows and keeps the memory.
 func (r *Rows) Reset() {
 	r.bytes, r.offsets = r.bytes[:0], r.offsets[:0]

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -69,6 +71,38 @@ func TestErrorsHaveCodesAndMessages(t *testing.T) {
 		if strings.Contains(code.Error(), "unknown") {
 			t.Fatalf("code %d has no name", code)
 		}
+	}
+}
+
+func TestManyPutsAreThoseOfEachOfThem(t *testing.T) {
+	ctx := t.Context()
+	store, table := newStore(t)
+	var one, many Batch
+	keys, values := RowsOf("a", "", "b", "a"), RowsOf("1", "2", "", "3")
+	for batch := range 2 {
+		for row, key := range keys.All() {
+			one.Put(table, key, values.At(row))
+		}
+		must(t, many.PutMany(table, keys, values))
+		must(t, many.PutMany(table, &Rows{}, nil))
+		refused(t, many.PutMany(table, keys, RowsOf("1")), ErrBadInput)
+		if one.Len() != many.Len() || one.Size() != many.Size() {
+			t.Fatalf("round %d: %d updates, %d expected", batch, many.Len(), one.Len())
+		}
+	}
+	next, stop := iter.Pull(many.All())
+	defer stop()
+	for expected := range one.All() {
+		if found, _ := next(); !reflect.DeepEqual(found, expected) {
+			t.Fatalf("%v, expected %v", found, expected)
+		}
+	}
+	_, err := store.Write(ctx, &many)
+	must(t, err)
+	value, _, err := table.Get(ctx, []byte("a"))
+	must(t, err)
+	if string(value) != "3" {
+		t.Fatalf("a is %q", value)
 	}
 }
 

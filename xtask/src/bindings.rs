@@ -1,12 +1,13 @@
 //! One history of operations through Rust, C, Python and Go, which must end in the same digests and
-//! roots.
+//! roots; and the costs of all four side by side.
 //!
-//! `bindings/c/examples/history.rs` describes the history.
+//! `bindings/c/examples/history.rs` describes the history, `bindings/python/bench/cost.py` the
+//! costs.
 //! A language whose tools this machine lacks is left out, which the output says.
 
 use std::process::{Command, Stdio};
 
-use crate::capi;
+use crate::capi::{self, Profile};
 use crate::go::Go;
 use crate::program;
 use crate::python::Environment;
@@ -36,19 +37,19 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
     let mut languages = vec![("Rust", Command::new(&rust))];
     languages[0].1.arg("run");
     if capi::has_compiler("cc") {
-        let libraries = capi::build(workspace)?;
+        let libraries = capi::build(workspace, Profile::Debug)?;
         let program = folder.join("history-c");
         capi::compile(workspace, &libraries, "bindings/c/tests/c/history.c", TO_C, &program)?;
         languages.push(("C", Command::new(program)));
     } else {
         println!("bindings: C is left out, there is no C compiler on this machine");
     }
-    if let Some(environment) = Environment::build(workspace)? {
+    if let Some(environment) = Environment::build(workspace, Profile::Debug)? {
         let mut python = environment.command("python");
         python.arg(workspace.root.join("bindings/python/bench/history.py"));
         languages.push(("Python", python));
     }
-    if let Some(go) = Go::find(workspace)? {
+    if let Some(go) = Go::find(workspace, Profile::Debug)? {
         let program = folder.join("history-go");
         go.build(workspace, "./history", &program)?;
         languages.push(("Go", Command::new(program)));
@@ -75,4 +76,31 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
         println!("bindings: {language}: the same end");
     }
     Ok(())
+}
+
+/// Measures the costs of all languages in release builds, and prints them as a table.
+///
+/// # Errors
+/// A sentence, if a tool is missing or a program fails.
+pub(crate) fn costs(workspace: &Workspace) -> Result<(), String> {
+    let folder = workspace.target().join("bindings");
+    capi::make_anew(&folder)?;
+    let build = ["build", "-q", "--release", "-p", "terrane-c", "--example", "cost"];
+    program::run("bindings: build", &mut workspace.cargo(&build))?;
+    let libraries = capi::build(workspace, Profile::Release)?;
+    let c = folder.join("cost-c");
+    capi::compile(workspace, &libraries, "bindings/c/tests/c/cost.c", TO_C, &c)?;
+    let go = folder.join("cost-go");
+    let tools = Go::find(workspace, Profile::Release)?.ok_or("bindings: costs need Go")?;
+    tools.build(workspace, "./cost", &go)?;
+    let environment = Environment::build(workspace, Profile::Release)?;
+    let environment = environment.ok_or("bindings: costs need Python")?;
+    program::run("bindings: pip", &mut environment.install(&["rocksdict", "lmdb"]))?;
+
+    let mut cost = environment.command("python");
+    cost.arg(workspace.root.join("bindings/python/bench/cost.py"));
+    cost.arg(workspace.target().join("release/examples/cost")).args([&c, &go]);
+    // Cargo sets it for this program, and it would put libraries of the development build first.
+    cost.env_remove("LD_LIBRARY_PATH");
+    program::run("bindings: cost", &mut cost)
 }

@@ -33,6 +33,14 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
+    /// Words of `cargo build`.
+    pub(crate) fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Debug => &[],
+            Self::Release => &["--release"],
+        }
+    }
+
     fn folder(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -78,11 +86,12 @@ fn abi(version: &str) -> String {
 }
 
 /// Builds the libraries and returns their folder.
-pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf, String> {
+pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf, String> {
     let mut build = workspace.cargo(&["build", "-q"]);
+    build.args(profile.words());
     build.args(LIBRARIES.iter().flat_map(|library| ["-p", library.package]));
     program::run("capi: build", &mut build)?;
-    Ok(workspace.target().join(Profile::Debug.folder()))
+    Ok(workspace.target().join(profile.folder()))
 }
 
 /// Whether there is a compiler of this name.
@@ -100,7 +109,7 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
         }
         program::run("capi: header", &mut header)?;
     }
-    let libraries = build(workspace)?;
+    let libraries = build(workspace, Profile::Debug)?;
     if !has_compiler("cc") {
         println!("capi: the C tests are left out, there is no C compiler on this machine");
         return Ok(());
@@ -264,9 +273,7 @@ pub(crate) fn install(
         let Library { package, name, .. } = library;
         let soname = format!("lib{name}.so.{}", abi(VERSION));
         let mut build = workspace.cargo(&["rustc", "-q", "--lib", "-p", package]);
-        if profile == Profile::Release {
-            build.arg("--release");
-        }
+        build.args(profile.words());
         if cfg!(target_os = "linux") {
             build.args(["--", "-C"]).arg(format!("link-arg=-Wl,-soname,{soname}"));
         }

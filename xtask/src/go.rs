@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::capi;
+use crate::capi::{self, Profile};
 use crate::program;
 use crate::workspace::Workspace;
 
@@ -37,7 +37,7 @@ pub(crate) struct Go {
 
 impl Go {
     /// Builds the C library; `None`, with the reason printed, where this machine lacks a tool.
-    pub(crate) fn find(workspace: &Workspace) -> Result<Option<Self>, String> {
+    pub(crate) fn find(workspace: &Workspace, profile: Profile) -> Result<Option<Self>, String> {
         let has = |program: &str| program::succeeds(Command::new(program).arg("version"));
         let Some(program) = PROGRAMS.into_iter().find(|program| has(program)) else {
             println!("go: skipped: there is no Go on this machine");
@@ -47,7 +47,7 @@ impl Go {
             println!("go: skipped: there is no C compiler on this machine");
             return Ok(None);
         }
-        Ok(Some(Self { program, libraries: capi::build(workspace)? }))
+        Ok(Some(Self { program, libraries: capi::build(workspace, profile)? }))
     }
 
     /// The program in the folder of a module.
@@ -89,7 +89,7 @@ impl Go {
 
 /// Builds the C library and tests the Go modules.
 pub(crate) fn run(workspace: &Workspace, scope: Scope) -> Result<(), String> {
-    let Some(go) = Go::find(workspace)? else { return Ok(()) };
+    let Some(go) = Go::find(workspace, Profile::Debug)? else { return Ok(()) };
     let adapters: &[&str] = if scope == Scope::All { &ADAPTERS } else { &[] };
     for folder in [LIBRARY].iter().chain(adapters) {
         go.is_formatted(workspace, folder)?;

@@ -76,6 +76,8 @@ usage: cargo xtask <command>
                            modules of bindings, where there is Go
   bindings [--seed N]      one history of 100,000 operations through Rust, C, Python and Go, which must end in the
                            same digests and roots; languages whose tools are missing are left out
+  bindings --cost          costs of a call and of a row in Rust, C, Go and Python, in RocksDict and py-lmdb;
+                           release builds, needs Go and Python 3.11; about 5 minutes after the builds
   package [--verify]       make the archives of the published crates; --verify: compile each from its archive
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
@@ -165,6 +167,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("bindings", ["--seed", seed]) => {
             Ok(bindings::run(&workspace, seed.parse().map_err(|_| Failure::Usage)?)?)
         }
+        ("bindings", ["--cost"]) => Ok(bindings::costs(&workspace)?),
         ("package", []) => Ok(package::run(&workspace, package::Mode::List)?),
         ("package", ["--verify"]) => Ok(package::run(&workspace, package::Mode::Verify)?),
         ("sim", options) => {

@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::capi::Profile;
 use crate::program;
 use crate::workspace::Workspace;
 
@@ -26,7 +27,7 @@ pub(crate) struct Environment {
 impl Environment {
     /// Builds the module into the environment, which is made if there is none; `None`, with the
     /// reason printed, where this machine lacks a tool.
-    pub(crate) fn build(workspace: &Workspace) -> Result<Option<Self>, String> {
+    pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<Option<Self>, String> {
         let folder = workspace.target().join("python/venv");
         let environment = Self { folder };
         if let Some(missing) = environment.make() {
@@ -35,11 +36,19 @@ impl Environment {
         }
 
         let mut build = environment.command("maturin");
-        build.args(["develop", "--quiet", "--locked"]).current_dir(workspace.root.join(FOLDER));
+        build.args(["develop", "--quiet", "--locked"]).args(profile.words());
+        build.current_dir(workspace.root.join(FOLDER));
         build.env("CARGO_TARGET_DIR", workspace.target().join("python"));
         build.env("VIRTUAL_ENV", &environment.folder);
         program::run("python: maturin", &mut build)?;
         Ok(Some(environment))
+    }
+
+    /// Installs packages into the environment.
+    pub(crate) fn install(&self, packages: &[&str]) -> Command {
+        let mut install = self.command("python");
+        install.args(["-m", "pip", "install", "--quiet"]).args(packages);
+        install
     }
 
     /// A program of the environment.
@@ -68,9 +77,7 @@ impl Environment {
         if program::succeeds(self.command("python").args(["-c", has_all])) {
             return None;
         }
-        let mut install = self.command("pip");
-        install.args(["install", "--quiet"]).args(PACKAGES);
-        if program::succeeds(&mut install) {
+        if program::succeeds(&mut self.install(&PACKAGES)) {
             return None;
         }
         Some(format!("pip cannot install {}", PACKAGES.join(", ")))
@@ -79,7 +86,7 @@ impl Environment {
 
 /// Builds the module and runs its tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
-    let Some(environment) = Environment::build(workspace)? else { return Ok(()) };
+    let Some(environment) = Environment::build(workspace, Profile::Debug)? else { return Ok(()) };
     let mut tests = environment.command("python");
     tests.args(["-m", "pytest"]).current_dir(workspace.root.join(FOLDER));
     program::run("python: pytest", &mut tests)

@@ -3,7 +3,7 @@
 use std::iter;
 use std::ops::Bound;
 
-use terrane::lsm::{NamedTable, Ticket, WriteBatch};
+use terrane::lsm::{NamedTable, Ticket, Update, WriteBatch};
 use terrane_verify::bytes::{Rows, end, slice};
 use terrane_verify::error::{
     Failure, Outcome, free, give, give_handle, guard, handle, handle_mut, terrane_code,
@@ -129,7 +129,7 @@ struct Updates<'a> {
     values: Rows<'a>,
 }
 
-impl Updates<'_> {
+impl<'a> Updates<'a> {
     /// Borrows `count` updates.
     ///
     /// # Safety
@@ -151,6 +151,24 @@ impl Updates<'_> {
             return Err(Failure::bad_input(format!("{kind} is not a terrane_update")));
         }
         Ok(Self { kinds, keys, values })
+    }
+
+    /// The updates of one table in the caller's memory: a commit copies them from there.
+    fn entries(self) -> Vec<(&'a [u8], Update<'a>)> {
+        let rows = self.kinds.iter().zip(self.keys.iter()).zip(self.values.iter());
+        let updates = rows.filter_map(|((kind, key), value)| {
+            let update = match kind {
+                0 => Update::Delete,
+                1 => Update::Insert(value),
+                2 if value > key => Update::DeleteRange(Some(value)),
+                2 => return None, // an empty range
+                _ => Update::DeleteRange(None),
+            };
+            Some((key, update))
+        });
+        let mut entries = Vec::with_capacity(self.kinds.len());
+        entries.extend(updates);
+        entries
     }
 
     /// Adds the updates, in their order, to a batch; `tables` has the table of each.
@@ -225,9 +243,7 @@ pub unsafe extern "C" fn terrane_table_update_many(
         let (keys, values) = ((keys, key_offsets), (values, value_offsets));
         // SAFETY: the caller keeps the contract.
         let updates = unsafe { Updates::new(count, kinds, keys, values) }?;
-        let mut batch = WriteBatch::new();
-        updates.add_to(&mut batch, iter::repeat(&table.0));
-        let ticket = store.0.write(&batch)?;
+        let ticket = store.0.commit(&[(&table.0, updates.entries().as_slice())])?;
         // SAFETY: the caller keeps the contract.
         unsafe { give_commit(commit, &ticket) }
     })
@@ -272,11 +288,16 @@ pub unsafe extern "C" fn terrane_store_update_many(
 
         let mut batch = WriteBatch::new();
         if table_of.is_null() {
-            let first = tables.first().filter(|_| count > 0);
+            let first = tables.first().copied().filter(|_| count > 0);
             if count > 0 && first.is_none() {
                 return Err(Failure::bad_input("updates of no table"));
             }
-            updates.add_to(&mut batch, first.into_iter().copied().cycle());
+            if let Some(table) = first.filter(|_| last_commit.is_null()) {
+                let ticket = store.0.commit(&[(table, updates.entries().as_slice())])?;
+                // SAFETY: the caller keeps the contract.
+                return unsafe { give_commit(commit, &ticket) };
+            }
+            updates.add_to(&mut batch, first.into_iter().cycle());
         } else {
             // SAFETY: the caller keeps the contract.
             let table_of = unsafe { slice(table_of, count) }?;

@@ -1,106 +1,93 @@
-"""Cost of the Python interface beside Rust, RocksDict and py-lmdb: the table of README.md.
+"""Costs of Rust, C, Go and Python, of RocksDict and py-lmdb: the tables of the READMEs of bindings.
 
-Processor time of the process, because other work on the machine does not disturb it. Batches of 256
-keys of 32 bytes with values of 60 bytes, all in memory, without fsync; the least of five rounds.
+Each measurement is the processor time of all threads of a process of its own, over an empty folder,
+for many calls. Programs of other languages run once more without calls, which is taken off. The
+subjects take turns, in another order each round; figures are medians of the rounds. At its end each
+process prints the FNV-1a of all values: they must be equal, or the run fails.
 
-    cd bindings/python && cargo build --release --example cost && maturin develop --release
-    pip install rocksdict lmdb numpy && python bench/cost.py target/release/examples/cost
+Work: batches of 256 keys of 32 bytes with values of 60 bytes, and single keys. All entries are in
+memory. Nothing is durable: no log in Terrane and RocksDB, no sync in LMDB, which has no log.
+
+    cargo xtask bindings --cost       # builds all, then: python bench/cost.py RUST C GO
+    python bench/cost.py run SUBJECT EMPTY_FOLDER get|put|get-one|put-one TIMES
 """
 
+import os
+import platform
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-import numpy
-
-import terrane
-
 ROWS, KEY, VALUE = 256, 32, 60
-ROUNDS = 5
+ROUNDS = 7
+#: Calls of a measurement.
+TIMES = {"get": 10_000, "put": 10_000, "get-one": 500_000, "put-one": 500_000}
+#: Commits of LMDB rewrite pages: fewer of them take as long.
+TIMES_LMDB = {**TIMES, "put": 1_000, "put-one": 20_000}
 
 KEYS = [bytes([row * 37 % 256, row]) + bytes([row * 37 % 256]) * (KEY - 2) for row in range(ROWS)]
 VALUES = [bytes([row]) * VALUE for row in range(ROWS)]
-KEY_ARRAY = numpy.frombuffer(b"".join(KEYS), numpy.uint8).reshape(ROWS, KEY)
-VALUE_ARRAY = numpy.frombuffer(b"".join(VALUES), numpy.uint8).reshape(ROWS, VALUE)
 
 
-def cost(call, times):
-    """Nanoseconds of processor time of one call."""
-    call()
-    rounds = []
-    for _ in range(ROUNDS):
-        begun = time.process_time_ns()
-        for _ in range(times):
-            call()
-        rounds.append((time.process_time_ns() - begun) / times)
-    return min(rounds)
+def terrane_lists(folder):
+    import terrane
+
+    table = terrane.open(folder, durability="none").table()
+    return (
+        lambda: table.get_many(KEYS).to_list(),
+        lambda: table.put_many(KEYS, VALUES),
+        table.get,
+        table.put,
+    )
 
 
-def rust(program, work, times):
-    """The same of the Rust program, as the difference of two runs."""
+def terrane_arrays(folder):
+    import numpy
+    import terrane
 
-    def run(times):
-        with tempfile.TemporaryDirectory() as folder:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([program, folder, work, str(times)], check=True, stdout=subprocess.DEVNULL)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
-        return used * 1e9
+    table = terrane.open(folder, durability="none").table()
+    keys = numpy.frombuffer(b"".join(KEYS), numpy.uint8).reshape(ROWS, KEY)
+    values = numpy.frombuffer(b"".join(VALUES), numpy.uint8).reshape(ROWS, VALUE)
 
-    return min((run(2 * times) - run(times)) / times for _ in range(ROUNDS))
+    def get_many():
+        rows = table.get_many(keys)
+        return numpy.asarray(rows.data), numpy.asarray(rows.offsets)
 
-
-def terrane_costs(folder):
-    store = terrane.open(folder, durability="none")
-    table = store.table()
-    key, value = KEYS[7], VALUES[7]
-    table.put_many(KEYS, VALUES)
-    return {
-        "get": cost(lambda: table.get(key), 20_000),
-        "put": cost(lambda: table.put(key, value), 20_000),
-        "get_many, list": cost(lambda: table.get_many(KEYS), 500) / ROWS,
-        "get_many, list to list": cost(lambda: table.get_many(KEYS).to_list(), 500) / ROWS,
-        "get_many, NumPy": cost(lambda: table.get_many(KEY_ARRAY), 500) / ROWS,
-        "put_many, list": cost(lambda: table.put_many(KEYS, VALUES), 500) / ROWS,
-        "put_many, NumPy": cost(lambda: table.put_many(KEY_ARRAY, VALUE_ARRAY), 500) / ROWS,
-    }
+    return get_many, lambda: table.put_many(keys, values), table.get, table.put
 
 
-def rocksdict_costs(folder):
+def rocksdict(folder):
     import rocksdict
 
-    options = rocksdict.Options(raw_mode=True)
-    store = rocksdict.Rdict(folder, options)
-    unsynced = rocksdict.WriteOptions()
-    unsynced.disable_wal = True
-    store.set_write_options(unsynced)
+    store = rocksdict.Rdict(folder, rocksdict.Options(raw_mode=True))
+    options = rocksdict.WriteOptions()
+    options.disable_wal = True
+    store.set_write_options(options)
 
     def put_many():
         batch = rocksdict.WriteBatch(raw_mode=True)
         for key, value in zip(KEYS, VALUES):
             batch.put(key, value)
-        store.write(batch)
+        store.write(batch, options)
 
-    put_many()
-    key, value = KEYS[7], VALUES[7]
-
-    def put():
-        store[key] = value
-
-    return {
-        "get": cost(lambda: store[key], 20_000),
-        "put": cost(put, 20_000),
-        "get_many, list to list": cost(lambda: store[KEYS], 500) / ROWS,
-        "put_many, list": cost(put_many, 500) / ROWS,
-    }
+    return lambda: store[KEYS], put_many, store.get, store.put
 
 
-def lmdb_costs(folder):
+def lmdb(folder):
     import lmdb
 
     store = lmdb.open(folder, sync=False, map_size=1 << 28)
+
+    def get_many():
+        with store.begin() as transaction, transaction.cursor() as cursor:
+            return [value for _, value in cursor.getmulti(KEYS)]
+
+    def put_many():
+        with store.begin(write=True) as transaction, transaction.cursor() as cursor:
+            cursor.putmulti(zip(KEYS, VALUES))
 
     def get(key):
         with store.begin() as transaction:
@@ -110,52 +97,124 @@ def lmdb_costs(folder):
         with store.begin(write=True) as transaction:
             transaction.put(key, value)
 
-    def put_many():
-        with store.begin(write=True) as transaction, transaction.cursor() as cursor:
-            cursor.putmulti(zip(KEYS, VALUES))
+    return get_many, put_many, get, put
 
-    def get_many():
-        with store.begin() as transaction, transaction.cursor() as cursor:
-            return cursor.getmulti(KEYS)
 
+SUBJECTS = {
+    "Python, lists": terrane_lists,
+    "Python, NumPy": terrane_arrays,
+    "RocksDict": rocksdict,
+    "py-lmdb": lmdb,
+}
+
+
+def run(subject, folder, work, times):
+    """Does the work, and prints the fold of all values and the cost."""
+    get_many, put_many, get, put = SUBJECTS[subject](folder)
     put_many()
-    return {
-        "get": cost(lambda: get(KEYS[7]), 20_000),
-        "put": cost(lambda: put(KEYS[7], VALUES[7]), 2_000),
-        "get_many, list to list": cost(get_many, 500) / ROWS,
-        "put_many, list": cost(put_many, 200) / ROWS,
-    }
 
-
-def main():
-    if len(sys.argv) != 2:
+    begun = time.process_time_ns()
+    if work == "get":
+        for _ in range(times):
+            get_many()
+    elif work == "put":
+        for _ in range(times):
+            put_many()
+    elif work == "get-one":
+        for call in range(times):
+            get(KEYS[call % ROWS])
+    elif work == "put-one":
+        for call in range(times):
+            put(KEYS[call % ROWS], VALUES[call % ROWS])
+    else:
         sys.exit(__doc__)
-    one, many = 200_000, 2_000
-    costs = {}
-    for name, measure in [
-        ("Terrane", terrane_costs), ("RocksDict", rocksdict_costs), ("py-lmdb", lmdb_costs)
-    ]:
-        with tempfile.TemporaryDirectory() as folder:
-            costs[name] = measure(folder)
-    get = rust(sys.argv[1], "get", many) / ROWS
-    put = rust(sys.argv[1], "put", many) / ROWS
-    costs["Rust"] = {
-        "get": rust(sys.argv[1], "get-one", one),
-        "put": rust(sys.argv[1], "put-one", one),
-        **{work: get for work in costs["Terrane"] if work.startswith("get_many")},
-        **{work: put for work in costs["Terrane"] if work.startswith("put_many")},
-    }
+    used = time.process_time_ns() - begun
 
-    names = ["Rust", "Terrane", "RocksDict", "py-lmdb"]
-    print("| work, ns | Rust | Python | Python / Rust | RocksDict | py-lmdb |")
-    print("|---|--:|--:|--:|--:|--:|")
-    for work in costs["Terrane"]:
-        cells = [costs[name].get(work) for name in names]
-        ratio = f"{cells[1] / cells[0]:.2f}"
-        texts = ["" if cell is None else f"{cell:,.0f}" for cell in cells]
-        unit = "a row" if "many" in work else "a call"
-        print(f"| `{work}`, {unit} | {texts[0]} | {texts[1]} | {ratio} | {texts[2]} | {texts[3]} |")
+    found = get_many()
+    if subject == "Python, NumPy":
+        data, ends = found
+        found = [data[ends[row] : ends[row + 1]].tobytes() for row in range(ROWS)]
+    # One by one, too: what a call with many keys gives must be what a call with one does.
+    assert found == [get(key) for key in KEYS], "lookups differ"
+    fold = 0xCBF29CE484222325
+    for byte in b"".join(found):
+        fold = (fold ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    print(f"{fold:016x}", used, flush=True)
+    # Closing is no part of the work, and RocksDB would compact.
+    os._exit(0)
+
+
+def measured(command):
+    """What a process prints, and the nanoseconds of its processor time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+    return output.split(), used * 1e9
+
+
+def cost(command, work, times):
+    """Nanoseconds of ``times`` calls, and the fold of all values."""
+    with tempfile.TemporaryDirectory() as folder:
+        words, used = measured([*command, f"{folder}/calls", work, str(times)])
+        if len(words) == 2:
+            return int(words[1]), words[0]
+        _, start = measured([*command, f"{folder}/none", work, "0"])
+    return used - start, words[0]
+
+
+def measure(subjects):
+    """Nanoseconds of a call, by work and subject: a list, one of each round."""
+    costs = {work: {subject: [] for subject in subjects} for work in TIMES}
+    folds = set()
+    for turn in range(ROUNDS):
+        names = list(subjects)
+        names = names[turn % len(names) :] + names[: turn % len(names)]
+        for work in TIMES:
+            for subject in names:
+                times = (TIMES_LMDB if subject == "py-lmdb" else TIMES)[work]
+                used, fold = cost(subjects[subject], work, times)
+                folds.add(fold)
+                costs[work][subject].append(used / times)
+    if len(folds) != 1:
+        sys.exit(f"values differ: {sorted(folds)}")
+    return costs
+
+
+def main(rust, c, go):
+    subjects = {"Rust": [rust], "C": [c], "Go": [go]}
+    for subject in SUBJECTS:
+        subjects[subject] = [sys.executable, __file__, "run", subject]
+    costs = measure(subjects)
+
+    import importlib.metadata as packages
+
+    versions = ", ".join(f"{name} {packages.version(name)}" for name in ["rocksdict", "lmdb", "numpy"])
+    print(f"Python {platform.python_version()}, {versions}; {os.cpu_count()} cores; median of {ROUNDS} rounds")
+    print()
+    print("| work, ns of processor time |" + "".join(f" {subject} |" for subject in subjects))
+    print("|---|" + "--:|" * len(subjects))
+    names = {"get": "look up, a row of 256", "put": "commit, a row of 256",
+             "get-one": "look up, a call", "put-one": "commit, a call"}  # fmt: skip
+    for work, name in names.items():
+        rows = 1 if "one" in work else ROWS
+        middle = {subject: statistics.median(rounds) / rows for subject, rounds in costs[work].items()}
+        cells = []
+        for subject, figure in middle.items():
+            ratio = "" if subject == "Rust" else f" ({figure / middle['Rust']:.2f})"
+            cells.append(f" {figure:,.1f}{ratio} |")
+        print(f"| {name} |" + "".join(cells))
+    print()
+    print("In brackets: by the figure of Rust. All rounds, ns a call:")
+    for work, rounds in costs.items():
+        for subject, calls in rounds.items():
+            print(f"{work:8} {subject:14}", *(f"{call:.0f}" for call in calls))
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 6 and sys.argv[1] == "run":
+        run(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    elif len(sys.argv) == 4:
+        main(*sys.argv[1:])
+    else:
+        sys.exit(__doc__)

@@ -16,8 +16,9 @@ use arrow_array::{Array, ArrayRef, make_array};
 use arrow_schema::DataType;
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyCapsule, PyString, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyCapsule, PyList, PyString, PyTuple};
 
 use crate::rows::{ARRAY, Rows, SCHEMA, arrow_error};
 
@@ -85,6 +86,14 @@ pub(crate) enum RowsIn<'py> {
 
 impl<'py> RowsIn<'py> {
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        // The commonest come first: to ask an object for an interface that it lacks is an exception.
+        if let Ok(list) = object.cast::<PyList>() {
+            let mut pieces = Vec::with_capacity(list.len());
+            for piece in list {
+                pieces.push(Piece::of(piece)?);
+            }
+            return Ok(Self::Pieces(pieces));
+        }
         if let Ok(rows) = object.cast::<Rows>() {
             return array(std::sync::Arc::new(rows.get().0.clone()));
         }
@@ -94,15 +103,15 @@ impl<'py> RowsIn<'py> {
         {
             return packed(Piece::of(pair.get_item(0)?)?, offsets?);
         }
-        if object.hasattr("__arrow_c_array__")? {
-            return array(import(object)?);
-        }
         if object.cast::<PyBytes>().is_ok() || object.cast::<PyString>().is_ok() {
             let rule = "these are rows, not one: give a list, (data, offsets), or an array";
             return Err(PyTypeError::new_err(rule));
         }
         if let Ok(buffer) = PyUntypedBuffer::get(object) {
             return fixed(&buffer);
+        }
+        if object.hasattr(intern!(object.py(), "__arrow_c_array__"))? {
+            return array(import(object)?);
         }
         let pieces = object.try_iter()?.map(|piece| Piece::of(piece?));
         Ok(Self::Pieces(pieces.collect::<PyResult<_>>()?))
