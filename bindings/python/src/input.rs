@@ -86,7 +86,7 @@ pub(crate) enum RowsIn<'py> {
 
 impl<'py> RowsIn<'py> {
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        // The commonest come first: asking an object for an interface that it lacks is an exception.
+        // The commonest come first: an object that lacks an interface answers by an exception.
         if let Ok(list) = object.cast::<PyList>() {
             let mut pieces = Vec::with_capacity(list.len());
             for piece in list {

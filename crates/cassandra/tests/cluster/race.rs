@@ -14,7 +14,7 @@ const KEYS: u8 = 6;
 /// Seconds of the race: variable of the environment, and the default.
 const SECONDS: (&str, u64) = ("TERRANE_TEST_RACE_SECONDS", 60);
 
-/// What became of the commits of a writer.
+/// Outcomes of the commits of a writer.
 #[derive(Default)]
 struct Commits {
     acknowledged: Vec<u64>,
