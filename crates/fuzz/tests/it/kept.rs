@@ -1,11 +1,11 @@
 //! Stores that an earlier version has written, one of each kind: formats do not change unnoticed.
 //!
-//! Goal: every later version opens a store of each earlier format as it stands, finds nothing wrong
-//! with it, reads all of it, and writes to it. Method: `golden/stores/FORMAT/KIND.gz` under the
-//! crate's folder has the files of a store of [`COMMITS`] commits, whose process was killed. The
-//! test unpacks, checks, reads, writes and checks again. `TERRANE_GOLDEN=write` writes what the last
-//! of [`FORMATS`] lacks, and never another file: a new format gets a folder of its own, and the old
-//! one stays for ever.
+//! Goal: every later version opens a store of each earlier format as it stands, finds nothing
+//! wrong with it, reads all of it, and writes to it. Method: `golden/stores/FORMAT/KIND.gz` under
+//! the crate's folder has the files of a store of [`COMMITS`] commits, whose process was killed.
+//! The test unpacks, checks, reads, writes and checks again. `TERRANE_GOLDEN=write` writes what the
+//! last of [`FORMATS`] lacks, and never another file: a new format gets a folder of its own, and
+//! the old one stays for ever.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
