@@ -10,7 +10,7 @@ use terrane::lsm::{self, Cursor, Lookup, NamedTable, Values};
 
 use crate::error::{Failure, Outcome};
 use crate::input::{Piece, RowsIn};
-use crate::rows::{Rows, gather};
+use crate::rows::{Rows, rows_of};
 use crate::scan::{Changes, Chunks, Items, Part, lock};
 
 /// Source of entries.
@@ -172,7 +172,7 @@ impl Reader {
         let answers = py.detach(|| {
             let mut values = Values::with_capacity(keys.len(), 0);
             self.source.get_many(&keys, &mut values)?;
-            Ok::<_, Failure>(gather(values.iter()))
+            Ok::<_, Failure>(rows_of(values))
         })?;
         Ok(Rows(answers))
     }

@@ -12,6 +12,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyTuple};
+use terrane::lsm::Values;
 
 use crate::buffer::Buffer;
 
@@ -74,6 +75,23 @@ pub(crate) fn gather<'a>(
         rows.push(answer);
     }
     rows.finish()
+}
+
+/// Rows of the values of a batch of lookups, whose memory they take over where it is in order.
+pub(crate) fn rows_of(values: Values) -> LargeBinaryArray {
+    let mut offsets = Vec::with_capacity(values.len() + 1);
+    let mut end = 0;
+    offsets.push(end);
+    offsets.extend(values.iter().map(|value| {
+        // Memory is no longer than `i64::MAX`.
+        end += value.map_or(0, <[u8]>::len) as i64;
+        end
+    }));
+    let is_whole = values.iter().all(|value| value.is_some());
+    let found = || NullBuffer::from_iter(values.iter().map(|value| value.is_some()));
+    let nulls = (!is_whole).then(found);
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    LargeBinaryArray::new(offsets, Bytes::from_vec(values.into_bytes()), nulls)
 }
 
 /// Capsules of an array, as `__arrow_c_array__` gives them.

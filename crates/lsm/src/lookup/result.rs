@@ -211,16 +211,33 @@ impl Values {
         self.places.iter().map(|place| place.map(|(start, len)| &self.bytes[start..][..len]))
     }
 
+    /// The bytes of all values in the order of their keys. They are moved, not copied, if memory has
+    /// decided all keys.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        let mut end = 0;
+        let mut is_next = |(start, len)| {
+            let is_next = start == end;
+            end += len;
+            is_next
+        };
+        if self.places.iter().flatten().all(|place| is_next(*place)) {
+            return self.bytes;
+        }
+        self.iter().flatten().collect::<Vec<_>>().concat()
+    }
+
     /// Forgets all values, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.places.clear();
     }
 
-    fn add(&mut self, value: &[u8]) -> Option<(usize, usize)> {
+    /// Adds a value to the bytes; returns its place.
+    fn add(&mut self, value: &[u8]) -> (usize, usize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        Some((start, value.len()))
+        (start, value.len())
     }
 }
 
@@ -234,7 +251,7 @@ impl Answers for &mut Values {
         let place = match kind {
             Kind::Delete => None,
             Kind::TooLarge => return Err(TooLarge::error(key, value)),
-            _ => self.add(value),
+            _ => Some(self.add(value)),
         };
         self.places.push(place);
         Ok(())
@@ -246,7 +263,7 @@ impl Answers for &mut Values {
 
     fn set(&mut self, at: usize, answer: Lookup) {
         debug_assert!(self.places[at].is_none(), "a key is answered once");
-        self.places[at] = answer.value().and_then(|value| self.add(value));
+        self.places[at] = answer.value().map(|value| self.add(value));
     }
 
     fn len(&self) -> usize {

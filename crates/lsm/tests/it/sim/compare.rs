@@ -117,6 +117,8 @@ pub(super) fn check_lookups(
         table.get_many_into(keys, &mut values)?;
         assert!(results.iter().map(Lookup::value).eq(values.iter()), "values of a batch");
         assert_eq!(values.len(), keys.len());
+        let bytes: Vec<&[u8]> = results.iter().filter_map(Lookup::value).collect();
+        assert!(values.into_bytes() == bytes.concat(), "bytes of a batch");
     }
     match_lookups(&results, keys, content).check(session)
 }
