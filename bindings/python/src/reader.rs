@@ -170,7 +170,8 @@ impl Reader {
         let rows = RowsIn::of(&keys)?;
         let keys = rows.slices()?;
         let answers = py.detach(|| {
-            let mut values = Values::with_capacity(keys.len(), 0);
+            // Memory of a small batch comes at once; a guess, since no value is known yet.
+            let mut values = Values::with_capacity(keys.len(), (keys.len() * 64).min(1 << 16));
             self.source.get_many(&keys, &mut values)?;
             Ok::<_, Failure>(rows_of(values))
         })?;

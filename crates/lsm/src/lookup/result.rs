@@ -211,8 +211,8 @@ impl Values {
         self.places.iter().map(|place| place.map(|(start, len)| &self.bytes[start..][..len]))
     }
 
-    /// The bytes of all values in the order of their keys. They are moved, not copied, if memory has
-    /// decided all keys.
+    /// The bytes of all values in the order of their keys. They are moved, not copied, if the
+    /// memtable has decided all keys.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         let mut end = 0;
