@@ -45,6 +45,8 @@ def terrane_lists(folder):
 
 
 def terrane_arrays(folder):
+    # Its threads spin for a while after they have started, which is processor time, too.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import numpy
     import terrane
 
