@@ -246,11 +246,12 @@ impl Answers<'_> {
 /// `values` is valid for writes of as many bytes as it says, `offsets` for one item more than there
 /// are answers, `found` for a byte each, and nobody else uses them meanwhile.
 pub unsafe fn answer_rows<T: AsRef<[u8]>>(
-    answers: impl ExactSizeIterator<Item = Option<T>>,
+    answers: impl IntoIterator<Item = Option<T>, IntoIter: ExactSizeIterator>,
     values: (*mut u8, usize),
     offsets: *mut usize,
     found: *mut u8,
 ) -> Outcome<()> {
+    let answers = answers.into_iter();
     // SAFETY: the caller keeps the contract.
     let memory = unsafe { Answers::new(answers.len(), values, offsets, found) }?;
     memory.fill(answers)

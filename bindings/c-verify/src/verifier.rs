@@ -50,9 +50,7 @@ pub unsafe extern "C" fn terrane_radix_verify(
         let proven = terrane::radix::verify_proof(&root, proof, &radix_addresses(rows)?);
         let proven = proven.map_err(|error| Failure::proof(&error))?;
         // SAFETY: the caller keeps the contract.
-        unsafe {
-            answer_rows(proven.iter().map(Option::as_ref), (values, capacity), value_offsets, found)
-        }
+        unsafe { answer_rows(proven, (values, capacity), value_offsets, found) }
     })
 }
 
@@ -87,7 +85,7 @@ pub unsafe extern "C" fn terrane_mpt_verify(
         let proven = terrane::mpt::verify_proof(root, key, &nodes);
         let proven = proven.map_err(|error| Failure::proof(&error))?;
         // SAFETY: the caller keeps the contract.
-        unsafe { answer_rows([proven].into_iter(), (value, capacity), value_offsets, found) }
+        unsafe { answer_rows([proven], (value, capacity), value_offsets, found) }
     })
 }
 
@@ -120,7 +118,7 @@ pub unsafe extern "C" fn terrane_committed_verify(
         let proven = CommittedTable::verify_proof(root, key, &nodes);
         let proven = proven.map_err(|error| Failure::proof(&error))?;
         // SAFETY: the caller keeps the contract.
-        unsafe { answer_rows([proven].into_iter(), (value, capacity), value_offsets, found) }
+        unsafe { answer_rows([proven], (value, capacity), value_offsets, found) }
     })
 }
 
@@ -157,8 +155,6 @@ pub unsafe extern "C" fn terrane_context_verify(
         };
         let proven = paths.iter().map(find).collect::<Outcome<Vec<_>>>()?;
         // SAFETY: the caller keeps the contract.
-        unsafe {
-            answer_rows(proven.iter().map(Option::as_ref), (values, capacity), value_offsets, found)
-        }
+        unsafe { answer_rows(proven, (values, capacity), value_offsets, found) }
     })
 }

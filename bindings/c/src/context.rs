@@ -176,14 +176,7 @@ pub unsafe extern "C" fn terrane_context_get_many(
         let values: Result<Vec<_>, _> =
             paths.iter().map(|path| tree.0.tree().find(&steps(path))).collect();
         // SAFETY: the caller keeps the contract.
-        unsafe {
-            answer_rows(
-                values?.iter().map(Option::as_ref),
-                (values_out, capacity),
-                value_offsets,
-                found,
-            )
-        }
+        unsafe { answer_rows(values?, (values_out, capacity), value_offsets, found) }
     })
 }
 

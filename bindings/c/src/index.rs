@@ -128,14 +128,7 @@ pub unsafe extern "C" fn terrane_index_get_many(
         let keys: Vec<&[u8]> = unsafe { Rows::new(count, keys, key_offsets) }?.iter().collect();
         let values = index.0.find_many(&keys)?;
         // SAFETY: the caller keeps the contract.
-        unsafe {
-            answer_rows(
-                values.iter().map(Option::as_ref),
-                (values_out, capacity),
-                value_offsets,
-                found,
-            )
-        }
+        unsafe { answer_rows(values, (values_out, capacity), value_offsets, found) }
     })
 }
 

@@ -175,14 +175,7 @@ pub unsafe extern "C" fn terrane_radix_get_many(
         let keys = radix_addresses(unsafe { Rows::new(count, keys, key_offsets) }?)?;
         let values = tree.tree.get(&root, &keys)?;
         // SAFETY: the caller keeps the contract.
-        unsafe {
-            answer_rows(
-                values.iter().map(Option::as_ref),
-                (values_out, capacity),
-                value_offsets,
-                found,
-            )
-        }
+        unsafe { answer_rows(values, (values_out, capacity), value_offsets, found) }
     })
 }
 

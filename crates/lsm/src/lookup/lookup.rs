@@ -283,7 +283,8 @@ impl<A: Answers> Batch<A> {
                     continue;
                 }
                 MemtableAnswer::Combined(value) => {
-                    self.answers.push_entry(key, (Kind::Insert, &value), None)?;
+                    self.answers.push_absent();
+                    self.answers.set(at, Lookup::Found(value.into()));
                     continue;
                 }
                 MemtableAnswer::Upsert(value) => {
