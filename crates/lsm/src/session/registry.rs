@@ -82,6 +82,8 @@ impl Drop for Operation<'_> {
 #[derive(Debug)]
 pub(crate) struct Reservation<'a> {
     name: String,
+    /// From then on the name may be taken away and reserved by somebody else.
+    is_published: bool,
     operation: Operation<'a>,
 }
 
@@ -97,7 +99,7 @@ impl Reservation<'_> {
     }
 
     /// Lets everybody see the snapshot, which must be durable.
-    pub(crate) fn publish(self, meta: &SnapshotMeta) {
+    pub(crate) fn publish(mut self, meta: &SnapshotMeta) {
         let stored = Stored::whole(meta);
         let mut state = lock(&self.operation.0.state);
         let before = state.names.insert(self.name.clone(), stored);
@@ -105,15 +107,17 @@ impl Reservation<'_> {
             matches!(before, Some(Stored::Reserved)),
             "only a reserved name is published"
         );
+        self.is_published = true;
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.operation.0.state);
-        if let Some(Stored::Reserved) = state.names.get(&self.name) {
-            state.names.remove(&self.name);
+        if self.is_published {
+            return;
         }
+        let given_up = lock(&self.operation.0.state).names.remove(&self.name);
+        debug_assert!(matches!(given_up, Some(Stored::Reserved)), "a reservation keeps its name");
     }
 }
 
@@ -162,7 +166,8 @@ impl Registry {
         state.check_free(name)?;
         let before = state.names.insert(name.to_owned(), Stored::Reserved);
         debug_assert!(before.is_none(), "a reservation takes a free name");
-        Ok(Reservation { name: name.to_owned(), operation: self.begin(&mut state) })
+        let operation = self.begin(&mut state);
+        Ok(Reservation { name: name.to_owned(), is_published: false, operation })
     }
 
     /// Begins an operation on a snapshot with `read`, during which the snapshot stays.
