@@ -543,10 +543,16 @@ impl Changes {
 
     /// A feed of what is still to come.
     pub(crate) fn at_end(source: FeedSource, options: &FeedOptions) -> Result<Self> {
-        let position = source.newest()?.commit;
-        let mut changes = Self::new(source, position, options)?;
-        changes.skip_to_end()?;
-        Ok(changes)
+        loop {
+            let position = source.newest()?.commit;
+            let begun = Self::new(source.clone(), position, options)
+                .and_then(|mut changes| changes.skip_to_end().map(|()| changes));
+            match begun {
+                // A checkpoint came before the feed held anything: the end is further on now.
+                Err(Error::FeedGap { .. }) if source.newest()?.commit > position => {}
+                begun => return begun,
+            }
+        }
     }
 
     /// The last commit that was told in full; a feed from the commit behind it goes on there.

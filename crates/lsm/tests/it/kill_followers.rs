@@ -167,22 +167,15 @@ impl Indexer {
     fn open(source: &Path, dir: &Path) -> Self {
         // So little that a pause leaves a gap now and then.
         let options_of_feed = FeedOptions::default().held_bytes_max(512 << 10);
-        let (reader, feed) = loop {
-            let reader = StoreReader::open_dir(source, &ReaderOptions::default()).unwrap();
-            let created = || reader.create_feed("indexer", None, &options_of_feed);
-            let feed = match reader.feed("indexer") {
-                Err(Error::FeedDoesNotExist { .. }) => created(),
-                Err(Error::FeedGap { .. }) => {
-                    reader.drop_feed("indexer").unwrap();
-                    created()
-                }
-                feed => feed,
-            };
-            match feed {
-                // The writer has given up the log of what this reader sees: a new one sees more.
-                Err(Error::FeedGap { .. }) => {}
-                feed => break (reader, feed.unwrap()),
+        let reader = StoreReader::open_dir(source, &ReaderOptions::default()).unwrap();
+        let created = || reader.create_feed("indexer", None, &options_of_feed).unwrap();
+        let feed = match reader.feed("indexer") {
+            Err(Error::FeedDoesNotExist { .. }) => created(),
+            Err(Error::FeedGap { .. }) => {
+                reader.drop_feed("indexer").unwrap();
+                created()
             }
+            feed => feed.unwrap(),
         };
         let store = Store::open_dir(dir, &options()).unwrap();
         let [forward, index, place] = ["forward", "by-value", "place"]
