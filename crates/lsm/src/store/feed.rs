@@ -542,7 +542,7 @@ impl Changes {
     }
 
     /// A feed of what is still to come.
-    pub(crate) fn at_end(source: FeedSource, options: &FeedOptions) -> Result<Self> {
+    pub(crate) fn at_end(source: &FeedSource, options: &FeedOptions) -> Result<Self> {
         loop {
             let position = source.newest()?.commit;
             let begun = Self::new(source.clone(), position, options)

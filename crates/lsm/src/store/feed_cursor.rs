@@ -65,7 +65,7 @@ impl Feed {
     ) -> Result<Self> {
         let mut changes = match from_commit {
             Some(from) => Changes::new(source, from.saturating_sub(1), options)?,
-            None => Changes::at_end(source, options)?,
+            None => Changes::at_end(&source, options)?,
         };
         // What the feed keeps as such stays until the cursor does it.
         let commit = changes.position();
