@@ -877,8 +877,8 @@ impl Ticket {
 
     /// Waits until the commit survives a loss of power, with an fsync that all share who wait.
     ///
-    /// Cost: that of [`Store::sync`]: nothing if it is durable, else an fsync of the log; in a store
-    /// without a log, a checkpoint.
+    /// Cost: nothing if it is durable, else an fsync of the log; in a store without a log, a
+    /// checkpoint.
     ///
     /// # Errors
     /// The errors of [`Store::sync`]; [`Error::SessionClosed`] if no handle on the store is left,
