@@ -53,6 +53,15 @@ impl Source {
         }
     }
 
+    /// Asks for what [`load`](Self::load) reads first.
+    fn ask_first(&mut self) {
+        match self {
+            Self::Run(reader) => reader.ask_first(),
+            Self::Memtable(_) => {}
+            Self::Merge(merge) => merge.ask_first(),
+        }
+    }
+
     fn load(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.load(),
@@ -350,6 +359,12 @@ impl MergeIterator {
         }
 
         merge
+    }
+
+    /// Asks for the first pages of all sources, for a merge that will soon be at an end: sources
+    /// that it does not get to are read in vain. The recursion is as deep as unions are nested.
+    pub(crate) fn ask_first(&mut self) {
+        self.sources.iter_mut().for_each(Source::ask_first);
     }
 
     /// Goes to the first entry, unless that has been done.

@@ -6,9 +6,10 @@
 //! stays within its budget. Tables without a budget of their own share one cache in a session that
 //! has a budget, and the session says how large that cache may be.
 //!
-//! Only lookups bring pages in, and only pages of runs that are read past the system's page cache:
-//! merges and cursors read everything once. A page comes in when its checksum has been found right,
-//! and is searched in place, without a copy and without looking at the checksum again.
+//! Only pages of runs come in that are read past the system's page cache: those of lookups, and
+//! the first one of each run that a cursor reads. Merges, and cursors that go on, read everything
+//! once. A page comes in when its checksum has been found right. Lookups search it in place, without
+//! a copy and without looking at the checksum again.
 //!
 //! **Which pages stay** is the business of a clock: a page is marked each time that it is found, up
 //! to three times; the hand takes a mark off each page that it passes, and the first one without a
@@ -263,6 +264,12 @@ impl PageCache {
         shard.marks[slot] = (shard.marks[slot] + 1).min(MARKS_MAX);
         debug_assert!(shard.keys[slot] == key, "the slot is that of the page");
         Some(look(shard.page(slot)))
+    }
+
+    /// Whether the cache has a page.
+    pub(crate) fn has(&self, run: u64, page: u32) -> bool {
+        let key = key_of(run, page).filter(|_| !self.is_off());
+        key.is_some_and(|key| lock(self.shard(key)).find(key).is_some())
     }
 
     /// Keeps a page that has been read, and found to be whole.

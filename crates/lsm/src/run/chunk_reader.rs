@@ -7,6 +7,10 @@
 //! asks for anything beyond the part. Where the cursors of a session have used up their
 //! [allowance](crate::run::prefetch::ReadAhead), a reader goes on with single pages.
 //!
+//! Single pages come from the table's cache of pages if it has them, and the first page of a reader
+//! goes there. Readers of several short ranges [ask](ChunkReader::ask_first) for their first pages
+//! before any of them reads, so that the disk reads these side by side.
+//!
 //! Merges read whole runs in chunks of one size. Each of their readers has the next one under way
 //! while the entries of this one are merged, and one that had to wait asks for more; all of them
 //! together for [`MERGE_CHUNKS_EXTRA`] beyond that.
@@ -15,13 +19,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use terrane_io::AlignedBuf;
+use terrane_io::{Access, AlignedBuf};
 
 use crate::block::page::PAGE_SIZE;
 use crate::corrupt::Corrupt;
 use crate::entry::entry::Order;
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
+use crate::memory::page_cache::PageCache;
 use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 
@@ -47,8 +52,8 @@ const CHUNKS_AHEAD_MAX: usize = 8;
 pub(crate) enum Reading {
     /// A compaction: all of a known part, once, with at most this many chunks ahead.
     Merge(Arc<Prefetcher>, usize),
-    /// A cursor, which may stop at any entry.
-    Scan(Arc<Prefetcher>),
+    /// A cursor, which may stop at any entry, and the cache of its table.
+    Scan(Arc<Prefetcher>, Option<Arc<PageCache>>),
 }
 
 impl Reading {
@@ -61,7 +66,7 @@ impl Reading {
 
     fn prefetcher(&self) -> &Arc<Prefetcher> {
         match self {
-            Self::Merge(prefetcher, _) | Self::Scan(prefetcher) => prefetcher,
+            Self::Merge(prefetcher, _) | Self::Scan(prefetcher, _) => prefetcher,
         }
     }
 
@@ -69,7 +74,7 @@ impl Reading {
     fn ahead_max(&self) -> usize {
         match self {
             Self::Merge(_, ahead_max) => *ahead_max,
-            Self::Scan(_) => CHUNKS_AHEAD_MAX,
+            Self::Scan(..) => CHUNKS_AHEAD_MAX,
         }
     }
 
@@ -77,7 +82,15 @@ impl Reading {
     fn chunk_pages(&self) -> (u32, u32) {
         match self {
             Self::Merge(..) => (MERGE_CHUNK_PAGES, MERGE_CHUNK_PAGES),
-            Self::Scan(_) => (1, CHUNK_PAGES_MAX),
+            Self::Scan(..) => (1, CHUNK_PAGES_MAX),
+        }
+    }
+
+    /// The cache that may have pages of a run.
+    fn cache_of(&self, run: &Run) -> Option<&PageCache> {
+        match self {
+            Self::Scan(_, Some(cache)) if run.access() == Access::Direct => Some(cache),
+            _ => None,
         }
     }
 }
@@ -108,6 +121,8 @@ pub(crate) struct ChunkReader {
     chunk_pages: u32,
     /// Chunks to request ahead.
     ahead_max: usize,
+    /// Whether the page in memory is the first one, and was read from the disk.
+    is_first: bool,
 }
 
 impl ChunkReader {
@@ -128,6 +143,44 @@ impl ChunkReader {
             rest: part,
             chunk_pages,
             ahead_max: 1,
+            is_first: false,
+        }
+    }
+
+    /// Asks for the first page, unless something was read or asked for before, or the cache has the
+    /// page. The page comes with the next [`submit`](Prefetcher::submit).
+    pub(crate) fn ask_first(&mut self) {
+        let is_begun = self.buffer.is_some() || !self.ahead.is_empty() || self.rest.is_empty();
+        if is_begun || self.chunk_pages != 1 {
+            return;
+        }
+        let pages = match self.order {
+            Order::Ascending => self.rest.start..self.rest.start + 1,
+            Order::Descending => self.rest.end - 1..self.rest.end,
+        };
+        let cache = self.reading.cache_of(&self.run);
+        if cache.is_some_and(|cache| cache.has(self.run.number(), pages.start)) {
+            return;
+        }
+
+        let file = || self.run.file_if_room();
+        let tag = self.reading.prefetcher().begin(offset_of(&pages), PAGE_SIZE, file);
+        // Without one, the page is read when it is needed, and that read reports the error.
+        if let Ok(Some(tag)) = tag {
+            let pages = self.cut();
+            self.ahead.push_back(Ahead { tag, pages });
+            self.is_first = true;
+            self.grow();
+        }
+    }
+
+    /// Keeps the page in memory for later readers, if it is the first one; it has been found whole.
+    pub(crate) fn keep_first(&mut self) {
+        if std::mem::take(&mut self.is_first)
+            && let (Some(cache), Some(page)) = (self.reading.cache_of(&self.run), &self.buffer)
+        {
+            debug_assert_eq!(self.pages.len(), 1, "the first chunk is one page");
+            cache.insert(self.run.number(), self.pages.start, &page[..PAGE_SIZE]);
         }
     }
 
@@ -258,10 +311,18 @@ impl ChunkReader {
     /// Reads pages and waits for them.
     fn read(&mut self, pages: &Range<u32>) -> Result<()> {
         let bytes = pages.len() * PAGE_SIZE;
+        self.is_first = self.buffer.is_none() && pages.len() == 1;
         let buffer = match &mut self.buffer {
             Some(buffer) if buffer.len() >= bytes => buffer,
             buffer => buffer.insert(AlignedBuf::zeroed(bytes)),
         };
+
+        let cache = self.reading.cache_of(&self.run).filter(|_| pages.len() == 1);
+        let copy = |page: &[u8]| buffer[..bytes].copy_from_slice(page);
+        if cache.is_some_and(|cache| cache.look(self.run.number(), pages.start, copy).is_some()) {
+            self.is_first = false;
+            return Ok(());
+        }
         Ok(self.run.file()?.read_at(&mut buffer[..bytes], offset_of(pages))?)
     }
 

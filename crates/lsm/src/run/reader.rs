@@ -169,6 +169,13 @@ impl RunReader {
         self.state != ReaderState::Unread
     }
 
+    /// Asks for the page of the first entry, unless it is there.
+    pub(crate) fn ask_first(&mut self) {
+        if self.state == ReaderState::Unread {
+            self.chunks.ask_first();
+        }
+    }
+
     /// Goes to the first entry, unless that has been done.
     pub(crate) fn load(&mut self) -> Result<()> {
         if self.is_loaded() {
@@ -325,6 +332,7 @@ impl RunReader {
         let place = self.run.place(page);
         let layout = PageLayout::open(self.chunks.page(page)?, place, &mut self.image);
         self.layout = layout.map_err(|what| self.corrupt(what))?;
+        self.chunks.keep_first();
         if self.layout.is_compressed() {
             self.content = PageContent::Image;
         }

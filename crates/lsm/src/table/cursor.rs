@@ -11,6 +11,7 @@
 //! of the end are opened again, because they may not have been opened for the keys down there.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::compaction::levels::Levels;
 use crate::compaction::loser_tree::MergeIterator;
@@ -20,8 +21,10 @@ use crate::entry::key_range::KeyRange;
 use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::{Error, Result};
 use crate::lookup::result::Record;
+use crate::memory::page_cache::PageCache;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::chunk_reader::Reading;
+use crate::run::prefetch::Prefetcher;
 use crate::session::inner::Registered;
 use crate::trace::event;
 
@@ -178,12 +181,13 @@ impl RecordRef<'_> {
 ///
 /// **Cost.** Making a cursor, [`seek`](Self::seek) and its like read nothing. The first read after
 /// them, or after a turn, positions the readers: one page of each run whose keys lie around the
-/// position, and one more where they fall between two pages; runs beyond it are read when the
-/// cursor gets there. From then on each page of each run on the way is read once, in chunks that
-/// grow from 4 KiB to 256 KiB. From the fourth chunk of a run on, the following ones are read
-/// ahead, up to the end of the range: at most 8 MiB for all runs together. So a cursor holds at
-/// most these 8 MiB, and 256 KiB for each run that it is in the middle of; as much again if both
-/// ends are read. To turn or to seek in the middle of that waits for what is being read.
+/// position, unless the table's cache has it, and one more where they fall between two pages; runs
+/// beyond the position are read when the cursor gets there. From then on each page of each run on
+/// the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the fourth chunk of a run
+/// on, the following ones are read ahead, up to the end of the range: at most 8 MiB for all runs
+/// together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the
+/// middle of; as much again if both ends are read. To turn or to seek in the middle of that waits
+/// for what is being read.
 ///
 /// **Bulk reads.** [`next_ref`](Self::next_ref) copies nothing but the keys of compressed pages and
 /// is the way to read much:
@@ -221,6 +225,8 @@ pub struct Cursor {
     failed: Option<Error>,
     /// Whether the iterator has given the error.
     has_told: bool,
+    /// Pages of the table in memory.
+    cache: Option<Arc<PageCache>>,
     session: Registered,
 }
 
@@ -231,6 +237,7 @@ impl Cursor {
         tree: &Levels,
         range: KeyRange,
         resolve: MergeOperator,
+        cache: Option<Arc<PageCache>>,
     ) -> Self {
         let mut view = tree.sources();
         // The memtable is the newest source, so it comes first.
@@ -247,8 +254,18 @@ impl Cursor {
             resolve,
             failed: None,
             has_told: false,
+            cache,
             session,
         }
+    }
+
+    /// Asks the disk for the first pages of a new cursor, together with those of others that share
+    /// the prefetcher. The pages are read with its next submission.
+    pub(crate) fn ask_first(&mut self, prefetcher: &Arc<Prefetcher>) {
+        debug_assert!(self.readers.is_none() && self.gap == Gap::Start, "the cursor is new");
+        let mut readers = self.open(&self.range, Order::Ascending, Arc::clone(prefetcher));
+        readers.merge.ask_first();
+        self.readers = Some(readers);
     }
 
     /// The range on one side of the gap; `None` if the gap is at that end of it.
@@ -312,8 +329,8 @@ impl Cursor {
     }
 
     /// Readers of a range.
-    fn open(&self, range: &KeyRange, order: Order) -> Readers {
-        let reading = Reading::Scan(self.session.prefetcher());
+    fn open(&self, range: &KeyRange, order: Order, prefetcher: Arc<Prefetcher>) -> Readers {
+        let reading = Reading::Scan(prefetcher, self.cache.clone());
         let scan = Scan { order, operator: self.resolve.clone(), reading };
         Readers { merge: scan.of_table(&self.view, range), order, is_passed: false }
     }
@@ -334,7 +351,7 @@ impl Cursor {
 
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            self.readers = Some(self.open(&range, order));
+            self.readers = Some(self.open(&range, order, self.session.prefetcher()));
         }
 
         let Some(readers) = &mut self.readers else { return Ok(false) };
@@ -359,7 +376,8 @@ impl Cursor {
                 None => range_after(&self.range, &self.gap),
             };
             let Some(range) = ahead else { return Ok(None) };
-            self.back = Some(Box::new(self.open(&range, Order::Descending)));
+            let prefetcher = self.session.prefetcher();
+            self.back = Some(Box::new(self.open(&range, Order::Descending, prefetcher)));
         }
 
         let Some(mut back) = self.back.take() else { return Ok(None) };

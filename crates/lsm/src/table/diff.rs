@@ -191,7 +191,7 @@ impl Diff {
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
 
-        let reading = Reading::Scan(session.prefetcher());
+        let reading = Reading::Scan(session.prefetcher(), None);
         let merge = |layers: &[Layer], config: &TableConfig| {
             let order = Order::Ascending;
             let operator = config.merge_operator.clone();

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::lookup::lookup::{Batch, Idle, LookupEnv, begin_batch, lookup_batch};
 use crate::lookup::plan::Plan;
-use crate::lookup::result::{Answers, Lookup, Values};
+use crate::lookup::result::{Answers, Lookup, Record, Values};
 use crate::lookup::submitted::{PendingLookups, Submitted};
 use crate::memory::budget::{budget_min, check_budget};
 use crate::memory::page_cache::CacheShare;
@@ -41,6 +41,9 @@ use crate::trace::event;
 mod memory;
 
 use memory::{TableGrant, new_cache};
+
+/// Short ranges that are read side by side. Each holds a page for each run.
+const SCANS_TOGETHER: usize = 64;
 
 /// Fewer keys than this are deleted one by one where masks have no
 /// [room](crate::entry::mask::Mask::has_room_for) for another span. So each further span removes as
@@ -1184,7 +1187,56 @@ impl Table {
         let (session, table) = (self.session.register(Holder::Cursor), self.session.id());
         event!(TRACE, "table.range_lookup", session.dir(), table);
         event!(DEBUG, "cursor.new", session.dir(), cursor = session.id(), table);
-        Ok(Cursor::new(session, &self.tree, range, self.config.merge_operator.clone()))
+        let cache = self.cache.as_ref().map(|share| Arc::clone(share.cache()));
+        let operator = self.config.merge_operator.clone();
+        Ok(Cursor::new(session, &self.tree, range, operator, cache))
+    }
+
+    /// The first entries of many ranges: up to `count` of each, in the order of the ranges, which
+    /// may overlap.
+    ///
+    /// ```
+    /// # use terrane_lsm::{Session, SessionOptions, TableConfig};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Session::open_dir(folder.path(), &SessionOptions::default())?;
+    /// # let mut table = session.new_table(&TableConfig::default())?;
+    /// table.insert(b"alice/2026", b"7")?;
+    /// table.insert(b"carol/2025", b"9")?;
+    /// let people = [b"alice/".as_slice().., b"bob/".as_slice()..];
+    /// let first = table.scan_many::<[u8], _>(&people, 1)?;
+    /// assert_eq!(first[0][0].key, b"alice/2026");
+    /// assert_eq!(first[1][0].key, b"carol/2025");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Cost: as many pages as a cursor at each range would read for its first entry, those that the
+    /// table's cache has left out; 64 ranges are read side by side. Entries on further pages cost
+    /// what they cost a [cursor](Self::range).
+    ///
+    /// # Errors
+    /// The errors of [`Cursor::next_ref`]; no partial result.
+    #[doc(alias("multi_scan", "range_lookups"))]
+    pub fn scan_many<K, R>(&self, ranges: &[R], count: usize) -> Result<Vec<Vec<Record>>>
+    where
+        K: AsRef<[u8]> + ?Sized,
+        R: RangeBounds<K>,
+    {
+        let mut found = Vec::with_capacity(ranges.len());
+        for together in ranges.chunks(SCANS_TOGETHER) {
+            let prefetcher = self.session.prefetcher();
+            let mut cursors = Vec::with_capacity(together.len());
+            for range in together {
+                let mut cursor = self.cursor_over(KeyRange::new(range))?;
+                cursor.ask_first(&prefetcher);
+                cursors.push(cursor);
+            }
+            prefetcher.submit();
+            for mut cursor in cursors {
+                found.push(cursor.next_many(count)?);
+            }
+        }
+        debug_assert_eq!(found.len(), ranges.len(), "entries of each range");
+        Ok(found)
     }
 
     /// Changes of a newer version of the table: the keys whose value or blob differs between the

@@ -238,6 +238,36 @@ fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
     });
 }
 
+/// Checks short scans of many ranges of a table at once, which may overlap.
+fn check_many(session: &Session, table: &Table, content: &Content, rng: &mut impl Draw) {
+    let count = *rng.pick(&[0, 1, 3, 1_000]);
+    let ranges: Vec<_> =
+        (0..*rng.pick(&[0, 1, 5, 150])).map(|_| (draw_bound(rng), draw_bound(rng))).collect();
+    let found = table.scan_many::<Vec<u8>, _>(&ranges, count).unwrap();
+    assert_eq!(found.len(), ranges.len());
+    for ((from, to), records) in ranges.iter().zip(found) {
+        let mut expected = content.between(from, to);
+        expected.truncate(count);
+        let records: Vec<_> = records.into_iter().map(|r| entry_of(session, r)).collect();
+        assert_eq!(records, expected, "{from:?} {to:?}");
+    }
+}
+
+#[test]
+fn short_scans_of_many_ranges_give_the_first_entries_of_each() {
+    let seeds = "short_scans_of_many_ranges_give_the_first_entries_of_each";
+    for_each_seed(seeds, 12, |rng, seed| {
+        let place = if seed % 4 == 0 { SessionDir::real() } else { SessionDir::simulated(seed) };
+        let session = place.open();
+        let mut table = session.new_table(&draw_config(rng)).unwrap();
+        let mut content = Content::default();
+        for _ in 0..6 {
+            grow(&mut table, &mut content, rng, 200);
+            check_many(&session, &table, &content, rng);
+        }
+    });
+}
+
 /// `for`, `rev`, `collect` and reads of both ends in any order, over every kind of table and range:
 /// the ends meet, and together they give each entry once.
 #[test]
@@ -360,6 +390,7 @@ fn a_cursor_moves_through_unions_at_every_level_of_debt() {
             union.0.supply_union_credits(credits).unwrap();
             let updates = rng.below(6);
             grow(&mut union.0, &mut union.1, rng, updates);
+            check_many(&session, &union.0, &union.1, rng);
             for _ in 0..4 {
                 let from = draw_bound(rng);
                 let to = draw_bound(rng);

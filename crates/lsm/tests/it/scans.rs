@@ -12,7 +12,7 @@ use std::sync::Arc;
 use terrane_io::{Counts, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CompactionPolicy, CompactionSchedule, Cursor, DiskCache, Error, IndexKind, Session,
+    CompactionPolicy, CompactionSchedule, Cursor, DiskCache, Error, IndexKind, Lookup, Session,
     SessionOptions, Table, TableConfig, Update,
 };
 
@@ -92,6 +92,78 @@ fn positioning_costs_a_page_of_each_run() {
 
     // Where the position falls between two pages of a run, the next one is wanted too: two at once.
     assert!(worst <= 2 * runs, "{worst} pages for one position in {runs} runs");
+}
+
+/// Short scans at many places cost the pages that cursors cost, through the queue.
+#[test]
+fn short_scans_at_many_places_read_side_by_side() {
+    let (disk, session, table) = table_of(60_000, &ordinary());
+    let runs = table.stats().runs();
+    let ranges: Vec<_> = (0..300).map(|number| key(number * 997)..).collect();
+    let one_by_one = spent(&disk, || {
+        for range in &ranges {
+            assert!(table.range(range.clone()).unwrap().next().unwrap().is_ok());
+        }
+    });
+    let together = spent(&disk, || {
+        let found = table.scan_many(&ranges, 1).unwrap();
+        assert!(found.iter().all(|records| records.len() == 1));
+    });
+    assert!(together.read_pages <= one_by_one.read_pages + 300, "{together:?} {one_by_one:?}");
+    assert!(250 * runs <= together.queued && one_by_one.queued == 0, "{together:?}");
+
+    // A fault of a read that is needed is an error, others change nothing.
+    let expected = table.scan_many(&ranges, 1).unwrap();
+    let calls = together.reads;
+    let mut errors = 0;
+    let kinds = [FaultKind::Eio, FaultKind::ShortRead, FaultKind::BitRot, FaultKind::Misdirected];
+    for number in (0..calls).step_by(37) {
+        let kind = kinds[number as usize % kinds.len()];
+        disk.set_plan(FaultPlan::fail(disk.calls() + number, kind, Repeat::Once));
+        match table.scan_many(&ranges, 1) {
+            Ok(found) => assert!(found == expected, "{kind:?} at read {number}"),
+            Err(error) => {
+                assert!(matches!(error, Error::Disk(_) | Error::Corrupt { .. }), "{error:?}");
+                errors += 1;
+            }
+        }
+        disk.set_plan(FaultPlan::default());
+    }
+    assert!(calls < errors * 74, "{errors} errors in {} reads", calls / 37);
+    assert!(table.scan_many(&ranges, 1).unwrap() == expected);
+    drop(table);
+    session.close().unwrap();
+    assert_eq!(disk.open_files(), 0);
+}
+
+/// Short scans and lookups find each other's pages in the cache of a table with a budget.
+#[test]
+fn the_first_pages_of_cursors_come_from_the_cache_and_go_there() {
+    let config = TableConfig::default().memory_budget(16 << 20).disk_cache(DiskCache::None);
+    let (disk, _session, table) = table_of(60_000, &config);
+    assert!(1 <= table.stats().runs());
+    let ranges: Vec<_> = (0..2_000).map(|number| key(number * 29)..).collect();
+    let scan = || {
+        let counts = spent(&disk, || {
+            for (number, records) in (0..).zip(table.scan_many(&ranges, 1).unwrap()) {
+                assert_eq!(records[0].key, key(number * 29));
+            }
+            for range in &ranges[..100] {
+                assert!(table.range(range.clone()).unwrap().next().unwrap().is_ok());
+            }
+        });
+        counts.read_pages
+    };
+    // Where a position falls between two pages, the second one is no first page.
+    let (first, second) = (scan(), scan());
+    assert!(500 < first && second * 3 < first, "{first} pages, then {second}");
+
+    let keys: Vec<_> = (0..2_000).map(|number| key(number * 29)).collect();
+    let lookups = spent(&disk, || {
+        assert!(table.get_many(&keys).unwrap().iter().all(Lookup::is_found));
+    });
+    assert!(lookups.read_pages * 5 < first, "{} pages of {first}", lookups.read_pages);
+    assert!(table.stats().memory_bytes() <= 16 << 20);
 }
 
 /// Pages of the data of all runs, about: their filters and indexes are small.
