@@ -60,6 +60,7 @@ pub use state::reader::{StateReader, is_state};
 pub use state::state::{Committed, Options, State};
 pub use state::tables::Block;
 pub use table::committed::{CommittedTable, Staged};
+pub use table::load::CommittedLoader;
 pub use terrane_io::ErrorKind;
 pub use transfer::import::{Import, ImportPosition};
 pub use transfer::stream::{TransferError, Transferred};

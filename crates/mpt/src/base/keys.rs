@@ -1,7 +1,11 @@
-//! Keys of a state: the Keccak-256 of addresses and slots, many side by side.
+//! Keys of a state: the Keccak-256 of addresses and slots, many side by side; and keys of nodes.
 
 use alloy_primitives::{Address, B256};
+use smallvec::SmallVec;
 use terrane_hash::keccak256;
+
+/// The key of a node in the table of its trie. Memory of its own is taken for long paths only.
+pub(crate) type NodeKey = SmallVec<[u8; 40]>;
 
 /// Bytes of a hash.
 const HASH_BYTES: usize = keccak256::HASH_BYTES;

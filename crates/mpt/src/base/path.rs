@@ -6,25 +6,30 @@
 use std::fmt;
 use std::ops::Deref;
 
+use smallvec::SmallVec;
+
 /// Most bytes of a key. A path is the key's digits, so it has up to eight times as many bytes.
 pub const KEY_BYTES_MAX: usize = 256;
 
+/// Digits that a path holds without memory of its own: those of nodes, and not of whole keys.
+const INLINE_DIGITS: usize = 24;
+
 /// The digits from the root to a node, one a byte. The root's path is empty.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path(Vec<u8>);
+pub struct Path(SmallVec<[u8; INLINE_DIGITS]>);
 
 impl Path {
     /// The path of the given digits. A digit above 15 belongs to no scheme and is found by none.
     #[must_use]
     pub fn new(digits: &[u8]) -> Self {
-        Self(digits.to_vec())
+        Self(SmallVec::from_slice(digits))
     }
 
     /// The whole path of `key`, with digits of `digit_bits` bits.
     #[must_use]
     pub fn of_key(key: &[u8], digit_bits: u32) -> Self {
         debug_assert!(digit_bits == 4 || digit_bits == 1);
-        let mut digits = Vec::with_capacity(key.len() * (8 / digit_bits) as usize);
+        let mut digits = SmallVec::with_capacity(key.len() * (8 / digit_bits) as usize);
         for byte in key {
             match digit_bits {
                 4 => digits.extend([byte >> 4, byte & 15]),
@@ -37,9 +42,17 @@ impl Path {
     /// The path of the child at `digit`.
     #[must_use]
     pub fn child(&self, digit: u8) -> Self {
-        let mut digits = Vec::with_capacity(self.0.len() + 1);
+        let mut digits = SmallVec::with_capacity(self.0.len() + 1);
         digits.extend_from_slice(&self.0);
         digits.push(digit);
+        Self(digits)
+    }
+
+    /// The path that goes on with these digits.
+    pub(crate) fn join(&self, more: &[u8]) -> Self {
+        let mut digits = SmallVec::with_capacity(self.0.len() + more.len());
+        digits.extend_from_slice(&self.0);
+        digits.extend_from_slice(more);
         Self(digits)
     }
 

@@ -11,6 +11,7 @@ use terrane_lsm::{Cursor, Table, TableConfig, Update as TableUpdate};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
+use crate::base::keys::NodeKey;
 use crate::base::path::Path;
 use crate::scheme::keccak_mpt::{EMPTY_ROOT, KeccakMpt};
 use crate::state::changes::{slot_leaf, slot_value};
@@ -133,7 +134,7 @@ impl CheckReport {
 
 /// Takes the derived records of a trie.
 type Sink<'a> =
-    &'a mut dyn FnMut(&mut CheckReport, NodeTable, Vec<(Vec<u8>, Record)>) -> Result<()>;
+    &'a mut dyn FnMut(&mut CheckReport, NodeTable, Vec<(NodeKey, Record)>) -> Result<()>;
 
 impl State {
     /// Derives every node from the entries and compares; changes nothing.
@@ -220,13 +221,13 @@ fn table_of(views: &Views, kind: NodeTable) -> &Table {
 fn compare(
     stored: &Table,
     table: NodeTable,
-    records: &[(Vec<u8>, Record)],
+    records: &[(NodeKey, Record)],
     report: &mut CheckReport,
 ) -> Result<()> {
     let keys: Vec<&[u8]> = records.iter().map(|(key, _)| key.as_slice()).collect();
     for ((key, record), found) in records.iter().zip(stored.get_many(&keys)?) {
-        if found.value() != Some(&record.to_bytes()) {
-            report.add(Problem::Node { table, key: key.clone() });
+        if found.value() != Some(&record.to_bytes()[..]) {
+            report.add(Problem::Node { table, key: key.to_vec() });
         }
     }
     Ok(())
@@ -330,7 +331,7 @@ impl Derived {
     ) -> Result<()> {
         let owner = self.owner.as_ref();
         let keyed = nodes.into_iter().map(|(path, record)| (node_key(owner, &path), record));
-        let records: Vec<(Vec<u8>, Record)> = keyed.collect();
+        let records: Vec<(NodeKey, Record)> = keyed.collect();
         report.nodes += records.len() as u64;
         if records.is_empty() { Ok(()) } else { sink(report, self.table, records) }
     }

@@ -10,16 +10,17 @@
 //! stay within the budget, but for one record.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use alloy_primitives::B256;
 
 use crate::base::error::Result;
+use crate::base::keys::NodeKey;
 
 /// Bytes of the cache unless asked for otherwise.
 pub(crate) const NODE_CACHE_BYTES: u64 = 64 << 20;
 
-/// Bytes that a record takes beside its key and itself: two vectors, their blocks, a place in a
-/// map.
+/// Bytes that a record takes beside its key and itself: a place in a map, a block with counts.
 const ENTRY_BYTES: usize = 96;
 
 /// The table of a node.
@@ -44,7 +45,7 @@ pub(crate) struct NodeCache {
 #[derive(Debug, Default)]
 struct Generation {
     /// By kind, and by key.
-    records: [HashMap<Vec<u8>, Vec<u8>>; 2],
+    records: [HashMap<NodeKey, Arc<[u8]>>; 2],
     bytes: usize,
 }
 
@@ -53,7 +54,7 @@ struct Generation {
 pub(crate) struct NodeChanges {
     /// Accounts whose nodes all go before the others come.
     wiped: Vec<B256>,
-    records: Vec<(NodeKind, Vec<u8>, Option<Vec<u8>>)>,
+    records: Vec<(NodeKind, NodeKey, Option<Arc<[u8]>>)>,
 }
 
 impl NodeChanges {
@@ -67,7 +68,7 @@ impl NodeChanges {
     }
 
     /// Writes a record, or deletes it.
-    pub(crate) fn put(&mut self, kind: NodeKind, key: Vec<u8>, record: Option<Vec<u8>>) {
+    pub(crate) fn put(&mut self, kind: NodeKind, key: NodeKey, record: Option<Arc<[u8]>>) {
         self.records.push((kind, key, record));
     }
 }
@@ -97,12 +98,12 @@ impl NodeCache {
     pub(crate) fn read(
         &mut self,
         kind: NodeKind,
-        keys: &[Vec<u8>],
-        read: impl FnOnce(&[&Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut found: Vec<Option<Vec<u8>>> = keys.iter().map(|key| self.get(kind, key)).collect();
-        let lacks = |(_, found): &(&Vec<u8>, &Option<Vec<u8>>)| found.is_none();
-        let missing: Vec<&Vec<u8>> =
+        keys: &[NodeKey],
+        read: impl FnOnce(&[&NodeKey]) -> Result<Vec<Option<Vec<u8>>>>,
+    ) -> Result<Vec<Option<Arc<[u8]>>>> {
+        let mut found: Vec<_> = keys.iter().map(|key| self.get(kind, key)).collect();
+        let lacks = |(_, found): &(&NodeKey, &Option<Arc<[u8]>>)| found.is_none();
+        let missing: Vec<&NodeKey> =
             keys.iter().zip(&found).filter(lacks).map(|(key, _)| key).collect();
         if missing.is_empty() {
             return Ok(found);
@@ -112,8 +113,9 @@ impl NodeCache {
         debug_assert_eq!(records.len(), missing.len(), "an answer for each key");
         let places = found.iter_mut().filter(|found| found.is_none());
         for ((place, key), record) in places.zip(missing).zip(records) {
+            let record: Option<Arc<[u8]>> = record.map(Into::into);
             if let Some(record) = &record {
-                self.insert(kind, key.clone(), record.clone());
+                self.insert(kind, key.clone(), Arc::clone(record));
             }
             *place = record;
         }
@@ -130,25 +132,31 @@ impl NodeCache {
             self.old.retain(|key| !is_wiped(key));
         }
         for (kind, key, record) in records {
-            self.young.remove(kind, &key);
-            self.old.remove(kind, &key);
-            if let Some(record) = record {
-                self.insert(kind, key, record);
+            // Mostly the batch has read the record that it changes, which is young.
+            match record {
+                Some(record) if self.young.replace(kind, &key, &record) => {}
+                record => {
+                    self.young.remove(kind, &key);
+                    self.old.remove(kind, &key);
+                    if let Some(record) = record {
+                        self.insert(kind, key, record);
+                    }
+                }
             }
         }
     }
 
     /// A record that the cache has, which is young from then on.
-    fn get(&mut self, kind: NodeKind, key: &[u8]) -> Option<Vec<u8>> {
+    fn get(&mut self, kind: NodeKind, key: &[u8]) -> Option<Arc<[u8]>> {
         if let Some(record) = self.young.records[kind as usize].get(key) {
-            return Some(record.clone());
+            return Some(Arc::clone(record));
         }
         let (key, record) = self.old.remove(kind, key)?;
-        self.insert(kind, key, record.clone());
+        self.insert(kind, key, Arc::clone(&record));
         Some(record)
     }
 
-    fn insert(&mut self, kind: NodeKind, key: Vec<u8>, record: Vec<u8>) {
+    fn insert(&mut self, kind: NodeKind, key: NodeKey, record: Arc<[u8]>) {
         let bytes = bytes_of(&key, &record);
         if self.half < bytes {
             return;
@@ -163,7 +171,14 @@ impl NodeCache {
 }
 
 impl Generation {
-    fn remove(&mut self, kind: NodeKind, key: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    /// Puts a record in the place of one of the same length; says whether there was one.
+    fn replace(&mut self, kind: NodeKind, key: &[u8], record: &Arc<[u8]>) -> bool {
+        let place = self.records[kind as usize].get_mut(key);
+        let place = place.filter(|place| place.len() == record.len());
+        place.map(|place| *place = Arc::clone(record)).is_some()
+    }
+
+    fn remove(&mut self, kind: NodeKind, key: &[u8]) -> Option<(NodeKey, Arc<[u8]>)> {
         let (key, record) = self.records[kind as usize].remove_entry(key)?;
         self.bytes -= bytes_of(&key, &record);
         Some((key, record))

@@ -5,11 +5,15 @@
 //! first change above is one seek. A node is found likewise; its changes may be differences, which
 //! the whole copy or the current record behind them completes.
 
+use std::ops::Bound;
+use std::sync::Arc;
+
 use alloy_primitives::{B256, U256};
-use terrane_lsm::{Cursor, Lookup, Table};
+use terrane_lsm::{Cursor, Lookup, Record, Table};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
+use crate::base::keys::NodeKey;
 use crate::base::path::Path;
 use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
@@ -21,7 +25,7 @@ use crate::state::tables::{
     read_node_before, slot_key, value_history_key,
 };
 use crate::trie::difference::Unfolding;
-use crate::trie::record::Record;
+use crate::trie::record;
 use crate::trie::update::{Answer, LEAVES_MAX, Update, Want};
 
 /// Fewest answers for which a thread is woken.
@@ -30,6 +34,15 @@ const SHARE_ANSWERS: usize = 128;
 /// Fewest keys of a batch of lookups for which a thread is woken. Smaller batches, such as those of
 /// tests on a simulated disk, make their calls in one order.
 const SHARE_KEYS: usize = 192;
+
+/// Fewest short scans of a batch for which a thread is woken.
+const SHARE_SCANS: usize = 64;
+
+/// The bounds of a range of keys.
+pub(crate) type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// Keys and values of leaves, in order.
+type Leaves = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The update of one trie of a state.
 pub(crate) struct Job {
@@ -96,17 +109,24 @@ impl<'v> Source<'v> {
     /// at the root of the state; at an older height it is not used.
     ///
     /// Cost: for each level of the deepest trie two batches of lookups of nodes that the cache
-    /// lacks, one for each table; a cursor for each place where a leaf is split or moves up. At an
-    /// older height a seek for each node besides.
+    /// lacks, one for each table, and two batches of short scans of the places where a leaf is split
+    /// or moves up. At an older height a seek for each node besides, and a cursor for each place.
     pub(crate) fn supply_all(&self, jobs: &mut [Job], cache: &mut NodeCache) -> Result<()> {
         let caller = Workers::caller();
         let workers = self.workers.unwrap_or(&caller);
         while jobs.iter().any(|job| !job.update.wanted().is_empty()) {
             let mut keys = [Vec::new(), Vec::new()];
+            let mut places = [Vec::new(), Vec::new()];
             for Job { owner, update } in &*jobs {
+                let (owner, of) = (owner.as_ref(), usize::from(owner.is_some()));
                 for want in update.wanted() {
-                    if let Want::Node(path) = want {
-                        keys[usize::from(owner.is_some())].push(node_key(owner.as_ref(), path));
+                    match want {
+                        Want::Node(path) => keys[of].push(node_key(owner, path)),
+                        Want::Leaves(path) => places[of].push((owner, path)),
+                        // All keys have 32 bytes, so none ends at a branch.
+                        Want::Value(path) => {
+                            return Err(Error::corruption(path, "a value in a branch"));
+                        }
                     }
                 }
             }
@@ -115,17 +135,20 @@ impl<'v> Source<'v> {
                 self.nodes(NodeKind::Account, &account_keys, cache)?.into_iter(),
                 self.nodes(NodeKind::Storage, &storage_keys, cache)?.into_iter(),
             ];
+            let [account_places, storage_places] = places;
+            let mut leaves = [
+                self.leaves(&account_places)?.into_iter(),
+                self.leaves(&storage_places)?.into_iter(),
+            ];
 
             let mut answered: Vec<(&mut Job, Vec<Answer>)> = Vec::with_capacity(jobs.len());
             for job in jobs.iter_mut().filter(|job| !job.update.wanted().is_empty()) {
-                let nodes = &mut nodes[usize::from(job.owner.is_some())];
+                let of = usize::from(job.owner.is_some());
                 let answers = job.update.wanted().iter().map(|want| match want {
-                    Want::Node(_) => Ok(Answer::Node(nodes.next().flatten())),
-                    Want::Leaves(path) => self.leaves(job.owner.as_ref(), path),
-                    // All keys have 32 bytes, so none ends at a branch.
-                    Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),
+                    Want::Node(_) => Answer::Node(nodes[of].next().flatten()),
+                    _ => Answer::Leaves(leaves[of].next().expect("the leaves of each place")),
                 });
-                let answers = answers.collect::<Result<Vec<_>>>()?;
+                let answers = answers.collect();
                 answered.push((job, answers));
             }
             supply(answered, workers)?;
@@ -136,9 +159,9 @@ impl<'v> Source<'v> {
     fn nodes(
         &self,
         kind: NodeKind,
-        keys: &[Vec<u8>],
+        keys: &[NodeKey],
         cache: &mut NodeCache,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
+    ) -> Result<Vec<Option<Arc<[u8]>>>> {
         let (table, history) = match kind {
             NodeKind::Account => (&self.views.account_nodes, &self.views.account_node_history),
             NodeKind::Storage => (&self.views.storage_nodes, &self.views.storage_node_history),
@@ -146,12 +169,12 @@ impl<'v> Source<'v> {
         let Some(height) = self.height else {
             return cache.read(kind, keys, |missing| self.values(table, missing));
         };
-        let mut values = self.values(table, keys)?;
         let mut history = history.cursor()?;
-        for (key, value) in keys.iter().zip(&mut values) {
-            *value = node_at(&mut history, &node_history_key(key), height, value.take())?;
-        }
-        Ok(values)
+        let values = self.values(table, keys)?;
+        let at_height = |(key, value): (&NodeKey, Option<Vec<u8>>)| {
+            node_at(&mut history, &node_history_key(key), height, value.map(Into::into))
+        };
+        keys.iter().zip(values).map(at_height).collect()
     }
 
     /// The values of keys in a table at the tip.
@@ -164,27 +187,50 @@ impl<'v> Source<'v> {
         values(table, keys, self.workers.unwrap_or(&caller))
     }
 
-    /// The leaves below a path, one more than an update takes at most.
-    pub(crate) fn leaves(&self, owner: Option<&B256>, path: &Path) -> Result<Answer> {
-        let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
-        let mut leaves = Vec::new();
-        match owner {
-            None => {
-                let kind = EntryKind::Account;
-                self.scan(kind, &[], &start, end.as_deref(), LEAVES_MAX + 1, |key, value| {
-                    leaves.push((key.to_vec(), Account::from_slim(value)?.leaf_value()));
-                    Ok(())
-                })?;
-            }
-            Some(owner) => {
-                let (kind, prefix) = (EntryKind::Slot, owner.as_slice());
-                self.scan(kind, prefix, &start, end.as_deref(), LEAVES_MAX + 1, |key, value| {
-                    leaves.push((key.to_vec(), slot_leaf(value)));
-                    Ok(())
-                })?;
-            }
+    /// The leaves below paths of tries, which are all account tries or all storage tries: for each
+    /// path one more than an update takes at most.
+    pub(crate) fn leaves(&self, places: &[(Option<&B256>, &Path)]) -> Result<Vec<Leaves>> {
+        if self.height.is_none() {
+            return self.leaves_at_tip(places);
         }
-        Ok(Answer::Leaves(leaves))
+        let leaves_of = |(owner, path): &(Option<&B256>, &Path)| {
+            let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
+            let (kind, prefix) = kind_of(*owner);
+            let mut leaves = Vec::new();
+            self.scan(kind, prefix, &start, end.as_deref(), LEAVES_MAX + 1, |key, value| {
+                leaves.push((key.to_vec(), leaf_value(kind, value)?));
+                Ok(())
+            })?;
+            Ok(leaves)
+        };
+        places.iter().map(leaves_of).collect()
+    }
+
+    fn leaves_at_tip(&self, places: &[(Option<&B256>, &Path)]) -> Result<Vec<Leaves>> {
+        let Some((owner, _)) = places.first() else { return Ok(Vec::new()) };
+        let (kind, _) = kind_of(*owner);
+        let range = |(owner, path): &(Option<&B256>, &Path)| {
+            let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
+            let (_, prefix) = kind_of(*owner);
+            let below = match end {
+                Some(end) => Bound::Excluded([prefix, &end].concat()),
+                // All keys behind the prefix have 32 bytes.
+                None => Bound::Included([prefix, &[u8::MAX; 32]].concat()),
+            };
+            (Bound::Included([prefix, &start].concat()), below)
+        };
+        let ranges: Vec<KeyBounds> = places.iter().map(range).collect();
+
+        let caller = Workers::caller();
+        let found = scan_many(self.table(kind), &ranges, self.workers.unwrap_or(&caller))?;
+        let leaves_of = |(records, (owner, _)): (Vec<Record>, &(Option<&B256>, &Path))| {
+            let prefix_len = kind_of(*owner).1.len();
+            let leaf = |record: Record| {
+                Ok((record.key[prefix_len..].to_vec(), leaf_value(kind, &record.value)?))
+            };
+            records.into_iter().map(leaf).collect()
+        };
+        found.into_iter().zip(places).map(leaves_of).collect()
     }
 
     /// Reads the first `limit` entries whose keys are `prefix` and a key in a range, without the
@@ -253,6 +299,19 @@ impl<'v> Source<'v> {
     }
 }
 
+/// The entries whose leaves a trie has, and what their keys begin with.
+fn kind_of(owner: Option<&B256>) -> (EntryKind, &[u8]) {
+    owner.map_or((EntryKind::Account, &[]), |owner| (EntryKind::Slot, owner.as_slice()))
+}
+
+/// The value of the leaf of an entry.
+fn leaf_value(kind: EntryKind, value: &[u8]) -> Result<Vec<u8>> {
+    match kind {
+        EntryKind::Account => Ok(Account::from_slim(value)?.leaf_value()),
+        _ => Ok(slot_leaf(value)),
+    }
+}
+
 /// Supplies answers, the tries divided among the threads.
 fn supply(answered: Vec<(&mut Job, Vec<Answer>)>, workers: &Workers) -> Result<()> {
     let weight = |(_, answers): &(&mut Job, Vec<Answer>)| answers.len();
@@ -303,8 +362,8 @@ fn node_at(
     history: &mut Cursor,
     prefix: &[u8],
     height: u64,
-    now: Option<Vec<u8>>,
-) -> Result<Option<Vec<u8>>> {
+    now: Option<Arc<[u8]>>,
+) -> Result<Option<Arc<[u8]>>> {
     let corrupt = || Error::corrupt_entry("a difference of a node");
     let Some(first) = height.checked_add(1) else { return Ok(now) };
     history.seek(&[prefix, &height_key(first)].concat());
@@ -316,12 +375,12 @@ fn node_at(
         }
         match read_node_before(record.value).ok_or_else(corrupt)? {
             NodeBefore::Absent => break None,
-            NodeBefore::Whole(bytes) => break Some(bytes.to_vec()),
+            NodeBefore::Whole(bytes) => break Some(bytes.into()),
             NodeBefore::Difference(stated, bytes) => {
                 let unfolding = unfolding.get_or_insert_default();
                 unfolding.add(stated, bytes).ok_or_else(corrupt)?;
                 if let Some(branch) = unfolding.whole::<KeccakMpt>() {
-                    return Ok(Some(Record::Branch(branch).to_bytes()));
+                    return Ok(Some(record::Record::Branch(branch).to_bytes()));
                 }
             }
         }
@@ -330,11 +389,13 @@ fn node_at(
     let Some(unfolding) = unfolding else { return Ok(base) };
     let base = base.ok_or_else(corrupt)?;
     // Only a branch has differences, and its path is not needed to read it.
-    let Record::Branch(base) = Record::from_bytes::<KeccakMpt>(&Path::default(), &base)? else {
+    let record::Record::Branch(base) =
+        record::Record::from_bytes::<KeccakMpt>(&Path::default(), base)?
+    else {
         return Err(corrupt());
     };
     let branch = unfolding.over::<KeccakMpt>(&base).ok_or_else(corrupt)?;
-    Ok(Some(Record::Branch(branch).to_bytes()))
+    Ok(Some(record::Record::Branch(branch).to_bytes()))
 }
 
 /// The values of keys in a table, by one batch of lookups for each thread.
@@ -350,6 +411,22 @@ pub(crate) fn values<K: AsRef<[u8]> + Sync>(
         values.extend(part?.into_iter().map(value));
     }
     Ok(values)
+}
+
+/// The first leaves in ranges of a table, one more than an update takes at most; by one batch of
+/// scans for each thread.
+pub(crate) fn scan_many(
+    table: &Table,
+    ranges: &[KeyBounds],
+    workers: &Workers,
+) -> Result<Vec<Vec<Record>>> {
+    let parts = workers.parts(ranges, SHARE_SCANS);
+    let found = workers.map(parts, |ranges| table.scan_many::<Vec<u8>, _>(ranges, LEAVES_MAX + 1));
+    let mut all = Vec::with_capacity(ranges.len());
+    for part in found {
+        all.extend(part?);
+    }
+    Ok(all)
 }
 
 /// The accounts that stored values are.

@@ -44,9 +44,14 @@ pub struct Options {
     pub node_cache: u64,
 }
 
+/// Threads of a state unless set otherwise, the caller included.
+pub(crate) fn threads_default() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX)
+}
+
 impl Default for Options {
     fn default() -> Self {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let threads = threads_default();
         Self {
             store: StoreOptions::default(),
             history: false,

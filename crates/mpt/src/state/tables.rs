@@ -28,6 +28,7 @@ use terrane_io::Disk;
 use terrane_lsm::{NamedTable, Store, StoreOptions, StoreReader, Table, TableConfig, WriteBatch};
 
 use crate::base::error::{Error, Result};
+use crate::base::keys::NodeKey;
 use crate::base::path::Path;
 use crate::scheme::scheme::HASH_BYTES;
 use crate::trie::difference::{Stated, difference};
@@ -371,15 +372,18 @@ pub(crate) fn slot_key(account: &B256, slot: &B256) -> [u8; 2 * HASH_BYTES] {
 }
 
 /// The key of a node of a storage trie.
-pub(crate) fn storage_node_key(account: &B256, path: &Path) -> Vec<u8> {
-    [account.as_slice(), path].concat()
+pub(crate) fn storage_node_key(account: &B256, path: &Path) -> NodeKey {
+    let mut key = NodeKey::with_capacity(HASH_BYTES + path.len());
+    key.extend_from_slice(account.as_slice());
+    key.extend_from_slice(path);
+    key
 }
 
 /// The key of a node in the table of its trie.
-pub(crate) fn node_key(owner: Option<&B256>, path: &Path) -> Vec<u8> {
+pub(crate) fn node_key(owner: Option<&B256>, path: &Path) -> NodeKey {
     match owner {
         Some(owner) => storage_node_key(owner, path),
-        None => path.to_vec(),
+        None => NodeKey::from_slice(path),
     }
 }
 

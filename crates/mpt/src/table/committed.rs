@@ -11,30 +11,44 @@
 //! `NAME_hashes` gives the entries in the order of the trie, where a leaf moves up or is split.
 //!
 //! Nodes that batches have visited stay in memory. The root that a batch finds tells whether the
-//! one before was written.
+//! one before was written. Values that were read stay until the next commit of the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use alloy_primitives::{B256, Bytes};
-use terrane_lsm::{Cursor, NamedTable, RecordRef, Store, Table, TableConfig, WriteBatch};
+use terrane_lsm::{Cursor, NamedTable, Store, Table, TableConfig, WriteBatch};
 
 use crate::base::error::{Error, Result};
+use crate::base::keys::NodeKey;
 use crate::base::path::Path;
 use crate::base::proof_error::ProofError;
+use crate::base::workers::Workers;
 use crate::proof::walk::{EmptyValues, verify};
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::scheme::scheme::TableScheme;
 use crate::state::node_cache::{NODE_CACHE_BYTES, NodeCache, NodeChanges, NodeKind};
-use crate::state::source::value;
+use crate::state::source::{scan_many, value, values};
+use crate::state::state::threads_default;
+use crate::state::tables::node_key;
 use crate::trie::binary::nearest;
 use crate::trie::builder::TrieBuilder;
 use crate::trie::record::Record;
-use crate::trie::update::{Answer, Change, LEAVES_MAX, Outcome, Update, Want};
+use crate::trie::update::{Answer, Change, Outcome, Update, Want};
 
 /// Records that are compared together.
 const COMPARED_TOGETHER: usize = 1024;
+
+/// Bytes of values that are kept for the next batch at most.
+const KNOWN_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes that such a value takes beside its key and itself.
+const KNOWN_ENTRY_BYTES: usize = 80;
+
+/// Paths as bytes and values of leaves, in order.
+type Leaves = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A table of any keys and values whose content has a root, in a store that the caller has open.
 ///
@@ -86,20 +100,61 @@ pub struct CommittedTable<S = KeccakMpt> {
     hashes: NamedTable,
     nodes: NamedTable,
     cache: Arc<Mutex<TableCache>>,
+    workers: Arc<Workers>,
     scheme: PhantomData<S>,
 }
 
-/// Nodes in memory, shared by all clones of a handle.
+/// What is in memory, shared by all clones of a handle.
 #[derive(Debug)]
 struct TableCache {
     nodes: NodeCache,
     /// The batch that was staged last: the root before it, its nodes, the root after it.
     staged: Option<(B256, NodeChanges, B256)>,
+    known: Known,
+}
+
+/// Values that were read since the last commit of the store.
+#[derive(Debug, Default)]
+struct Known {
+    /// The number of the commit.
+    commit: u64,
+    values: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Known {
+    /// Keeps values that were read at a commit, as long as there is room.
+    fn add(&mut self, commit: u64, key: &[u8], value: Option<&[u8]>) {
+        if self.commit != commit {
+            *self = Self { commit, ..Self::default() };
+        }
+        self.bytes += key.len() + value.map_or(0, <[u8]>::len) + KNOWN_ENTRY_BYTES;
+        if self.bytes <= KNOWN_BYTES_MAX {
+            self.values.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+        }
+    }
+
+    /// The values of keys at a commit, in their order; those that are not known are read.
+    fn complete(
+        &self,
+        commit: u64,
+        keys: &[&[u8]],
+        read: impl FnOnce(&[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let known = |key: &[u8]| self.values.get(key).filter(|_| self.commit == commit);
+        let missing: Vec<&[u8]> = keys.iter().copied().filter(|key| known(key).is_none()).collect();
+        let mut found = read(&missing)?.into_iter();
+        let mut value = |key: &&[u8]| match known(key) {
+            Some(value) => value.clone(),
+            None => found.next().expect("a value of each missing key"),
+        };
+        Ok(keys.iter().map(&mut value).collect())
+    }
 }
 
 impl TableCache {
     fn new(bytes: u64) -> Self {
-        Self { nodes: NodeCache::new(bytes), staged: None }
+        Self { nodes: NodeCache::new(bytes), staged: None, known: Known::default() }
     }
 
     /// The cache at the root that a view has, which tells whether the last batch was written.
@@ -167,15 +222,26 @@ impl<S: TableScheme> CommittedTable<S> {
     /// # Errors
     /// [`Error::Store`].
     pub fn open_with_scheme(store: &Store, name: &str) -> Result<Self> {
+        drop_ended_load(store, name)?;
+        let [hashes, nodes] = other_tables(name);
         let table = |name: &str| store.table_or_create(name, &TableConfig::default());
         Ok(Self {
             store: store.clone(),
             entries: table(name)?,
-            hashes: table(&format!("{name}_hashes"))?,
-            nodes: table(&format!("{name}_nodes"))?,
+            hashes: table(&hashes)?,
+            nodes: table(&nodes)?,
             cache: Arc::new(Mutex::new(TableCache::new(NODE_CACHE_BYTES))),
+            workers: Arc::new(Workers::new(threads_default())),
             scheme: PhantomData,
         })
+    }
+
+    /// The same table with so many threads, the caller included, for the lookups and hashes of a
+    /// large batch: as many as the machine has, four at most, unless set.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.workers = Arc::new(Workers::new(threads));
+        self
     }
 
     /// The same table with so many bytes of memory for nodes that batches have visited, beside the
@@ -184,6 +250,25 @@ impl<S: TableScheme> CommittedTable<S> {
     pub fn node_cache(mut self, bytes: u64) -> Self {
         self.cache = Arc::new(Mutex::new(TableCache::new(bytes)));
         self
+    }
+
+    /// The values of keys, in their order. A batch that is staged before the next commit of the
+    /// store does not look them up again: reads of a block, and then its changes.
+    ///
+    /// Cost: one batch of lookups; keeps up to 16 MiB of values until the next commit.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn get_many<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        let views = self.views()?;
+        let found = values(&views.entries, keys, &self.workers)?;
+        // A batch that is being staged has no use for more values, and is not waited for.
+        if let Ok(mut cache) = self.cache.try_lock() {
+            for (key, value) in keys.iter().zip(&found) {
+                cache.known.add(views.commit, key.as_ref(), value.as_deref());
+            }
+        }
+        Ok(found)
     }
 
     /// The table of keys and values, for reading.
@@ -206,8 +291,9 @@ impl<S: TableScheme> CommittedTable<S> {
     /// the root after them. Deleting an absent key changes nothing. The caller writes the batch
     /// unless another commit came between, and stages nothing else for this table meanwhile.
     ///
-    /// Cost: a batch of lookups for the entries, that of [`root`](Self::root), and a batch of
-    /// lookups for each level of the trie, of nodes that are not in memory.
+    /// Cost: a batch of lookups for the entries that [`get_many`](Self::get_many) has not read since
+    /// the last commit, that of [`root`](Self::root), and a batch of lookups for each level of the
+    /// trie, of nodes that are not in memory.
     ///
     /// # Errors
     /// [`Error::KeyOrder`] for a key that is named twice; [`Error::Store`];
@@ -219,25 +305,27 @@ impl<S: TableScheme> CommittedTable<S> {
     ) -> Result<Staged> {
         let views = self.views()?;
         let keys: Vec<&[u8]> = changes.iter().map(|(key, _)| key.as_slice()).collect();
-        let found = views.entries.get_many(&keys)?;
+        let mut cache = self.cache();
+        let found = cache.known.complete(views.commit, &keys, |missing| {
+            values(&views.entries, missing, &self.workers)
+        })?;
 
         let mut updates = Vec::new();
         let mut staged = Vec::new();
         for ((key, after), before) in changes.iter().zip(&found) {
             let hash = S::hash_key(key);
-            let existed = before.value().is_some();
+            let existed = before.is_some();
             let leaf = after.as_deref().map(|value| S::leaf_value(&hash, value));
             let change = Change { key: hash[..S::PATH_BYTES].to_vec(), existed, after: leaf };
             updates.push(change);
-            if before.value() != after.as_deref() {
+            if before != after {
                 staged.push((hash, key, after, existed));
             }
         }
 
         let update = Update::new_of_any_values(updates)?;
         let root = views.root()?;
-        let mut cache = self.cache();
-        let outcome = views.finish(update, cache.at(root))?;
+        let outcome = views.finish(update, cache.at(root), &self.workers)?;
         let mut nodes = NodeChanges::default();
         for change in outcome.nodes {
             let record = change.after.as_ref().map(Record::to_bytes);
@@ -245,7 +333,7 @@ impl<S: TableScheme> CommittedTable<S> {
                 Some(record) => batch.insert(&self.nodes, &change.path, record),
                 None => batch.delete(&self.nodes, &change.path),
             }
-            nodes.put(NodeKind::Account, change.path.to_vec(), record);
+            nodes.put(NodeKind::Account, node_key(None, &change.path), record);
         }
         cache.staged = Some((root, nodes, outcome.root));
         drop(cache);
@@ -295,7 +383,7 @@ impl<S: TableScheme> CommittedTable<S> {
         let after = after.map(|value| S::leaf_value(&hash, &value));
         let touch = Change { key: hash[..S::PATH_BYTES].to_vec(), existed, after };
         let update = Update::new_of_any_values(vec![touch])?.with_encodings();
-        let outcome = views.finish(update, &mut NodeCache::new(0))?;
+        let outcome = views.finish(update, &mut NodeCache::new(0), &Workers::caller())?;
         if !outcome.nodes.is_empty() {
             let what = "nodes that are not those of the entries";
             return Err(Error::corruption(&Path::default(), what));
@@ -318,7 +406,7 @@ impl<S: TableScheme> CommittedTable<S> {
         let mut count = 0;
         let mut node_count = 0;
         loop {
-            let page = views.next_page(&mut cursor, None, COMPARED_TOGETHER)?;
+            let page = views.next_page(&mut cursor, COMPARED_TOGETHER)?;
             for (path, leaf) in &page {
                 builder.push(path, leaf)?;
             }
@@ -346,6 +434,7 @@ impl<S: TableScheme> CommittedTable<S> {
             let mut cache = poisoned.into_inner();
             cache.nodes.clear();
             cache.staged = None;
+            cache.known = Known::default();
             self.cache.clear_poison();
             cache
         })
@@ -362,67 +451,129 @@ impl<S: TableScheme> CommittedTable<S> {
     }
 }
 
+/// Whether a store has a table of a name.
+pub(crate) fn is_named(store: &Store, name: &str) -> Result<bool> {
+    match store.table(name) {
+        Ok(_) => Ok(true),
+        Err(terrane_lsm::Error::TableDoesNotExist { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The names of the tables beside the entries: hashes and nodes.
+pub(crate) fn other_tables(name: &str) -> [String; 2] {
+    [format!("{name}_hashes"), format!("{name}_nodes")]
+}
+
+/// The name of the empty table that is there while a load names its tables.
+pub(crate) fn load_marker(name: &str) -> String {
+    format!("{name}_load")
+}
+
+/// Drops what a load has left that ended while it named its tables. The entries are named last.
+pub(crate) fn drop_ended_load(store: &Store, name: &str) -> Result<()> {
+    let marker = load_marker(name);
+    if !is_named(store, &marker)? {
+        return Ok(());
+    }
+    if !is_named(store, name)? {
+        for other in other_tables(name) {
+            if is_named(store, &other)? {
+                store.drop_table(&other)?;
+            }
+        }
+    }
+    Ok(store.drop_table(&marker)?)
+}
+
 impl<S: TableScheme> TableViews<S> {
     /// The root, from the nodes alone.
     ///
     /// Cost: a lookup, and a cursor if the table has few entries.
     fn root(&self) -> Result<B256> {
-        Ok(self.finish(Update::new_of_any_values(Vec::new())?, &mut NodeCache::new(0))?.root)
+        let update = Update::new_of_any_values(Vec::new())?;
+        Ok(self.finish(update, &mut NodeCache::new(0), &Workers::caller())?.root)
     }
 
     /// Supplies all that an update wants, with a cache at the root of the table, and finishes it.
-    fn finish(&self, mut update: Update<S>, cache: &mut NodeCache) -> Result<Outcome> {
+    fn finish(
+        &self,
+        mut update: Update<S>,
+        cache: &mut NodeCache,
+        workers: &Workers,
+    ) -> Result<Outcome> {
         while !update.wanted().is_empty() {
             let path = |want: &Want| match want {
-                Want::Node(path) => Some(path.to_vec()),
+                Want::Node(path) => Some(node_key(None, path)),
                 _ => None,
             };
-            let keys: Vec<Vec<u8>> = update.wanted().iter().filter_map(path).collect();
-            let nodes = cache.read(NodeKind::Account, &keys, |missing| {
-                Ok(self.nodes.get_many(missing)?.into_iter().map(value).collect())
-            })?;
+            let keys: Vec<NodeKey> = update.wanted().iter().filter_map(path).collect();
+            let nodes = cache
+                .read(NodeKind::Account, &keys, |missing| values(&self.nodes, missing, workers))?;
+            let place = |want: &Want| match want {
+                Want::Leaves(path) => Some(path.key_range(S::DIGIT_BITS)),
+                _ => None,
+            };
+            let places: Vec<_> = update.wanted().iter().filter_map(place).collect();
+            let mut leaves = self.leaves(&places, workers)?.into_iter();
+
             let mut nodes = nodes.into_iter();
             let answers = update.wanted().iter().map(|want| match want {
                 Want::Node(_) => Ok(Answer::Node(nodes.next().flatten())),
-                Want::Leaves(path) => self.leaves(path).map(Answer::Leaves),
+                Want::Leaves(_) => {
+                    Ok(Answer::Leaves(leaves.next().expect("the leaves of each place")))
+                }
                 // All keys of the trie have one length, so none ends at a branch.
                 Want::Value(path) => Err(Error::corruption(path, "a value in a branch")),
             });
             let answers = answers.collect::<Result<Vec<_>>>()?;
             update.supply(answers)?;
         }
-        update.finish()
+        Ok(Update::finish_all(vec![update], workers)?.pop().expect("the outcome of the update"))
     }
 
-    /// The leaves below a path, one more than an update takes at most.
-    fn leaves(&self, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let (start, end) = path.key_range(S::DIGIT_BITS);
-        let mut cursor = self.hashes.cursor_at(&start)?;
-        self.next_page(&mut cursor, end.as_deref(), LEAVES_MAX + 1)
+    /// The leaves in ranges of paths, for each range one more than an update takes at most.
+    fn leaves(
+        &self,
+        ranges: &[(Vec<u8>, Option<Vec<u8>>)],
+        workers: &Workers,
+    ) -> Result<Vec<Leaves>> {
+        let bounds = |(start, end): &(Vec<u8>, Option<Vec<u8>>)| {
+            let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.clone()));
+            (Bound::Included(start.clone()), end)
+        };
+        let bounds: Vec<_> = ranges.iter().map(bounds).collect();
+        let found = scan_many(&self.hashes, &bounds, workers)?;
+        let counts: Vec<usize> = found.iter().map(Vec::len).collect();
+        let mut all = self.leaves_of(found.into_iter().flatten(), workers)?.into_iter();
+        Ok(counts.into_iter().map(|count| all.by_ref().take(count).collect()).collect())
     }
 
     /// The next leaves: their paths as bytes, and their values.
-    fn next_page(
+    fn next_page(&self, cursor: &mut Cursor, limit: usize) -> Result<Leaves> {
+        self.leaves_of(cursor.next_many(limit)?, &Workers::caller())
+    }
+
+    /// The leaves that entries of `NAME_hashes` name.
+    fn leaves_of(
         &self,
-        cursor: &mut Cursor,
-        end: Option<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        records: impl IntoIterator<Item = terrane_lsm::Record>,
+        workers: &Workers,
+    ) -> Result<Leaves> {
         let mut hashes = Vec::new();
         let mut keys = Vec::new();
-        while hashes.len() < limit {
-            let Some(record) = cursor.peek()? else { break };
-            if end.is_some_and(|end| end <= record.key) {
-                break;
+        for record in records {
+            let hash = S::hash_key(&record.value);
+            if hash != *record.key {
+                return Err(Error::corrupt_entry("the hash of a key"));
             }
-            hashes.push(hash_of::<S>(&record)?);
-            keys.push(record.value.to_vec());
-            cursor.next_ref()?;
+            hashes.push(hash);
+            keys.push(record.value);
         }
 
         let missing = || Error::corrupt_entry("a hash whose key has no value");
-        let values = self.entries.get_many(&keys)?;
-        let values = values.into_iter().map(|found| value(found).ok_or_else(missing));
+        let values = values(&self.entries, &keys, workers)?;
+        let values = values.into_iter().map(|found| found.ok_or_else(missing));
         let leaf = |(hash, value): (B256, Result<Vec<u8>>)| {
             Ok((hash[..S::PATH_BYTES].to_vec(), S::leaf_value(&hash, &value?)))
         };
@@ -450,16 +601,10 @@ impl<S: TableScheme> TableViews<S> {
         let derived: BTreeMap<Path, Record> = nodes.into_iter().collect();
         let keys: Vec<&[u8]> = derived.keys().map(|path| &path[..]).collect();
         for ((path, record), found) in derived.iter().zip(self.nodes.get_many(&keys)?) {
-            if found.value() != Some(&record.to_bytes()) {
+            if found.value() != Some(&record.to_bytes()[..]) {
                 return Err(Error::corruption(path, "a node that is not that of the entries"));
             }
         }
         Ok(derived.len() as u64)
     }
-}
-
-/// The hash that an entry of `NAME_hashes` stands at, which must be that of its key.
-fn hash_of<S: TableScheme>(record: &RecordRef<'_>) -> Result<B256> {
-    let hash = S::hash_key(record.value);
-    (hash == *record.key).then_some(hash).ok_or(Error::corrupt_entry("the hash of a key"))
 }

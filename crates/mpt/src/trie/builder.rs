@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::path::{KEY_BYTES_MAX, Path, common_prefix};
 use crate::base::workers::Workers;
 use crate::scheme::scheme::{CHILDREN_MAX, Scheme};
-use crate::trie::nodes::{Children, Nodes, Subtree};
+use crate::trie::nodes::{Child, Children, Nodes, Subtree};
 use crate::trie::record::Record;
 
 /// Nodes that wait before they are hashed, so that levels fill the lanes of the processor.
@@ -21,7 +21,7 @@ const HASHED_TOGETHER: usize = 2048;
 #[derive(Debug)]
 struct OpenBranch {
     depth: usize,
-    children: Box<Children>,
+    children: Box<[Option<Child>; CHILDREN_MAX]>,
     value: Option<Vec<u8>>,
 }
 
@@ -59,7 +59,7 @@ impl Stack {
         while let Some(mut branch) = self.open.pop() {
             let path = branch.path(&last);
             branch.add(last, nodes);
-            last = nodes.close(path, branch.children, branch.value);
+            last = nodes.close(path, Children::All(branch.children), branch.value);
         }
         last
     }
@@ -69,7 +69,7 @@ impl Stack {
         while let Some(mut branch) = self.open.pop_if(|branch| depth < branch.depth) {
             let path = branch.path(&last);
             branch.add(last, nodes);
-            last = nodes.close(path, branch.children, branch.value);
+            last = nodes.close(path, Children::All(branch.children), branch.value);
         }
         last
     }

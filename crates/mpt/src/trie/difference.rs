@@ -13,7 +13,7 @@
 use alloy_primitives::B256;
 
 use crate::scheme::scheme::{CHILDREN_MAX, HASH_BYTES, Scheme};
-use crate::trie::record::{BRANCH_HEAD_BYTES, BranchRecord};
+use crate::trie::record::{BRANCH_HEAD_BYTES, BRANCH_TAG, BranchRecord};
 
 /// Bytes of flags and masks: those of a branch without its tag.
 const SHAPE_BYTES: usize = BRANCH_HEAD_BYTES - 1;
@@ -106,13 +106,14 @@ impl Unfolding {
     fn build<S: Scheme>(&self, base: Option<&BranchRecord>) -> Option<BranchRecord> {
         let shape = self.shape.or(base.map(BranchRecord::shape))?;
         let wanted = BranchRecord::hash_mask_of(shape);
-        let mut bytes = shape.to_vec();
+        let mut bytes = vec![BRANCH_TAG];
+        bytes.extend_from_slice(&shape);
         for digit in (0..CHILDREN_MAX as u8).filter(|digit| wanted >> digit & 1 == 1) {
             let is_known = self.known >> digit & 1 == 1;
             let of_base = || base.and_then(|base| base.hash_at(digit));
             let hash = if is_known { Some(self.hashes[usize::from(digit)]) } else { of_base() };
             bytes.extend_from_slice(hash?.as_slice());
         }
-        BranchRecord::read::<S>(&bytes).ok()
+        BranchRecord::read::<S>(bytes.into()).ok()
     }
 }

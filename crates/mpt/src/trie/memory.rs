@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use alloy_primitives::B256;
 
@@ -26,7 +27,7 @@ use crate::trie::update::{Answer, Change, LEAVES_MAX, NodeChange, Outcome, Updat
 #[derive(Debug, Clone)]
 pub struct MemoryTrie<S> {
     entries: BTreeMap<Vec<u8>, Vec<u8>>,
-    nodes: BTreeMap<Path, Vec<u8>>,
+    nodes: BTreeMap<Path, Arc<[u8]>>,
     root: B256,
     scheme: std::marker::PhantomData<S>,
 }

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use alloy_primitives::B256;
+use smallvec::SmallVec;
 
 use crate::base::path::Path;
 use crate::base::workers::Workers;
@@ -55,8 +56,44 @@ pub(crate) enum Child {
     Planned(u32),
 }
 
-/// The children of a branch by their digits.
-pub(crate) type Children = [Option<Child>; CHILDREN_MAX];
+/// Changed children of a branch that memory of its own is not taken for: most branches have one or
+/// two.
+const INLINE_CHANGED: usize = 2;
+
+/// The children of a branch.
+#[derive(Debug)]
+pub(crate) enum Children {
+    /// All of them, by their digits.
+    All(Box<[Option<Child>; CHILDREN_MAX]>),
+    /// Those of a record, but for some.
+    Over(BranchRecord, SmallVec<[(u8, Option<Child>); INLINE_CHANGED]>),
+}
+
+impl Children {
+    /// Those that are no child of a record, with their digits.
+    fn changed(&self) -> impl Iterator<Item = (u8, Option<Child>)> + '_ {
+        let (all, some): (&[Option<Child>], &[(u8, Option<Child>)]) = match self {
+            Self::All(all) => (&all[..], &[]),
+            Self::Over(_, changed) => (&[], changed),
+        };
+        (0..).zip(all.iter().copied()).chain(some.iter().copied())
+    }
+
+    /// All children by their digits, mapped; `none` where there is none.
+    fn map<T: Copy>(&self, none: T, map: impl Fn(Child) -> T) -> [T; CHILDREN_MAX] {
+        let mut children = [none; CHILDREN_MAX];
+        if let Self::Over(record, _) = self {
+            for digit in record.digits() {
+                let child = Child::of_record(record.child(digit));
+                children[usize::from(digit)] = child.map_or(none, &map);
+            }
+        }
+        for (digit, child) in self.changed() {
+            children[usize::from(digit)] = child.map_or(none, &map);
+        }
+        children
+    }
+}
 
 impl Child {
     /// A child that a record states by its hash.
@@ -103,7 +140,7 @@ struct Plan {
 enum Shape {
     Leaf { value: Vec<u8> },
     Extension { branch: Child },
-    Branch { children: Box<Children>, value: Option<Vec<u8>> },
+    Branch { children: Children, value: Option<Vec<u8>> },
 }
 
 /// Encodings of nodes with the numbers of their plans and the paths where they begin.
@@ -155,11 +192,11 @@ impl Nodes {
     pub(crate) fn close(
         &mut self,
         path: Path,
-        children: Box<Children>,
+        children: Children,
         value: Option<Vec<u8>>,
     ) -> Subtree {
-        let heights = children.iter().flatten().map(|child| self.height_above(child));
-        let height = heights.max().unwrap_or_default();
+        let changed = children.changed().filter_map(|(_, child)| child);
+        let height = changed.map(|child| self.height_above(&child)).max().unwrap_or_default();
         let (depth, shape) = (path.len(), Shape::Branch { children, value });
         let node = self.add(Plan { path: path.clone(), depth, height, shape });
         Subtree::Branch { path, node }
@@ -290,8 +327,8 @@ impl Nodes {
                 S::extension(&path[*depth..], &self.resolve(*branch).reference(), out);
             }
             Shape::Branch { children, value } => {
-                let reference = |child: Child| self.resolve(child).reference();
-                let references = children.map(|child| child.map(reference));
+                let reference = |child: Child| Some(self.resolve(child).reference());
+                let references = children.map(None, reference);
                 S::branch(&references, value.as_deref(), out);
             }
         }
@@ -326,8 +363,7 @@ impl Nodes {
             match (shape, self.done[number]) {
                 (Shape::Branch { children, value }, Some(Child::Stored(_))) => {
                     let recorded = |child: Child| self.resolve(child).recorded();
-                    let recorded =
-                        children.map(|child| child.map_or(RecordedChild::None, recorded));
+                    let recorded = children.map(RecordedChild::None, recorded);
                     let record = BranchRecord::new(&recorded, value.is_some());
                     records.push((path, Record::Branch(record)));
                 }

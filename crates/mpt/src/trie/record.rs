@@ -15,6 +15,9 @@
 //! | 1 | 1 | 0 | a leaf |
 //! | 1 | 1 | 1 | a branch or an extension above one: a record stands at its path |
 
+use std::fmt;
+use std::sync::Arc;
+
 use alloy_primitives::B256;
 
 use crate::base::error::{Error, Result};
@@ -33,6 +36,14 @@ pub(crate) const VALUE_FLAG: u8 = 1;
 /// Bytes of a branch before its hashes.
 pub(crate) const BRANCH_HEAD_BYTES: usize = 8;
 
+/// Most bytes of a branch.
+const BRANCH_BYTES_MAX: usize = BRANCH_HEAD_BYTES + CHILDREN_MAX * HASH_BYTES;
+
+/// Places of the masks.
+const STATE_AT: usize = 2;
+const TREE_AT: usize = 4;
+const HASH_AT: usize = 6;
+
 /// The stored form of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
@@ -43,13 +54,11 @@ pub enum Record {
 }
 
 /// A branch: which children it has, and the hashes of those that have one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// It is its bytes, which caches, batches and updates share. Invariant: they are those of a record.
+#[derive(Clone, PartialEq, Eq)]
 pub struct BranchRecord {
-    has_value: bool,
-    state: u16,
-    tree: u16,
-    hash: u16,
-    hashes: Vec<B256>,
+    bytes: Arc<[u8]>,
 }
 
 /// An extension: the digits from its place to the branch below, and the hash of the branch.
@@ -76,15 +85,15 @@ pub(crate) enum RecordedChild {
 impl Record {
     /// Its bytes.
     #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Arc<[u8]> {
         match self {
-            Self::Branch(branch) => branch.to_bytes(),
+            Self::Branch(branch) => Arc::clone(&branch.bytes),
             Self::Link(link) => {
                 let mut out = Vec::with_capacity(1 + HASH_BYTES + link.digits.len());
                 out.push(LINK_TAG);
                 out.extend_from_slice(link.hash.as_slice());
                 out.extend_from_slice(&link.digits);
-                out
+                out.into()
             }
         }
     }
@@ -93,11 +102,12 @@ impl Record {
     ///
     /// # Errors
     /// [`Error::Corruption`] unless these are the bytes of a record of the scheme.
-    pub fn from_bytes<S: Scheme>(path: &Path, bytes: &[u8]) -> Result<Self> {
+    pub fn from_bytes<S: Scheme>(path: &Path, bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
         let corrupt = |what| Error::corruption(path, what);
+        let bytes = bytes.into();
         let (tag, rest) = bytes.split_first().ok_or_else(|| corrupt("an empty record"))?;
         match *tag {
-            BRANCH_TAG => BranchRecord::read::<S>(rest).map(Self::Branch).map_err(corrupt),
+            BRANCH_TAG => BranchRecord::read::<S>(bytes).map(Self::Branch).map_err(corrupt),
             LINK_TAG => read_link::<S>(path, rest).map(Self::Link).map_err(corrupt),
             _ => Err(corrupt("a record of unknown tag")),
         }
@@ -107,93 +117,92 @@ impl Record {
 impl BranchRecord {
     /// A branch of the given children.
     pub(crate) fn new(children: &[RecordedChild; CHILDREN_MAX], has_value: bool) -> Self {
-        let mut record =
-            Self { has_value, state: 0, tree: 0, hash: 0, hashes: Vec::with_capacity(16) };
+        let mut bytes = [0; BRANCH_BYTES_MAX];
+        let mut length = BRANCH_HEAD_BYTES;
+        let (mut state, mut tree, mut hash) = (0_u16, 0_u16, 0_u16);
         for (digit, child) in children.iter().enumerate() {
             let bit = 1 << digit;
-            let hash = match child {
-                RecordedChild::None => continue,
-                RecordedChild::Flat => None,
-                RecordedChild::Leaf(hash) | RecordedChild::Stored(hash) => Some(*hash),
-            };
-            record.state |= bit;
-            if let Some(hash) = hash {
-                record.hash |= bit;
-                record.hashes.push(hash);
-            }
-            if matches!(child, RecordedChild::Stored(_)) {
-                record.tree |= bit;
+            state |= if matches!(child, RecordedChild::None) { 0 } else { bit };
+            tree |= if matches!(child, RecordedChild::Stored(_)) { bit } else { 0 };
+            if let RecordedChild::Leaf(stated) | RecordedChild::Stored(stated) = child {
+                hash |= bit;
+                bytes[length..length + HASH_BYTES].copy_from_slice(stated.as_slice());
+                length += HASH_BYTES;
             }
         }
-        assert!(2 <= record.state.count_ones() + u32::from(has_value));
-        record
+        assert!(2 <= state.count_ones() + u32::from(has_value));
+
+        bytes[0] = BRANCH_TAG;
+        bytes[1] = if has_value { VALUE_FLAG } else { 0 };
+        for (at, mask) in [(STATE_AT, state), (TREE_AT, tree), (HASH_AT, hash)] {
+            bytes[at..at + 2].copy_from_slice(&mask.to_le_bytes());
+        }
+        Self { bytes: bytes[..length].into() }
+    }
+
+    fn mask(&self, at: usize) -> u16 {
+        mask_of(&self.bytes, at)
     }
 
     /// Whether a key ends at the branch.
     #[must_use]
     pub fn has_value(&self) -> bool {
-        self.has_value
+        self.bytes[1] == VALUE_FLAG
     }
 
     /// The digits at which the branch has a child, as bits.
     #[must_use]
     pub fn state_mask(&self) -> u16 {
-        self.state
+        self.mask(STATE_AT)
     }
 
     /// Flags and masks, as they stand in the bytes of the record behind the tag.
     pub(crate) fn shape(&self) -> [u8; BRANCH_HEAD_BYTES - 1] {
-        let flags = if self.has_value { VALUE_FLAG } else { 0 };
-        let [state, tree, hash] = [self.state, self.tree, self.hash].map(u16::to_le_bytes);
-        [flags, state[0], state[1], tree[0], tree[1], hash[0], hash[1]]
+        std::array::from_fn(|at| self.bytes[1 + at])
     }
 
     /// The hash mask of a shape.
     pub(crate) fn hash_mask_of(shape: [u8; BRANCH_HEAD_BYTES - 1]) -> u16 {
-        u16::from_le_bytes([shape[5], shape[6]])
+        mask_of(&shape, HASH_AT - 1)
     }
 
     /// The hash of the child at `digit`, if it is stored.
     pub(crate) fn hash_at(&self, digit: u8) -> Option<B256> {
-        let bit = 1 << digit;
-        let at = (self.hash & (bit - 1)).count_ones() as usize;
-        (self.hash & bit != 0).then(|| self.hashes[at])
+        let (bit, hash) = (1 << digit, self.mask(HASH_AT));
+        let at = BRANCH_HEAD_BYTES + HASH_BYTES * (hash & (bit - 1)).count_ones() as usize;
+        (hash & bit != 0).then(|| B256::from_slice(&self.bytes[at..at + HASH_BYTES]))
     }
 
     /// The child at `digit`.
     pub(crate) fn child(&self, digit: u8) -> RecordedChild {
         let bit = 1 << digit;
-        if self.state & bit == 0 {
+        if self.state_mask() & bit == 0 {
             return RecordedChild::None;
         }
         let Some(hash) = self.hash_at(digit) else { return RecordedChild::Flat };
-        if self.tree & bit == 0 { RecordedChild::Leaf(hash) } else { RecordedChild::Stored(hash) }
+        if self.mask(TREE_AT) & bit == 0 {
+            RecordedChild::Leaf(hash)
+        } else {
+            RecordedChild::Stored(hash)
+        }
     }
 
     /// The digits at which the branch has a child, ascending.
     pub(crate) fn digits(&self) -> impl Iterator<Item = u8> + use<> {
-        let state = self.state;
+        let state = self.state_mask();
         (0..CHILDREN_MAX as u8).filter(move |digit| state >> digit & 1 == 1)
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(BRANCH_HEAD_BYTES + HASH_BYTES * self.hashes.len());
-        out.push(BRANCH_TAG);
-        out.extend_from_slice(&self.shape());
-        self.hashes.iter().for_each(|hash| out.extend_from_slice(hash.as_slice()));
-        out
-    }
-
-    /// Reads what follows the tag.
-    pub(crate) fn read<S: Scheme>(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
-        let Some((head, hashes)) = bytes.split_at_checked(BRANCH_HEAD_BYTES - 1) else {
+    /// Reads a record that has the tag of a branch.
+    pub(crate) fn read<S: Scheme>(bytes: Arc<[u8]>) -> std::result::Result<Self, &'static str> {
+        let Some((head, hashes)) = bytes.split_at_checked(BRANCH_HEAD_BYTES) else {
             return Err("a branch that ends early");
         };
-        let mask = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let has_value = head[0] == VALUE_FLAG;
-        let (state, tree, hash) = (mask(1), mask(3), mask(5));
+        debug_assert!(head[0] == BRANCH_TAG);
+        let has_value = head[1] == VALUE_FLAG;
+        let [state, tree, hash] = [STATE_AT, TREE_AT, HASH_AT].map(|at| mask_of(head, at));
 
-        if head[0] & !VALUE_FLAG != 0 {
+        if head[1] & !VALUE_FLAG != 0 {
             return Err("a branch with unknown flags");
         }
         if tree & !hash != 0 || hash & !state != 0 {
@@ -208,9 +217,24 @@ impl BranchRecord {
         if hashes.len() != HASH_BYTES * hash.count_ones() as usize {
             return Err("hashes of a branch that do not fit its mask");
         }
-        let hashes = hashes.chunks_exact(HASH_BYTES).map(B256::from_slice).collect();
-        Ok(Self { has_value, state, tree, hash, hashes })
+        Ok(Self { bytes })
     }
+}
+
+impl fmt::Debug for BranchRecord {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let children = self.digits().map(|digit| (digit, self.child(digit)));
+        let mut branch = out.debug_struct("BranchRecord");
+        branch
+            .field("has_value", &self.has_value())
+            .field("children", &children.collect::<Vec<_>>());
+        branch.finish()
+    }
+}
+
+/// The mask at a place in the bytes of a branch.
+fn mask_of(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 fn read_link<S: Scheme>(

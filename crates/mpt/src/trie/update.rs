@@ -16,6 +16,7 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
 
 use alloy_primitives::B256;
 
@@ -57,7 +58,7 @@ pub enum Want {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// To [`Want::Node`].
-    Node(Option<Vec<u8>>),
+    Node(Option<Arc<[u8]>>),
     /// To [`Want::Leaves`]: keys and values.
     Leaves(Vec<(Vec<u8>, Vec<u8>)>),
     /// To [`Want::Value`].
@@ -238,7 +239,7 @@ impl<S: Scheme> Update<S> {
                     return Err(Error::corruption(&path, "a missing record"));
                 }
                 (Want::Node(path), Answer::Node(Some(bytes))) => {
-                    match Record::from_bytes::<S>(&path, &bytes)? {
+                    match Record::from_bytes::<S>(&path, bytes)? {
                         Record::Branch(record) => self.enter_branch(visit, record)?,
                         Record::Link(record) => self.enter_link(visit, record)?,
                     }
@@ -369,9 +370,7 @@ impl<S: Scheme> Update<S> {
     /// Follows an extension, if changes do.
     fn enter_link(&mut self, visit: usize, record: LinkRecord) -> Result<()> {
         let Visit { path, changes, .. } = &self.visits[visit];
-        let mut digits = path.to_vec();
-        digits.extend_from_slice(&record.digits);
-        let target = Path::new(&digits);
+        let target = path.join(&record.digits);
 
         let start = changes.start;
         let changes = &self.changes[changes.clone()];
@@ -658,9 +657,7 @@ fn of_link(
     changes: &mut [Keyed],
     nodes: &mut Nodes,
 ) -> Subtree {
-    let mut digits = path.to_vec();
-    digits.extend_from_slice(&record.digits);
-    let target = Path::new(&digits);
+    let target = path.join(&record.digits);
 
     let first = changes.partition_point(|change| change.path < target);
     let is_inside = |change: &&mut Keyed| change.path.starts_with(&target);
@@ -700,13 +697,9 @@ fn of_branch(
         _ => {}
     }
 
-    let mut children: Box<Children> = Box::new([None; CHILDREN_MAX]);
-    for digit in record.digits() {
-        children[usize::from(digit)] = Child::of_record(record.child(digit));
-    }
-    for (digit, subtree) in visited {
-        children[usize::from(digit)] = nodes.attach(subtree, path.len() + 1);
-    }
+    let attach = |(digit, subtree)| (digit, nodes.attach(subtree, path.len() + 1));
+    let changed = visited.into_iter().map(attach).collect();
+    let children = Children::Over(record.clone(), changed);
     let value = match value {
         Some(Subtree::Leaf { value, .. }) => Some(value),
         _ => None,

@@ -21,7 +21,7 @@ use crate::state::block::BlockBatch;
 use crate::state::changes::{ChangeSet, slot_leaf};
 use crate::state::source::{Source, value};
 use crate::state::tables::{EntryKind, slot_key};
-use crate::trie::update::{Answer, Change};
+use crate::trie::update::Change;
 use crate::witness::stateless::{MissingNode, StatelessState};
 use crate::witness::witness::{Witness, WitnessError};
 
@@ -188,10 +188,8 @@ fn add_missing(
             account.ok_or_else(corrupt)?.storage_root
         }
     };
-    let Answer::Leaves(leaves) = source.leaves(node.owner.as_ref(), &node.path)? else {
-        return Err(corrupt());
-    };
-    let (key, leaf) = leaves.into_iter().next().ok_or_else(corrupt)?;
+    let leaves = source.leaves(&[(node.owner.as_ref(), &node.path)])?;
+    let (key, leaf) = leaves.into_iter().flatten().next().ok_or_else(corrupt)?;
     let touch = Change { key, existed: true, after: Some(leaf) };
     let Encodings(found) = encodings(source, node.owner, vec![touch], root)?;
     let encoding = found.into_iter().find(|(_, encoding)| keccak256(encoding) == node.hash);
