@@ -1,16 +1,18 @@
 //! Terrane's committed table: entries whose root is that of Ethereum's secure Merkle-Patricia trie,
 //! as a user of `terrane::mpt::CommittedTable` would have it.
 //!
-//! Settings: the memory budget of the store, direct reads, and a log with an fsync for each commit.
-//! A commit stages the changes, which gives the root, and waits until the log is durable.
+//! Settings: half of the memory for the store and a quarter for nodes, direct reads, compaction on
+//! its own thread, and a log with an fsync for each commit. Entries are loaded in bulk. A commit
+//! stages the changes, which gives the root, and waits until the log is durable.
 
 use std::path::Path;
+use std::sync::Mutex;
 
-use terrane::lsm::{DiskCache, Durability as Log, Lookup, Store, StoreOptions, TableConfig};
-use terrane::lsm::{Ticket, WriteBatch};
-use terrane::mpt::CommittedTable;
+use terrane::lsm::{CompactionThread, DiskCache, Durability as Log, Error as LsmError};
+use terrane::lsm::{Store, StoreOptions, TableConfig, Ticket, WriteBatch};
+use terrane::mpt::{CommittedLoader, CommittedTable};
 
-use crate::engine::{About, Batch, Engine, IoMode, Result, Root, Terms, of};
+use crate::engine::{About, Batch, Engine, Error, IoMode, Result, Root, Terms, of};
 
 const NAME: &str = "terrane";
 const TABLE: &str = "state";
@@ -20,32 +22,54 @@ pub const SCHEME: &str = "keccak-mpt";
 
 struct TerraneState {
     store: Store,
-    table: CommittedTable,
     budget: u64,
+    nodes: u64,
+    content: Content,
+}
+
+enum Content {
+    /// A store without the table, until the load has ended.
+    Loading(Mutex<Option<CommittedLoader>>),
+    Table(CommittedTable),
 }
 
 /// Opens the store and its table.
 pub fn open(dir: &Path, terms: &Terms) -> Result<Box<dyn Engine>> {
-    // Not in the budget: code, stacks, and the workload's own.
-    let budget = terms.memory * 3 / 4;
+    // Not among them: code, stacks, and the workload's own.
+    let (budget, nodes) = (terms.memory / 2, terms.memory / 4);
     let options = StoreOptions::default().durability(Log::Each).memory_budget(budget).create_dir();
     let store = Store::open_dir(dir, &options).map_err(of(NAME))?;
 
-    // A committed table keeps the configuration of tables that are there.
-    let config = TableConfig::default().disk_cache(DiskCache::None);
-    for suffix in ["", "_hashes", "_nodes"] {
-        store.table_or_create(&format!("{TABLE}{suffix}"), &config).map_err(of(NAME))?;
-    }
-    let table = CommittedTable::open(&store, TABLE).map_err(of(NAME))?;
-    Ok(Box::new(TerraneState { store, table, budget }))
+    let content = match store.table(TABLE) {
+        Ok(_) => {
+            let table = CommittedTable::open(&store, TABLE).map_err(of(NAME))?;
+            Content::Table(table.node_cache(nodes))
+        }
+        Err(LsmError::TableDoesNotExist { .. }) => {
+            let config = TableConfig::default()
+                .disk_cache(DiskCache::None)
+                .compaction_thread(CompactionThread::Background);
+            let loader = CommittedTable::bulk_load(&store, TABLE, &config).map_err(of(NAME))?;
+            Content::Loading(Mutex::new(Some(loader)))
+        }
+        Err(error) => return Err(of(NAME)(error)),
+    };
+    Ok(Box::new(TerraneState { store, budget, nodes, content }))
 }
 
 impl TerraneState {
+    fn table(&self) -> Result<&CommittedTable> {
+        match &self.content {
+            Content::Table(table) => Ok(table),
+            Content::Loading(_) => Err(Error::Cannot("a table that is loaded has no blocks yet")),
+        }
+    }
+
     fn stage(&self, batch: &Batch) -> Result<(Root, Ticket)> {
         let changes: Vec<_> =
             batch.iter().map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect();
         let mut writes = WriteBatch::new();
-        let staged = self.table.stage(&changes, &mut writes).map_err(of(NAME))?;
+        let staged = self.table()?.stage(&changes, &mut writes).map_err(of(NAME))?;
         let ticket = self.store.write_if(&writes, staged.commit).map_err(of(NAME))?;
         Ok((Root::new(SCHEME, staged.root.as_slice()), ticket))
     }
@@ -58,6 +82,8 @@ impl Engine for TerraneState {
             IoMode::Direct,
             [
                 ("memory_budget", self.budget.to_string()),
+                ("node_cache", self.nodes.to_string()),
+                ("compaction_thread", "background".to_owned()),
                 ("disk_cache", "none".to_owned()),
                 ("durability", Log::Each.name().to_owned()),
                 ("scheme", SCHEME.to_owned()),
@@ -66,12 +92,23 @@ impl Engine for TerraneState {
     }
 
     fn load(&self, batch: &Batch) -> Result<()> {
-        drop(self.stage(batch)?);
+        let Content::Loading(loader) = &self.content else {
+            return self.stage(batch).map(drop);
+        };
+        let mut loader = loader.lock().expect("no thread panics with this lock");
+        let loader = loader.as_mut().ok_or(Error::Cannot("the load has ended"))?;
+        for (key, value) in batch.iter() {
+            loader.insert(key, value.unwrap_or_default()).map_err(of(NAME))?;
+        }
         Ok(())
     }
 
     fn settle(&self) -> Result<()> {
-        self.store.checkpoint().map_err(of(NAME))
+        let Content::Loading(loader) = &self.content else {
+            return self.store.checkpoint().map_err(of(NAME));
+        };
+        let loader = loader.lock().expect("no thread panics with this lock").take();
+        loader.map_or(Ok(()), |loader| loader.finish().map(drop).map_err(of(NAME)))
     }
 
     fn get_many(
@@ -79,14 +116,8 @@ impl Engine for TerraneState {
         keys: &[&[u8]],
         found: &mut dyn FnMut(usize, Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
-        let values = self.table.entries().get_many(keys).map_err(of(NAME))?;
-        for (position, value) in values.iter().enumerate() {
-            match value {
-                Lookup::Found(value) => found(position, Some(value))?,
-                _ => found(position, None)?,
-            }
-        }
-        Ok(())
+        let values = self.table()?.get_many(keys).map_err(of(NAME))?;
+        (0..).zip(&values).try_for_each(|(position, value)| found(position, value.as_deref()))
     }
 
     fn commit(&self, batch: &Batch) -> Result<Root> {
@@ -96,7 +127,7 @@ impl Engine for TerraneState {
     }
 
     fn root(&self) -> Result<Root> {
-        let root = self.table.root().map_err(of(NAME))?;
+        let root = self.table()?.root().map_err(of(NAME))?;
         Ok(Root::new(SCHEME, root.as_slice()))
     }
 
