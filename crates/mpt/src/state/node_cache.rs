@@ -23,6 +23,9 @@ pub(crate) const NODE_CACHE_BYTES: u64 = 64 << 20;
 /// Bytes that a record takes beside its key and itself: a place in a map, a block with counts.
 const ENTRY_BYTES: usize = 96;
 
+/// The bytes of a record, shared with the batch and the update.
+type RecordBytes = Arc<[u8]>;
+
 /// The table of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeKind {
@@ -45,7 +48,7 @@ pub(crate) struct NodeCache {
 #[derive(Debug, Default)]
 struct Generation {
     /// By kind, and by key.
-    records: [HashMap<NodeKey, Arc<[u8]>>; 2],
+    records: [HashMap<NodeKey, RecordBytes>; 2],
     bytes: usize,
 }
 
@@ -54,7 +57,7 @@ struct Generation {
 pub(crate) struct NodeChanges {
     /// Accounts whose nodes all go before the others come.
     wiped: Vec<B256>,
-    records: Vec<(NodeKind, NodeKey, Option<Arc<[u8]>>)>,
+    records: Vec<(NodeKind, NodeKey, Option<RecordBytes>)>,
 }
 
 impl NodeChanges {
@@ -68,7 +71,7 @@ impl NodeChanges {
     }
 
     /// Writes a record, or deletes it.
-    pub(crate) fn put(&mut self, kind: NodeKind, key: NodeKey, record: Option<Arc<[u8]>>) {
+    pub(crate) fn put(&mut self, kind: NodeKind, key: NodeKey, record: Option<RecordBytes>) {
         self.records.push((kind, key, record));
     }
 }
@@ -100,9 +103,9 @@ impl NodeCache {
         kind: NodeKind,
         keys: &[NodeKey],
         read: impl FnOnce(&[&NodeKey]) -> Result<Vec<Option<Vec<u8>>>>,
-    ) -> Result<Vec<Option<Arc<[u8]>>>> {
+    ) -> Result<Vec<Option<RecordBytes>>> {
         let mut found: Vec<_> = keys.iter().map(|key| self.get(kind, key)).collect();
-        let lacks = |(_, found): &(&NodeKey, &Option<Arc<[u8]>>)| found.is_none();
+        let lacks = |(_, found): &(&NodeKey, &Option<RecordBytes>)| found.is_none();
         let missing: Vec<&NodeKey> =
             keys.iter().zip(&found).filter(lacks).map(|(key, _)| key).collect();
         if missing.is_empty() {
@@ -113,7 +116,7 @@ impl NodeCache {
         debug_assert_eq!(records.len(), missing.len(), "an answer for each key");
         let places = found.iter_mut().filter(|found| found.is_none());
         for ((place, key), record) in places.zip(missing).zip(records) {
-            let record: Option<Arc<[u8]>> = record.map(Into::into);
+            let record: Option<RecordBytes> = record.map(Into::into);
             if let Some(record) = &record {
                 self.insert(kind, key.clone(), Arc::clone(record));
             }
@@ -147,7 +150,7 @@ impl NodeCache {
     }
 
     /// A record that the cache has, which is young from then on.
-    fn get(&mut self, kind: NodeKind, key: &[u8]) -> Option<Arc<[u8]>> {
+    fn get(&mut self, kind: NodeKind, key: &[u8]) -> Option<RecordBytes> {
         if let Some(record) = self.young.records[kind as usize].get(key) {
             return Some(Arc::clone(record));
         }
@@ -156,7 +159,7 @@ impl NodeCache {
         Some(record)
     }
 
-    fn insert(&mut self, kind: NodeKind, key: NodeKey, record: Arc<[u8]>) {
+    fn insert(&mut self, kind: NodeKind, key: NodeKey, record: RecordBytes) {
         let bytes = bytes_of(&key, &record);
         if self.half < bytes {
             return;
@@ -172,13 +175,13 @@ impl NodeCache {
 
 impl Generation {
     /// Puts a record in the place of one of the same length; says whether there was one.
-    fn replace(&mut self, kind: NodeKind, key: &[u8], record: &Arc<[u8]>) -> bool {
+    fn replace(&mut self, kind: NodeKind, key: &[u8], record: &RecordBytes) -> bool {
         let place = self.records[kind as usize].get_mut(key);
         let place = place.filter(|place| place.len() == record.len());
         place.map(|place| *place = Arc::clone(record)).is_some()
     }
 
-    fn remove(&mut self, kind: NodeKind, key: &[u8]) -> Option<(NodeKey, Arc<[u8]>)> {
+    fn remove(&mut self, kind: NodeKind, key: &[u8]) -> Option<(NodeKey, RecordBytes)> {
         let (key, record) = self.records[kind as usize].remove_entry(key)?;
         self.bytes -= bytes_of(&key, &record);
         Some((key, record))
@@ -207,23 +210,24 @@ mod tests {
 
     const ROOTS: [B256; 3] = [B256::ZERO, B256::repeat_byte(1), B256::repeat_byte(2)];
 
-    fn key(account: u8, number: u8) -> Vec<u8> {
-        [B256::repeat_byte(account).as_slice(), &[number]].concat()
+    fn key(account: u8, number: u8) -> NodeKey {
+        NodeKey::from_vec([B256::repeat_byte(account).as_slice(), &[number]].concat())
     }
 
     /// Reads keys of storage nodes; the tables answer with `table`. Returns the keys that were
     /// looked up, and the answers.
     fn read(
         cache: &mut NodeCache,
-        keys: &[Vec<u8>],
-        table: &HashMap<Vec<u8>, Vec<u8>>,
+        keys: &[NodeKey],
+        table: &HashMap<NodeKey, Vec<u8>>,
     ) -> (usize, Vec<Option<Vec<u8>>>) {
         let mut asked = 0;
         let found = cache.read(NodeKind::Storage, keys, |missing| {
             asked = missing.len();
             Ok(missing.iter().map(|key| table.get(*key).cloned()).collect())
         });
-        (asked, found.unwrap())
+        let found = found.unwrap().into_iter();
+        (asked, found.map(|record| record.map(|record| record.to_vec())).collect())
     }
 
     #[test]
@@ -256,16 +260,16 @@ mod tests {
 
         let mut changes = NodeChanges::default();
         changes.wipe(B256::repeat_byte(1));
-        changes.put(NodeKind::Storage, key(1, 2), Some(vec![112]));
+        changes.put(NodeKind::Storage, key(1, 2), Some([112].into()));
         changes.put(NodeKind::Storage, key(2, 1), None);
-        changes.put(NodeKind::Storage, key(2, 2), Some(vec![122]));
+        changes.put(NodeKind::Storage, key(2, 2), Some([122].into()));
         cache.advance(ROOTS[0], changes, ROOTS[1]);
         let expected = vec![None, Some(vec![112]), None, Some(vec![122])];
         assert_eq!(read(cache.at(ROOTS[1]), &keys, &HashMap::new()), (2, expected));
 
         // A batch on another root tells nothing of the records that are there.
         let mut changes = NodeChanges::default();
-        changes.put(NodeKind::Storage, key(2, 2), Some(vec![7]));
+        changes.put(NodeKind::Storage, key(2, 2), Some([7].into()));
         cache.advance(ROOTS[2], changes, ROOTS[0]);
         let expected = vec![None, None, None, Some(vec![7])];
         assert_eq!(read(cache.at(ROOTS[0]), &keys, &HashMap::new()), (3, expected));

@@ -66,15 +66,18 @@ pub(crate) enum Children {
     /// All of them, by their digits.
     All(Box<[Option<Child>; CHILDREN_MAX]>),
     /// Those of a record, but for some.
-    Over(BranchRecord, SmallVec<[(u8, Option<Child>); INLINE_CHANGED]>),
+    Over(BranchRecord, SmallVec<[ChangedChild; INLINE_CHANGED]>),
 }
+
+/// A child that changed, by its digit; `None` if it went.
+type ChangedChild = (u8, Option<Child>);
 
 impl Children {
     /// Those that are no child of a record, with their digits.
-    fn changed(&self) -> impl Iterator<Item = (u8, Option<Child>)> + '_ {
-        let (all, some): (&[Option<Child>], &[(u8, Option<Child>)]) = match self {
-            Self::All(all) => (&all[..], &[]),
-            Self::Over(_, changed) => (&[], changed),
+    fn changed(&self) -> impl Iterator<Item = ChangedChild> + '_ {
+        let (all, some) = match self {
+            Self::All(all) => (&all[..], &[][..]),
+            Self::Over(_, changed) => (&[][..], &changed[..]),
         };
         (0..).zip(all.iter().copied()).chain(some.iter().copied())
     }

@@ -135,8 +135,11 @@ fn a_table_whose_entries_changed_without_it_is_found() {
     assert!(table.prove(&[7]).is_err());
 }
 
+/// Keys and values in any order.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Entries of a load: some keys come twice, and the later value counts.
-fn draw_entries(rng: &mut impl Draw, count: u64) -> (Vec<(Vec<u8>, Vec<u8>)>, Map) {
+fn draw_entries(rng: &mut impl Draw, count: u64) -> (Entries, Map) {
     let draw = |_| {
         let key = rng.below(count).to_le_bytes()[..3].to_vec();
         let length = rng.index(90);
@@ -153,7 +156,9 @@ fn check_load<S: TableScheme>(rng: &mut impl Draw, count: u64, threads: usize) {
     let (entries, mut map) = draw_entries(rng, count);
     let config = TableConfig::default();
     let mut loader = CommittedTable::<S>::bulk_load_with_scheme(&store, "loaded", &config).unwrap();
-    entries.iter().for_each(|(key, value)| loader.insert(key, value).unwrap());
+    for (key, value) in &entries {
+        loader.insert(key, value).unwrap();
+    }
     let (loaded, root) = loader.finish().unwrap();
     assert_eq!(loaded.root().unwrap(), root);
     assert_eq!(loaded.verify().unwrap(), map.len() as u64);
