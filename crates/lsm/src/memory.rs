@@ -1,14 +1,13 @@
-//! Memory: the budget of a table for memtables, filters and indexes, the cache of pages, and the
-//! budget of a session.
+//! Memory: the budget of a table for memtables, filters and indexes, and the budget of a session.
 //!
 //! A table with a memory budget stays within it at all times, whatever the size of the table. This
 //! folder imports `run`, `filter`, `block` and `config`; `compaction` and `table` call it before
 //! they take memory.
 //!
 //! Begin with [`budget`]: how memtables, filters and indexes share the bytes, and how filters are
-//! reduced when a compaction begins. [`page_cache`] is what is left (RocksDB: the block cache):
-//! pages that lookups have read. [`grants`] is the budget of a session: it grants tables, cursors
-//! and one cache what they hold (RocksDB: `WriteBufferManager`).
+//! reduced when a compaction begins. The [cache of pages](crate::run::page_cache) has the rest.
+//! [`grants`] is the budget of a session: it grants tables, cursors and one cache what they hold
+//! (RocksDB: `WriteBufferManager`).
 //!
 //! Invariant: a compaction gets no more than what is free when it begins, and nothing but the
 //! beginning of a compaction adds to what is held.
@@ -26,5 +25,4 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod budget;
-pub(crate) mod page_cache;
 pub(crate) mod grants;

@@ -6,8 +6,9 @@
 //!
 //! Begin with [`run`](self::run::Run): an open run, and how a key is found in it with one read.
 //! [`writer`] makes a run, in steps. [`reader`] goes through one in key order, over the chunks of
-//! [`chunk_reader`] and the reads ahead of [`prefetch`]. [`blob`] is values kept apart. [`check`]
-//! walks through a run and reports damage; [`salvage`] writes what is whole as a new run.
+//! [`chunk_reader`] and the reads ahead of [`prefetch`]. [`page_cache`] keeps pages that were read
+//! (RocksDB: the block cache). [`blob`] is values kept apart. [`check`] walks through a run and
+//! reports damage; [`salvage`] writes what is whole as a new run.
 //!
 //! Invariants: a page that was written is never written again; key pages come first, so page *n* is
 //! at `n * 4096` and a lookup is one aligned read; one writer at a time has the file.
@@ -26,6 +27,7 @@ pub(crate) mod blob;
 pub(crate) mod writer;
 pub(crate) mod check;
 pub(crate) mod salvage;
+pub(crate) mod page_cache;
 pub(crate) mod prefetch;
 pub(crate) mod chunk_reader;
 pub(crate) mod reader;

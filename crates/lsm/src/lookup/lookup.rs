@@ -7,7 +7,7 @@
 //! 3. Each key looks into the newest run that may hold it. When the read comes back without the key
 //!    (a false positive of the filter), or with an upsert, it goes on with the next older one; so a
 //!    key that is present costs one read and a little, however often it was overwritten. Where the
-//!    table has a cache of pages ([`page_cache`](crate::memory::page_cache)), a page that is in it
+//!    table has a cache of pages ([`page_cache`](crate::run::page_cache)), a page that is in it
 //!    is no read: the key goes on at once.
 //! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its
 //!    size; pages are searched in place as they come in.
@@ -34,9 +34,9 @@ use crate::files::file_set::lock;
 use crate::filter::filter::{Filter, Hit, probe_batch};
 use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
 use crate::lookup::result::{Answers, Lookup};
-use crate::memory::page_cache::PageCache;
 use crate::memtable::memtable::Memtable;
 use crate::run::blob::{Blob, BlobRef};
+use crate::run::page_cache::PageCache;
 use crate::run::run::{Location, Run, read_pages};
 use crate::stats::{FilterStats, LookupTally};
 

@@ -25,7 +25,7 @@
 //! for keys that are present. Where a page cache takes what is left, no filter gets a byte that
 //! would save more as a part of a cached page.
 //!
-//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take the bytes that
+//! **Pages** that lookups read ([`page_cache`](crate::run::page_cache)) take the bytes that
 //! nothing else needs: in a table that is only read all that is left, else what is left beside full
 //! write buffers and the merges under way. When one more begins they are told to take less first.
 //!

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use crate::config::{BUFFER_WEIGHTS, MEMORY_BUDGET_MAX};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileSet, lock};
-use crate::memory::page_cache::CacheShare;
+use crate::run::page_cache::CacheShare;
 use crate::run::prefetch::ReadAhead;
 use crate::stats::MemoryStats;
 

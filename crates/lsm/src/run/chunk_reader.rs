@@ -26,7 +26,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::entry::Order;
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
-use crate::memory::page_cache::PageCache;
+use crate::run::page_cache::PageCache;
 use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 

@@ -109,8 +109,9 @@ impl<'v> Source<'v> {
     /// at the root of the state; at an older height it is not used.
     ///
     /// Cost: for each level of the deepest trie two batches of lookups of nodes that the cache
-    /// lacks, one for each table, and two batches of short scans of the places where a leaf is split
-    /// or moves up. At an older height a seek for each node besides, and a cursor for each place.
+    /// lacks, one for each table, and two batches of short scans of the places where a leaf is
+    /// split or moves up. At an older height a seek for each node besides, and a cursor for each
+    /// place.
     pub(crate) fn supply_all(&self, jobs: &mut [Job], cache: &mut NodeCache) -> Result<()> {
         let caller = Workers::caller();
         let workers = self.workers.unwrap_or(&caller);

@@ -104,7 +104,7 @@ pub struct CommittedTable<S = KeccakMpt> {
     scheme: PhantomData<S>,
 }
 
-/// What is in memory, shared by all clones of a handle.
+/// Nodes and values in memory, shared by all clones of a handle.
 #[derive(Debug)]
 struct TableCache {
     nodes: NodeCache,
@@ -291,9 +291,9 @@ impl<S: TableScheme> CommittedTable<S> {
     /// the root after them. Deleting an absent key changes nothing. The caller writes the batch
     /// unless another commit came between, and stages nothing else for this table meanwhile.
     ///
-    /// Cost: a batch of lookups for the entries that [`get_many`](Self::get_many) has not read since
-    /// the last commit, that of [`root`](Self::root), and a batch of lookups for each level of the
-    /// trie, of nodes that are not in memory.
+    /// Cost: a batch of lookups for the entries that [`get_many`](Self::get_many) has not read
+    /// since the last commit, that of [`root`](Self::root), and a batch of lookups for each level
+    /// of the trie, of nodes that are not in memory.
     ///
     /// # Errors
     /// [`Error::KeyOrder`] for a key that is named twice; [`Error::Store`];

@@ -1,7 +1,7 @@
 //! The load of a committed table: entries in any order, sorted on the disk.
 //!
-//! Three sorts run side by side, of the entries by key and of keys and leaves by hash. The leaves in
-//! the order of their hashes give the nodes and the root in one pass.
+//! Three sorts run side by side, of the entries by key and of keys and leaves by hash. The leaves
+//! in the order of their hashes give the nodes and the root in one pass.
 //!
 //! Invariant: an empty table `NAME_load` is there while the three tables are named, and the table
 //! of entries is named last. So a load that ended before has left no table of the name, and what it
@@ -26,8 +26,8 @@ const ENTRIES_TOGETHER: usize = 1024;
 /// Nodes that wait before they are hashed.
 const NODES_TOGETHER: usize = 4096;
 
-/// Loads a [`CommittedTable`] from entries in any order: see [`CommittedTable::bulk_load`]. Dropping
-/// the loader discards the entries.
+/// Loads a [`CommittedTable`] from entries in any order: see [`CommittedTable::bulk_load`].
+/// Dropping the loader discards the entries.
 ///
 /// Cost: each entry is written four times and its hash twice, in large blocks; each node is hashed
 /// once and written twice. Memory: that of four [`BulkLoader`]s.
@@ -57,8 +57,9 @@ impl CommittedTable {
 }
 
 impl<S: TableScheme> CommittedTable<S> {
-    /// Loads the table of a name, which must not exist, from entries in any order: many times faster
-    /// than batches of changes, and without the log. All three tables have the configuration.
+    /// Loads the table of a name, which must not exist, from entries in any order: many times
+    /// faster than batches of changes, and without the log. All three tables have the
+    /// configuration.
     ///
     /// ```
     /// use terrane_lsm::{Store, StoreOptions, TableConfig};
@@ -138,8 +139,8 @@ impl<S: TableScheme> CommittedLoader<S> {
     /// Makes the table, durably, and returns it with its root.
     ///
     /// # Errors
-    /// [`Error::Store`], also if a table of the name was made meanwhile. After an error, or a crash,
-    /// there is no table of the name, or all of it.
+    /// [`Error::Store`], also if a table of the name was made meanwhile. After an error, or a
+    /// crash, there is no table of the name, or all of it.
     pub fn finish(mut self) -> Result<(CommittedTable<S>, B256)> {
         self.sort_waiting()?;
         let leaves = self.leaves.finish()?;

@@ -57,7 +57,7 @@ fn the_root_is_that_of_the_hashed_keys_and_values_as_they_are() {
             }
 
             if rng.chance(1, 2) {
-                // Reads of the block, some of whose keys it changes; then a commit may come between.
+                // Reads of the block, some of whose keys it changes; a commit may come between.
                 let changed = batch.iter().map(|(key, _)| key.clone());
                 let read: Vec<_> = changed.take(9).chain([vec![], vec![7]]).collect();
                 let stored = table.entries().get_many(&read).unwrap();
@@ -263,7 +263,7 @@ fn a_crash_or_a_fault_leaves_no_table_or_the_whole_one() {
     assert!(0 < struck);
 }
 
-/// What a load has left is dropped, and a table of somebody else is not.
+/// The tables that an ended load has left are dropped, and one of somebody else is not.
 #[test]
 fn what_an_ended_load_has_left_is_dropped() {
     let store = store();

@@ -8,7 +8,7 @@ use crate::compaction::levels::{Capacity, Levels};
 use crate::config::{DiskCache, TableConfig, WriteBuffer};
 use crate::error::Result;
 use crate::memory::grants::Grant;
-use crate::memory::page_cache::CacheShare;
+use crate::run::page_cache::CacheShare;
 use crate::session::inner::Registered;
 use crate::trace::event;
 

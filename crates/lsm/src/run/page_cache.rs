@@ -8,8 +8,8 @@
 //!
 //! Only pages of runs come in that are read past the system's page cache: those of lookups, and
 //! the first one of each run that a cursor reads. Merges, and cursors that go on, read everything
-//! once. A page comes in when its checksum has been found right. Lookups search it in place, without
-//! a copy and without looking at the checksum again.
+//! once. A page comes in when its checksum has been found right. Lookups search it in place,
+//! without a copy and without looking at the checksum again.
 //!
 //! **Which pages stay** is the business of a clock: a page is marked each time that it is found, up
 //! to three times; the hand takes a mark off each page that it passes, and the first one without a
