@@ -65,6 +65,14 @@ pub struct Journal {
     path: PathBuf,
 }
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // Closing alone would leave the lock to a child process that another thread is starting,
+        // until the child has closed the file as well.
+        let _ = self.file.unlock();
+    }
+}
+
 /// A journal that was opened again.
 #[derive(Debug)]
 pub struct Opened {
