@@ -145,7 +145,7 @@ fn the_first_pages_of_cursors_come_from_the_cache_and_go_there() {
     let ranges: Vec<_> = (0..2_000).map(|number| key(number * 29)..).collect();
     let scan = || {
         let counts = spent(&disk, || {
-            for (number, records) in (0..).zip(table.scan_many(&ranges, 1).unwrap()) {
+            for (number, records) in (0..).zip(table.scan_many(&ranges, 2).unwrap()) {
                 assert_eq!(records[0].key, key(number * 29));
             }
             for range in &ranges[..100] {
@@ -154,9 +154,10 @@ fn the_first_pages_of_cursors_come_from_the_cache_and_go_there() {
         });
         counts.read_pages
     };
-    // Where a position falls between two pages, the second one is no first page.
+    // Two entries, so that no run is left out. Where they go on behind a page, two more pages are
+    // read, which are no first ones: in one of six positions.
     let (first, second) = (scan(), scan());
-    assert!(500 < first && second * 3 < first, "{first} pages, then {second}");
+    assert!(500 < first && second * 2 < first, "{first} pages, then {second}");
 
     let keys: Vec<_> = (0..2_000).map(|number| key(number * 29)).collect();
     let lookups = spent(&disk, || {
