@@ -1203,7 +1203,7 @@ impl Table {
     /// table.insert(b"alice/2026", b"7")?;
     /// table.insert(b"carol/2025", b"9")?;
     /// let people = [b"alice/".as_slice().., b"bob/".as_slice()..];
-    /// let first = table.scan_many::<[u8], _>(&people, 1)?;
+    /// let first = table.scan_many::<&[u8], _>(&people, 1)?;
     /// assert_eq!(first[0][0].key, b"alice/2026");
     /// assert_eq!(first[1][0].key, b"carol/2025");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
