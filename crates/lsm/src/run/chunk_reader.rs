@@ -147,30 +147,14 @@ impl ChunkReader {
         }
     }
 
-    /// Asks for the first page, unless something was read or asked for before, or the cache has the
-    /// page. The page comes with the next [`submit`](Prefetcher::submit).
+    /// Asks for the first page of a scan, of which nothing was read or asked for, unless the cache
+    /// has the page. The page comes with the next [`submit`](Prefetcher::submit).
     pub(crate) fn ask_first(&mut self) {
-        let is_begun = self.buffer.is_some() || !self.ahead.is_empty() || self.rest.is_empty();
-        if is_begun || self.chunk_pages != 1 {
-            return;
-        }
-        let pages = match self.order {
-            Order::Ascending => self.rest.start..self.rest.start + 1,
-            Order::Descending => self.rest.end - 1..self.rest.end,
-        };
+        debug_assert!(self.buffer.is_none() && self.ahead.is_empty() && self.chunk_pages == 1);
+        let page = self.next_chunk().start;
         let cache = self.reading.cache_of(&self.run);
-        if cache.is_some_and(|cache| cache.has(self.run.number(), pages.start)) {
-            return;
-        }
-
-        let file = || self.run.file_if_room();
-        let tag = self.reading.prefetcher().begin(offset_of(&pages), PAGE_SIZE, file);
-        // Without one, the page is read when it is needed, and that read reports the error.
-        if let Ok(Some(tag)) = tag {
-            let pages = self.cut();
-            self.ahead.push_back(Ahead { tag, pages });
-            self.is_first = true;
-            self.grow();
+        if cache.is_none_or(|cache| !cache.has(self.run.number(), page)) {
+            self.is_first = self.ask();
         }
     }
 
@@ -232,21 +216,25 @@ impl ChunkReader {
         self.reading.prefetcher().discharge(std::mem::take(&mut self.charged));
     }
 
-    /// Cuts the next chunk off the rest.
-    fn cut(&mut self) -> Range<u32> {
+    /// The pages of the next chunk, which are the first ones of the rest.
+    fn next_chunk(&self) -> Range<u32> {
         debug_assert!(!self.rest.is_empty(), "no page beyond the part is read");
         let pages = self.chunk_pages.min(self.rest.len() as u32);
         debug_assert!(0 < pages && pages as usize <= self.rest.len());
         match self.order {
-            Order::Ascending => {
-                let end = self.rest.start + pages;
-                std::mem::replace(&mut self.rest.start, end)..end
-            }
-            Order::Descending => {
-                let start = self.rest.end - pages;
-                start..std::mem::replace(&mut self.rest.end, start)
-            }
+            Order::Ascending => self.rest.start..self.rest.start + pages,
+            Order::Descending => self.rest.end - pages..self.rest.end,
         }
+    }
+
+    /// Cuts the next chunk off the rest.
+    fn cut(&mut self) -> Range<u32> {
+        let pages = self.next_chunk();
+        match self.order {
+            Order::Ascending => self.rest.start = pages.end,
+            Order::Descending => self.rest.end = pages.start,
+        }
+        pages
     }
 
     /// Shrinks the next chunk to the buffer that is there, or to one page, if there is no allowance
@@ -333,23 +321,25 @@ impl ChunkReader {
             return;
         }
 
-        let prefetcher = Arc::clone(self.reading.prefetcher());
-        while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
-            let rest = self.rest.clone();
-            let pages = self.cut();
-            let bytes = pages.len() * PAGE_SIZE;
-            let tag = prefetcher.begin(offset_of(&pages), bytes, || self.run.file_if_room());
-            let Ok(Some(tag)) = tag else {
-                // The chunk is read when it is needed, and that read reports the error.
-                self.rest = rest;
-                break;
-            };
-            self.ahead.push_back(Ahead { tag, pages });
-            self.grow();
-        }
+        while self.ahead.len() < self.ahead_max && !self.rest.is_empty() && self.ask() {}
 
         debug_assert!(self.ahead.len() <= self.ahead_max);
-        prefetcher.submit();
+        self.reading.prefetcher().submit();
+    }
+
+    /// Asks for the next chunk; says whether it is under way. One that is not is read when it is
+    /// needed, and that read reports the error.
+    fn ask(&mut self) -> bool {
+        let pages = self.next_chunk();
+        let (offset, bytes) = (offset_of(&pages), pages.len() * PAGE_SIZE);
+        let prefetcher = self.reading.prefetcher();
+        let Ok(Some(tag)) = prefetcher.begin(offset, bytes, || self.run.file_if_room()) else {
+            return false;
+        };
+        self.cut();
+        self.ahead.push_back(Ahead { tag, pages });
+        self.grow();
+        true
     }
 }
 

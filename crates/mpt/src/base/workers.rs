@@ -70,6 +70,20 @@ impl Workers {
         shares
     }
 
+    /// The results of a list of work, in its order: its parts are done side by side, each whole.
+    pub(crate) fn collect<T: Sync, R: Send, E: Send>(
+        &self,
+        work: &[T],
+        least: usize,
+        each: impl Fn(&[T]) -> Result<Vec<R>, E> + Sync,
+    ) -> Result<Vec<R>, E> {
+        let mut all = Vec::with_capacity(work.len());
+        for part in self.map(self.parts(work, least), each) {
+            all.extend(part?);
+        }
+        Ok(all)
+    }
+
     /// Does each share of work, the first one on this thread.
     pub(crate) fn map<T: Send, R: Send>(
         &self,

@@ -17,7 +17,7 @@ use crate::base::keys::NodeKey;
 use crate::base::path::Path;
 use crate::base::workers::Workers;
 use crate::scheme::keccak_mpt::KeccakMpt;
-use crate::scheme::scheme::Scheme;
+use crate::scheme::scheme::{HASH_BYTES, Scheme};
 use crate::state::changes::{slot_leaf, slot_value};
 use crate::state::node_cache::{NodeCache, NodeKind};
 use crate::state::tables::{
@@ -210,17 +210,10 @@ impl<'v> Source<'v> {
     fn leaves_at_tip(&self, places: &[(Option<&B256>, &Path)]) -> Result<Vec<Leaves>> {
         let Some((owner, _)) = places.first() else { return Ok(Vec::new()) };
         let (kind, _) = kind_of(*owner);
-        let range = |(owner, path): &(Option<&B256>, &Path)| {
-            let (start, end) = path.key_range(KeccakMpt::DIGIT_BITS);
-            let (_, prefix) = kind_of(*owner);
-            let below = match end {
-                Some(end) => Bound::Excluded([prefix, &end].concat()),
-                // All keys behind the prefix have 32 bytes.
-                None => Bound::Included([prefix, &[u8::MAX; 32]].concat()),
-            };
-            (Bound::Included([prefix, &start].concat()), below)
+        let bounds = |(owner, path): &(Option<&B256>, &Path)| {
+            bounds_below::<KeccakMpt>(kind_of(*owner).1, path)
         };
-        let ranges: Vec<KeyBounds> = places.iter().map(range).collect();
+        let ranges: Vec<KeyBounds> = places.iter().map(bounds).collect();
 
         let caller = Workers::caller();
         let found = scan_many(self.table(kind), &ranges, self.workers.unwrap_or(&caller))?;
@@ -405,13 +398,9 @@ pub(crate) fn values<K: AsRef<[u8]> + Sync>(
     keys: &[K],
     workers: &Workers,
 ) -> Result<Vec<Option<Vec<u8>>>> {
-    let parts = workers.parts(keys, SHARE_KEYS);
-    let found = workers.map(parts, |keys| table.get_many(keys));
-    let mut values = Vec::with_capacity(keys.len());
-    for part in found {
-        values.extend(part?.into_iter().map(value));
-    }
-    Ok(values)
+    workers.collect(keys, SHARE_KEYS, |keys| {
+        Ok(table.get_many(keys)?.into_iter().map(value).collect())
+    })
 }
 
 /// The first leaves in ranges of a table, one more than an update takes at most; by one batch of
@@ -421,13 +410,19 @@ pub(crate) fn scan_many(
     ranges: &[KeyBounds],
     workers: &Workers,
 ) -> Result<Vec<Vec<Record>>> {
-    let parts = workers.parts(ranges, SHARE_SCANS);
-    let found = workers.map(parts, |ranges| table.scan_many::<Vec<u8>, _>(ranges, LEAVES_MAX + 1));
-    let mut all = Vec::with_capacity(ranges.len());
-    for part in found {
-        all.extend(part?);
-    }
-    Ok(all)
+    workers.collect(ranges, SHARE_SCANS, |ranges| {
+        Ok(table.scan_many::<Vec<u8>, _>(ranges, LEAVES_MAX + 1)?)
+    })
+}
+
+/// The bounds of the keys that are a prefix and a key of 32 bytes whose path begins with this one.
+pub(crate) fn bounds_below<S: Scheme>(prefix: &[u8], path: &Path) -> KeyBounds {
+    let (start, end) = path.key_range(S::DIGIT_BITS);
+    let below = match end {
+        Some(end) => Bound::Excluded([prefix, &end].concat()),
+        None => Bound::Included([prefix, &[u8::MAX; HASH_BYTES]].concat()),
+    };
+    (Bound::Included([prefix, &start].concat()), below)
 }
 
 /// The accounts that stored values are.

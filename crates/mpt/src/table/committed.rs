@@ -15,7 +15,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use alloy_primitives::{B256, Bytes};
@@ -30,7 +29,7 @@ use crate::proof::walk::{EmptyValues, verify};
 use crate::scheme::keccak_mpt::KeccakMpt;
 use crate::scheme::scheme::TableScheme;
 use crate::state::node_cache::{NODE_CACHE_BYTES, NodeCache, NodeChanges, NodeKind};
-use crate::state::source::{scan_many, value, values};
+use crate::state::source::{KeyBounds, bounds_below, scan_many, value, values};
 use crate::state::state::threads_default;
 use crate::state::tables::node_key;
 use crate::trie::binary::nearest;
@@ -511,7 +510,7 @@ impl<S: TableScheme> TableViews<S> {
             let nodes = cache
                 .read(NodeKind::Account, &keys, |missing| values(&self.nodes, missing, workers))?;
             let place = |want: &Want| match want {
-                Want::Leaves(path) => Some(path.key_range(S::DIGIT_BITS)),
+                Want::Leaves(path) => Some(bounds_below::<S>(&[], path)),
                 _ => None,
             };
             let places: Vec<_> = update.wanted().iter().filter_map(place).collect();
@@ -532,18 +531,9 @@ impl<S: TableScheme> TableViews<S> {
         Ok(Update::finish_all(vec![update], workers)?.pop().expect("the outcome of the update"))
     }
 
-    /// The leaves in ranges of paths, for each range one more than an update takes at most.
-    fn leaves(
-        &self,
-        ranges: &[(Vec<u8>, Option<Vec<u8>>)],
-        workers: &Workers,
-    ) -> Result<Vec<Leaves>> {
-        let bounds = |(start, end): &(Vec<u8>, Option<Vec<u8>>)| {
-            let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.clone()));
-            (Bound::Included(start.clone()), end)
-        };
-        let bounds: Vec<_> = ranges.iter().map(bounds).collect();
-        let found = scan_many(&self.hashes, &bounds, workers)?;
+    /// The leaves in ranges of hashes, for each range one more than an update takes at most.
+    fn leaves(&self, ranges: &[KeyBounds], workers: &Workers) -> Result<Vec<Leaves>> {
+        let found = scan_many(&self.hashes, ranges, workers)?;
         let counts: Vec<usize> = found.iter().map(Vec::len).collect();
         let mut all = self.leaves_of(found.into_iter().flatten(), workers)?.into_iter();
         Ok(counts.into_iter().map(|count| all.by_ref().take(count).collect()).collect())
