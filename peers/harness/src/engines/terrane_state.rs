@@ -6,10 +6,10 @@
 //! stages the changes, which gives the root, and waits until the log is durable.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use terrane::lsm::{CompactionThread, DiskCache, Durability as Log, Error as LsmError};
-use terrane::lsm::{Store, StoreOptions, TableConfig, Ticket, WriteBatch};
+use terrane::lsm::{Store, StoreOptions, TableConfig, WriteBatch};
 use terrane::mpt::{CommittedLoader, CommittedTable};
 
 use crate::engine::{About, Batch, Engine, Error, IoMode, Result, Root, Terms, of};
@@ -65,13 +65,11 @@ impl TerraneState {
         }
     }
 
-    fn stage(&self, batch: &Batch) -> Result<(Root, Ticket)> {
-        let changes: Vec<_> =
-            batch.iter().map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect();
-        let mut writes = WriteBatch::new();
-        let staged = self.table()?.stage(&changes, &mut writes).map_err(of(NAME))?;
-        let ticket = self.store.write_if(&writes, staged.commit).map_err(of(NAME))?;
-        Ok((Root::new(SCHEME, staged.root.as_slice()), ticket))
+    fn loader(&self) -> Result<MutexGuard<'_, Option<CommittedLoader>>> {
+        match &self.content {
+            Content::Loading(loader) => Ok(loader.lock().expect("no thread panics with this lock")),
+            Content::Table(_) => Err(Error::Cannot("entries are loaded into a new store")),
+        }
     }
 }
 
@@ -92,10 +90,7 @@ impl Engine for TerraneState {
     }
 
     fn load(&self, batch: &Batch) -> Result<()> {
-        let Content::Loading(loader) = &self.content else {
-            return self.stage(batch).map(drop);
-        };
-        let mut loader = loader.lock().expect("no thread panics with this lock");
+        let mut loader = self.loader()?;
         let loader = loader.as_mut().ok_or(Error::Cannot("the load has ended"))?;
         for (key, value) in batch.iter() {
             loader.insert(key, value.unwrap_or_default()).map_err(of(NAME))?;
@@ -104,10 +99,7 @@ impl Engine for TerraneState {
     }
 
     fn settle(&self) -> Result<()> {
-        let Content::Loading(loader) = &self.content else {
-            return self.store.checkpoint().map_err(of(NAME));
-        };
-        let loader = loader.lock().expect("no thread panics with this lock").take();
+        let loader = self.loader()?.take();
         loader.map_or(Ok(()), |loader| loader.finish().map(drop).map_err(of(NAME)))
     }
 
@@ -121,9 +113,13 @@ impl Engine for TerraneState {
     }
 
     fn commit(&self, batch: &Batch) -> Result<Root> {
-        let (root, ticket) = self.stage(batch)?;
+        let changes: Vec<_> =
+            batch.iter().map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect();
+        let mut writes = WriteBatch::new();
+        let staged = self.table()?.stage(&changes, &mut writes).map_err(of(NAME))?;
+        let ticket = self.store.write_if(&writes, staged.commit).map_err(of(NAME))?;
         ticket.wait().map_err(of(NAME))?;
-        Ok(root)
+        Ok(Root::new(SCHEME, staged.root.as_slice()))
     }
 
     fn root(&self) -> Result<Root> {
