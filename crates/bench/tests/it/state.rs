@@ -26,6 +26,7 @@ fn options(load: Load) -> Options {
         blocks: 2,
         history: false,
         direct: false,
+        threads: 1,
         memory_budget: None,
         node_cache: 1 << 20,
         proofs: 5,

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use alloy_primitives::B256;
-use terrane_lsm::{Cursor, Table, TableConfig, Update as TableUpdate};
+use terrane_lsm::{Cursor, Table, Update as TableUpdate};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
@@ -160,8 +160,8 @@ impl State {
         let views = self.tables.views()?;
         let store = self.tables.store.clone();
         let mut fresh = [
-            store.new_volatile_table(&TableConfig::default())?,
-            store.new_volatile_table(&TableConfig::default())?,
+            store.new_volatile_table(views.account_nodes.config())?,
+            store.new_volatile_table(views.storage_nodes.config())?,
         ];
         let report = derive(&views, self.root(), &mut |_, kind, records| {
             let bytes: Vec<_> =
@@ -238,7 +238,8 @@ fn derive(views: &Views, root: B256, sink: Sink<'_>) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     let mut accounts = views.accounts.cursor()?;
     let mut slots = views.slots.cursor()?;
-    let mut trie = Derived::new(NodeTable::Accounts, None);
+    let mut trie = TrieBuilder::<KeccakMpt>::default();
+    let mut storage = StorageTries::default();
 
     while let Some(record) = accounts.next_ref()? {
         let entry = B256::try_from(record.key).ok().zip(Account::from_slim(record.value).ok());
@@ -246,16 +247,20 @@ fn derive(views: &Views, root: B256, sink: Sink<'_>) -> Result<CheckReport> {
             report.add(Problem::Entry { table: "accounts", key: record.key.to_vec() });
             continue;
         };
-        let computed = storage_root(&mut slots, Some(hash), &mut report, sink)?;
-        if computed != account.storage_root {
-            report.add(Problem::StorageRoot { account: hash, computed });
+        storage.add(&mut slots, Some(hash), &mut report, sink)?;
+        storage.end(hash, account.storage_root, &mut report, sink)?;
+        trie.push(hash.as_slice(), &account.leaf_value())?;
+        if BATCH <= trie.waiting() {
+            let records = keyed(None, trie.take_nodes()).collect();
+            pass(NodeTable::Accounts, records, &mut report, sink)?;
         }
-        trie.push(hash.as_slice(), &account.leaf_value(), &mut report, sink)?;
         report.accounts += 1;
     }
-    storage_root(&mut slots, None, &mut report, sink)?;
+    storage.add(&mut slots, None, &mut report, sink)?;
+    storage.settle(&mut report, sink)?;
 
-    let computed = trie.finish(&mut report, sink)?;
+    let (computed, nodes) = trie.finish();
+    pass(NodeTable::Accounts, keyed(None, nodes).collect(), &mut report, sink)?;
     if computed != root {
         report.problems.truncate(PROBLEMS_MAX - 1);
         report.problems.push(Problem::Root { computed });
@@ -263,82 +268,97 @@ fn derive(views: &Views, root: B256, sink: Sink<'_>) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// The root of the slots of an account, to which the cursor is brought; slots of accounts before it
-/// have no account. Without an account, all slots that are left have none.
-fn storage_root(
-    slots: &mut Cursor,
-    account: Option<B256>,
-    report: &mut CheckReport,
-    sink: Sink<'_>,
-) -> Result<B256> {
-    let mut trie = Derived::new(NodeTable::Storage, account);
-    let mut orphan = None;
-    while let Some(record) = slots.peek()? {
-        let owner = record.key.get(..32).map(B256::from_slice);
-        let slot = record.key.get(32..).filter(|slot| slot.len() == 32);
-        let (Some(owner), Some(slot), Some(_)) = (owner, slot, slot_value(record.value)) else {
-            report.add(Problem::Entry { table: "slots", key: record.key.to_vec() });
-            slots.next_ref()?;
-            continue;
-        };
-        if account.is_some_and(|account| account < owner) {
-            break;
-        }
-        if account == Some(owner) {
-            trie.push(slot, &slot_leaf(record.value), report, sink)?;
-            report.slots += 1;
-        } else if orphan != Some(owner) {
-            report.add(Problem::SlotsWithoutAccount { account: owner });
-            orphan = Some(owner);
-        }
-        slots.next_ref()?;
-    }
-    trie.finish(report, sink)
-}
-
-/// A trie that is being derived, whose records go to the sink in batches.
-struct Derived {
-    table: NodeTable,
-    owner: Option<B256>,
+/// The storage tries that are being derived, whose nodes are hashed together.
+#[derive(Default)]
+struct StorageTries {
     builder: TrieBuilder<KeccakMpt>,
+    /// The accounts whose tries ended, with the roots that they state.
+    ended: Vec<(B256, B256)>,
 }
 
-impl Derived {
-    fn new(table: NodeTable, owner: Option<B256>) -> Self {
-        Self { table, owner, builder: TrieBuilder::default() }
-    }
-
-    fn push(
+impl StorageTries {
+    /// Adds the slots of an account, to which the cursor is brought; slots of accounts before it
+    /// have no account. Without an account, all slots that are left have none.
+    fn add(
         &mut self,
-        key: &[u8],
-        leaf: &[u8],
+        slots: &mut Cursor,
+        account: Option<B256>,
         report: &mut CheckReport,
         sink: Sink<'_>,
     ) -> Result<()> {
-        self.builder.push(key, leaf)?;
-        if BATCH <= self.builder.waiting() {
-            let nodes = self.builder.take_nodes();
-            self.pass(nodes, report, sink)?;
+        let mut orphan = None;
+        while let Some(record) = slots.peek()? {
+            let owner = record.key.get(..32).map(B256::from_slice);
+            let slot = record.key.get(32..).filter(|slot| slot.len() == 32);
+            let (Some(owner), Some(slot), Some(_)) = (owner, slot, slot_value(record.value)) else {
+                report.add(Problem::Entry { table: "slots", key: record.key.to_vec() });
+                slots.next_ref()?;
+                continue;
+            };
+            if account.is_some_and(|account| account < owner) {
+                break;
+            }
+            if account == Some(owner) {
+                self.builder.push(slot, &slot_leaf(record.value))?;
+                if BATCH <= self.builder.waiting() {
+                    self.settle(report, sink)?;
+                    let records = keyed(Some(&owner), self.builder.take_nodes()).collect();
+                    pass(NodeTable::Storage, records, report, sink)?;
+                }
+                report.slots += 1;
+            } else if orphan != Some(owner) {
+                report.add(Problem::SlotsWithoutAccount { account: owner });
+                orphan = Some(owner);
+            }
+            slots.next_ref()?;
         }
         Ok(())
     }
 
-    fn pass(
-        &self,
-        nodes: Vec<(Path, Record)>,
+    /// Ends the trie of an account, which states this root for it.
+    fn end(
+        &mut self,
+        account: B256,
+        stated: B256,
         report: &mut CheckReport,
         sink: Sink<'_>,
     ) -> Result<()> {
-        let owner = self.owner.as_ref();
-        let keyed = nodes.into_iter().map(|(path, record)| (node_key(owner, &path), record));
-        let records: Vec<(NodeKey, Record)> = keyed.collect();
-        report.nodes += records.len() as u64;
-        if records.is_empty() { Ok(()) } else { sink(report, self.table, records) }
+        self.builder.end_trie();
+        self.ended.push((account, stated));
+        let waiting = self.builder.waiting() + self.ended.len();
+        if BATCH <= waiting { self.settle(report, sink) } else { Ok(()) }
     }
 
-    fn finish(mut self, report: &mut CheckReport, sink: Sink<'_>) -> Result<B256> {
-        let (root, nodes) = std::mem::take(&mut self.builder).finish();
-        self.pass(nodes, report, sink)?;
-        Ok(root)
+    /// Hashes the tries that ended, and compares their roots.
+    fn settle(&mut self, report: &mut CheckReport, sink: Sink<'_>) -> Result<()> {
+        let built = self.builder.take_tries();
+        debug_assert_eq!(built.len(), self.ended.len(), "a trie of each account");
+        let mut records = Vec::new();
+        for ((computed, nodes), (account, stated)) in built.into_iter().zip(self.ended.drain(..)) {
+            records.extend(keyed(Some(&account), nodes));
+            if computed != stated {
+                report.add(Problem::StorageRoot { account, computed });
+            }
+        }
+        pass(NodeTable::Storage, records, report, sink)
     }
+}
+
+/// The records of a trie with their keys.
+fn keyed(
+    owner: Option<&B256>,
+    nodes: Vec<(Path, Record)>,
+) -> impl Iterator<Item = (NodeKey, Record)> {
+    nodes.into_iter().map(move |(path, record)| (node_key(owner, &path), record))
+}
+
+/// Passes derived records to the sink.
+fn pass(
+    table: NodeTable,
+    records: Vec<(NodeKey, Record)>,
+    report: &mut CheckReport,
+    sink: Sink<'_>,
+) -> Result<()> {
+    report.nodes += records.len() as u64;
+    if records.is_empty() { Ok(()) } else { sink(report, table, records) }
 }

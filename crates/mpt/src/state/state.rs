@@ -6,7 +6,7 @@ use std::thread;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use terrane_io::{Disk, RealDisk};
-use terrane_lsm::{Store, StoreOptions, Ticket, WriteBatch};
+use terrane_lsm::{Store, StoreOptions, TableConfig, Ticket, WriteBatch};
 
 use crate::base::account::Account;
 use crate::base::error::{Error, Result};
@@ -32,6 +32,9 @@ const THREADS_MAX: usize = 4;
 pub struct Options {
     /// Options of its store: memory, durability, log.
     pub store: StoreOptions,
+    /// Configuration of the tables that are made. A state keeps that which its tables were made
+    /// with, or were given since.
+    pub tables: TableConfig,
     /// Whether blocks keep what reads and proofs at older heights need ([`State::at`]). A history
     /// begins with the first block that keeps it, and ends with the first that does not. Off unless
     /// set.
@@ -54,6 +57,7 @@ impl Default for Options {
         let threads = threads_default();
         Self {
             store: StoreOptions::default(),
+            tables: TableConfig::default(),
             history: false,
             threads,
             node_cache: NODE_CACHE_BYTES,
@@ -64,6 +68,7 @@ impl Default for Options {
 impl Options {
     terrane_io::setters! {
         store: StoreOptions,
+        tables: TableConfig,
         history: bool,
         threads: usize,
         node_cache: u64,
@@ -148,7 +153,7 @@ impl State {
     /// The errors of [`open`](Self::open) but [`Error::Corruption`] and
     /// [`Error::ImportUnfinished`].
     pub fn open_unchecked(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
-        let tables = Tables::open(disk, dir, &options.store)?;
+        let tables = Tables::open(disk, dir, (&options.store, &options.tables))?;
         let tip = tables.views()?.tip()?;
         Ok(Self::new(tables, tip, options))
     }

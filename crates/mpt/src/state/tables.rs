@@ -214,7 +214,7 @@ impl Tables {
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &FilePath,
-        options: &StoreOptions,
+        (options, config): (&StoreOptions, &TableConfig),
     ) -> Result<Self> {
         let store = Store::open(disk, dir, options)?;
         let found = store.tables()?;
@@ -222,7 +222,7 @@ impl Tables {
             return Err(Error::NotAState { why: "the store has other tables" });
         }
 
-        let table = |name: &str| Ok(store.table_or_create(name, &TableConfig::default())?);
+        let table = |name: &str| Ok(store.table_or_create(name, config)?);
         let handles = TableSet::make(table)?;
         let tables = Self { store, handles };
         tables.check_format()?;

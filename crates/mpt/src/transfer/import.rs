@@ -1,8 +1,9 @@
 //! The bulk import: sorted accounts, each with its sorted slots, in one pass.
 //!
-//! An account is written when the next one begins, with all of its slots before it. Entries and
-//! the nodes that they finish go to the store in batches. After a crash, the accounts that are
-//! stored are whole, and slots above the last of them are those of the account that was under way.
+//! Storage tries wait until there are many nodes to hash, and the accounts of these tries wait with
+//! them. Entries and the nodes that they finish go to the store in batches, after which no account
+//! waits. After a crash, the accounts that are stored are whole, and slots above the last of them
+//! are those of the account that was under way.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::trie::record::Record;
 /// Bytes of a batch after which it goes to the store.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Nodes of a trie that wait before they are hashed.
+/// Nodes of tries, and accounts, that wait before they are hashed.
 const NODES_TOGETHER: usize = 1024;
 
 /// An import of a whole state into an empty directory.
@@ -57,6 +58,10 @@ pub struct Import {
     /// Those of the state that the import becomes.
     options: Options,
     accounts: TrieBuilder<KeccakMpt>,
+    /// The storage tries of the accounts that wait, and of the one whose slots come.
+    storage: TrieBuilder<KeccakMpt>,
+    /// Accounts of which all slots have come, and whose storage roots are not compared yet.
+    waiting: Vec<(B256, Account)>,
     last_account: Option<B256>,
     pending: Option<Pending>,
     batch: WriteBatch,
@@ -74,12 +79,11 @@ struct Mismatch {
 }
 
 /// The account whose slots come.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Pending {
     hash: B256,
     /// `None` after resuming, until the account comes again.
     account: Option<Account>,
-    slots: TrieBuilder<KeccakMpt>,
     last_slot: Option<B256>,
 }
 
@@ -116,7 +120,7 @@ impl Import {
     /// [`Error::NotEmpty`] for a state with blocks; [`Error::Store`]; [`Error::NotAState`];
     /// [`Error::UnknownVersion`]; [`Error::CorruptEntry`], [`Error::CorruptAccount`].
     pub fn open(disk: Arc<dyn Disk>, dir: &FilePath, options: &Options) -> Result<Self> {
-        let tables = Tables::open(disk, dir, &options.store)?;
+        let tables = Tables::open(disk, dir, (&options.store, &options.tables))?;
         let views = tables.views()?;
         if views.tip()?.is_some() {
             return Err(Error::NotEmpty);
@@ -132,6 +136,8 @@ impl Import {
             tables,
             options: options.clone(),
             accounts: TrieBuilder::default(),
+            storage: TrieBuilder::default(),
+            waiting: Vec::new(),
             last_account: None,
             pending: None,
             batch: WriteBatch::new(),
@@ -175,15 +181,13 @@ impl Import {
             if pending.hash != owner {
                 return Err(Error::corrupt_entry("slots of several accounts under way"));
             }
-            pending.slots.push(slot.as_slice(), &slot_leaf(record.value))?;
-            if NODES_TOGETHER <= pending.slots.waiting() {
-                drop(pending.slots.take_nodes());
+            self.storage.push(slot.as_slice(), &slot_leaf(record.value))?;
+            if NODES_TOGETHER <= self.storage.waiting() {
+                drop(self.storage.take_nodes());
             }
             pending.last_slot = Some(slot);
         }
-        if let Some(pending) = &mut self.pending {
-            drop(pending.slots.take_nodes());
-        }
+        drop(self.storage.take_nodes());
         Ok(())
     }
 
@@ -201,8 +205,9 @@ impl Import {
     /// # Errors
     /// [`Error::KeyOrder`] unless the hash is above that of the account before;
     /// [`Error::ImportPosition`] if another account was under way;
-    /// [`Error::StorageRootMismatch`] if the slots of the account before are not those of its
-    /// storage root: the directory is of no use then. [`Error::Store`].
+    /// [`Error::StorageRootMismatch`] if the slots of an account before are not those of its
+    /// storage root: the directory is of no use then. Roots are compared many together, at the
+    /// latest by [`sync`](Self::sync). [`Error::Store`].
     pub fn push_account(&mut self, hash: B256, account: &Account) -> Result<()> {
         self.check_usable()?;
         if let Some(pending) = &mut self.pending
@@ -247,11 +252,11 @@ impl Import {
         }
 
         let bytes = slot_bytes(&value);
-        pending.slots.push(slot.as_slice(), &slot_leaf(&bytes))?;
+        self.storage.push(slot.as_slice(), &slot_leaf(&bytes))?;
         pending.last_slot = Some(slot);
         self.batch.insert(&self.tables.slots, slot_key(&pending.hash, &slot), bytes);
         self.pushed += 1;
-        self.write_nodes(NODES_TOGETHER);
+        self.settle(NODES_TOGETHER)?;
         self.flush(BATCH_BYTES)
     }
 
@@ -333,16 +338,17 @@ impl Import {
     /// Writes what was pushed, and waits until it is durable.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::StorageRootMismatch`]; [`Error::Store`].
     pub fn sync(&mut self) -> Result<()> {
-        self.flush(1)?;
+        self.check_usable()?;
+        self.flush(0)?;
         Ok(self.tables.store.sync()?)
     }
 
     /// Writes what was pushed and closes the store, to go on with the import another time.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// The errors of [`sync`](Self::sync).
     pub fn close(mut self) -> Result<()> {
         self.sync()?;
         Ok(self.tables.store.close()?)
@@ -365,6 +371,7 @@ impl Import {
             return Err(Error::ImportPosition { account: hash });
         }
         self.finish_account()?;
+        self.settle(0)?;
         let (root, nodes) = std::mem::take(&mut self.accounts).finish();
         if let Some(expected) = expected.filter(|expected| *expected != root) {
             return Err(Error::RootMismatch { expected, computed: root });
@@ -390,38 +397,45 @@ impl Import {
         }
     }
 
-    /// Compares the root of the slots that came with that of the account, and adds the account.
+    /// Ends the slots of the account under way, which waits until its storage root is compared.
     fn finish_account(&mut self) -> Result<()> {
-        let Some(Pending { hash, account, slots, .. }) = self.pending.take() else { return Ok(()) };
+        let Some(Pending { hash, account, .. }) = self.pending.take() else { return Ok(()) };
         let account = account.ok_or(Error::ImportPosition { account: hash })?;
-        let (computed, nodes) = slots.finish();
-        if computed != account.storage_root {
-            // The wrong slots are in the store, so nothing may be built on them.
-            let expected = account.storage_root;
-            self.mismatch = Some(Mismatch { account: hash, expected, computed });
-            return self.check_usable();
-        }
-
-        self.write_storage_nodes(&hash, nodes);
-        self.batch.insert(&self.tables.accounts, hash, account.to_slim());
-        self.accounts.push(hash.as_slice(), &account.leaf_value())?;
+        self.storage.end_trie();
+        self.waiting.push((hash, account));
         self.last_account = Some(hash);
-        self.write_nodes(NODES_TOGETHER);
-        Ok(())
+        self.settle(NODES_TOGETHER)
     }
 
-    /// Adds the nodes of each trie that are finished to the batch, if so many wait.
-    fn write_nodes(&mut self, least: usize) {
-        if let Some(pending) = &mut self.pending
-            && least <= pending.slots.waiting()
-        {
-            let (owner, nodes) = (pending.hash, pending.slots.take_nodes());
-            self.write_storage_nodes(&owner, nodes);
+    /// If so many nodes and accounts wait: hashes the nodes, compares the roots of the accounts
+    /// that wait with theirs, and adds these accounts and all finished nodes to the batch.
+    fn settle(&mut self, least: usize) -> Result<()> {
+        if least <= self.storage.waiting() + self.waiting.len() {
+            let built = self.storage.take_tries();
+            debug_assert_eq!(built.len(), self.waiting.len(), "a trie of each account");
+            let waiting = std::mem::take(&mut self.waiting);
+            for ((computed, nodes), (hash, account)) in built.into_iter().zip(waiting) {
+                if computed != account.storage_root {
+                    // Slots of the account may be in the store, so nothing may be built on them.
+                    let expected = account.storage_root;
+                    self.mismatch = Some(Mismatch { account: hash, expected, computed });
+                    self.batch.clear();
+                    return self.check_usable();
+                }
+                self.write_storage_nodes(&hash, nodes);
+                self.batch.insert(&self.tables.accounts, hash, account.to_slim());
+                self.accounts.push(hash.as_slice(), &account.leaf_value())?;
+            }
+            if let Some(Pending { hash, .. }) = self.pending {
+                let nodes = self.storage.take_nodes();
+                self.write_storage_nodes(&hash, nodes);
+            }
         }
         if least <= self.accounts.waiting() {
             let nodes = self.accounts.take_nodes();
             self.write_account_nodes(nodes);
         }
+        Ok(())
     }
 
     fn write_account_nodes(&mut self, nodes: Vec<(Path, Record)>) {
@@ -439,11 +453,13 @@ impl Import {
 
     /// Writes the batch if it has so many bytes.
     fn flush(&mut self, bytes: usize) -> Result<()> {
-        if self.batch.is_empty() || self.batch.bytes() < bytes {
+        let has_more = !self.batch.is_empty() || !self.waiting.is_empty();
+        if !has_more || self.batch.bytes() < bytes {
             return Ok(());
         }
-        // The nodes of entries go with them: resuming does not write them again.
-        self.write_nodes(1);
+        // Accounts go with their slots, and nodes with their entries: resuming does not write them
+        // again.
+        self.settle(0)?;
         // A later commit, or the sync at the end, makes it durable.
         drop(self.tables.store.write(&self.batch)?);
         self.batch.clear();
@@ -453,7 +469,7 @@ impl Import {
 
 impl Pending {
     fn new(hash: B256, account: Option<Account>) -> Self {
-        Self { hash, account, slots: TrieBuilder::default(), last_slot: None }
+        Self { hash, account, last_slot: None }
     }
 }
 

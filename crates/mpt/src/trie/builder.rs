@@ -2,8 +2,10 @@
 //!
 //! The builder keeps the branches that are open on the path of the last item. An item that shares
 //! fewer digits with the last one closes the branches below the shared digits, and each closed
-//! branch is planned once. Plans are hashed many at a time. So memory is proportional to the depth
-//! and to [`HASHED_TOGETHER`], not to the count.
+//! branch is planned once. Plans are hashed many at a time, those of several tries together. So
+//! memory is proportional to the depth and to [`HASHED_TOGETHER`], not to the count.
+
+use std::ops::Range;
 
 use alloy_primitives::B256;
 
@@ -114,15 +116,31 @@ pub(crate) fn path_of(subtree: &Subtree) -> Option<&Path> {
     }
 }
 
+/// A trie that was built: its root, and the records that were not taken before.
+pub(crate) type Built = (B256, Vec<(Path, Record)>);
+
+/// A trie of which all entries have come, and whose last nodes are not hashed.
+#[derive(Debug)]
+struct Ended {
+    top: Option<Child>,
+    plans: Range<usize>,
+}
+
 /// Makes a whole trie from entries in ascending order of their keys, without I/O.
 ///
 /// Cost: each node is encoded and hashed once, many at a time; memory for the nodes that
 /// [`take_nodes`](Self::take_nodes) has not taken, and for one path.
+///
+/// Within the crate, one builder makes many tries, one after another, whose nodes fill the lanes of
+/// the processor together: most storage tries have fewer nodes than there are lanes.
 #[derive(Debug)]
 pub struct TrieBuilder<S> {
     stack: Stack,
     nodes: Nodes,
-    /// Records of nodes that are hashed.
+    /// Tries before the one under way, in their order. Invariant: their plans come first.
+    ended: Vec<Ended>,
+    built: Vec<Built>,
+    /// Records of the trie under way whose nodes are hashed.
     ready: Vec<(Path, Record)>,
     last_key: Option<Vec<u8>>,
     count: usize,
@@ -136,6 +154,8 @@ impl<S: Scheme> Default for TrieBuilder<S> {
         Self {
             stack: Stack::default(),
             nodes: Nodes::default(),
+            ended: Vec::new(),
+            built: Vec::new(),
             ready: Vec::new(),
             last_key: None,
             count: 0,
@@ -186,26 +206,55 @@ impl<S: Scheme> TrieBuilder<S> {
     /// Cost: hashes the nodes that wait, the faster the more there are: take them only if many are
     /// [`waiting`](Self::waiting).
     pub fn take_nodes(&mut self) -> Vec<(Path, Record)> {
+        debug_assert!(self.ended.is_empty(), "tries that ended are taken before");
         self.hash();
         std::mem::take(&mut self.ready)
+    }
+
+    /// Ends the trie under way: the next entry begins another one.
+    pub(crate) fn end_trie(&mut self) {
+        let first = self.ended.last().map_or(0, |ended| ended.plans.end);
+        let subtree = self.stack.finish(&mut self.nodes);
+        let top = self.nodes.attach(subtree, 0);
+        self.ended.push(Ended { top, plans: first..self.nodes.count() });
+        self.last_key = None;
+    }
+
+    /// The number of tries that ended and were not taken.
+    pub(crate) fn waiting_tries(&self) -> usize {
+        self.built.len() + self.ended.len()
+    }
+
+    /// The tries that ended and were not taken before, in their order.
+    ///
+    /// Cost: as [`take_nodes`](Self::take_nodes).
+    pub(crate) fn take_tries(&mut self) -> Vec<Built> {
+        self.hash();
+        std::mem::take(&mut self.built)
     }
 
     /// The root of all entries, and the records that were not taken before.
     #[must_use]
     pub fn finish(mut self) -> (B256, Vec<(Path, Record)>) {
-        let subtree = self.stack.finish(&mut self.nodes);
-        let top = self.nodes.attach(subtree, 0);
-        self.nodes.hash::<S>(&Workers::caller());
-        let (root, _) = self.nodes.root::<S>(top);
-        self.ready.extend(self.nodes.take_records(0..self.nodes.count()));
-        (root, self.ready)
+        debug_assert_eq!(self.waiting_tries(), 0, "tries that ended are taken before");
+        self.end_trie();
+        self.take_tries().pop().expect("the trie that ended")
     }
 
     /// Hashes the nodes that wait.
     fn hash(&mut self) {
         self.nodes.hash::<S>(&Workers::caller());
+        let mut first = 0;
+        for Ended { top, plans } in self.ended.drain(..) {
+            first = plans.end;
+            let (root, _) = self.nodes.root::<S>(top);
+            // Earlier records are those of the first trie: it was under way when they were hashed.
+            let mut records = std::mem::take(&mut self.ready);
+            records.extend(self.nodes.take_records(plans));
+            self.built.push((root, records));
+        }
         self.stack.settle(&self.nodes);
-        self.ready.extend(self.nodes.take_records(0..self.nodes.count()));
+        self.ready.extend(self.nodes.take_records(first..self.nodes.count()));
         self.nodes.clear();
     }
 }
@@ -219,4 +268,57 @@ pub(crate) fn check_entry(index: usize, key: &[u8], value: Option<&[u8]>) -> Res
         return Err(Error::EmptyValue { index });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheme::keccak_mpt::KeccakMpt;
+
+    /// Entries of a trie, in order: keys are hashes.
+    fn entries(trie: u32, count: u32) -> Vec<(B256, [u8; 4])> {
+        let entry = |number: u32| {
+            let seed = [trie.to_le_bytes(), number.to_le_bytes()].concat();
+            (alloy_primitives::keccak256(seed), number.to_le_bytes())
+        };
+        let mut entries: Vec<_> = (0..count).map(entry).collect();
+        entries.sort_unstable();
+        entries
+    }
+
+    #[test]
+    fn tries_of_one_builder_are_those_of_a_builder_each() {
+        let below = HASHED_TOGETHER as u32 - 1;
+        let sizes = [0, 1, 2, 3 * below, 0, 1, 17, below, 1, 300, 2 * below, 0];
+        let mut together = TrieBuilder::<KeccakMpt>::default();
+        // The records of the trie under way that were taken before it ended.
+        let mut early = Vec::new();
+        let mut expected = Vec::new();
+        for (trie, size) in (0..).zip(sizes) {
+            let mut alone = TrieBuilder::<KeccakMpt>::default();
+            for (key, value) in entries(trie, size) {
+                together.push(key.as_slice(), &value).unwrap();
+                alone.push(key.as_slice(), &value).unwrap();
+            }
+            if trie == 3 {
+                assert_eq!(together.take_tries().len(), 3);
+                early = together.take_nodes();
+                assert!(!early.is_empty());
+            }
+            together.end_trie();
+            expected.push(alone.finish());
+        }
+        assert_eq!(together.waiting_tries(), sizes.len() - 3);
+
+        let mut built = together.take_tries();
+        early.append(&mut built[0].1);
+        built[0].1 = early;
+        let sorted = |(root, mut nodes): Built| {
+            nodes.sort_unstable_by(|left, right| left.0.cmp(&right.0));
+            (root, nodes)
+        };
+        let expected = expected.into_iter().skip(3).map(sorted);
+        assert!(built.into_iter().map(sorted).eq(expected));
+        assert_eq!((together.waiting(), together.waiting_tries()), (0, 0));
+    }
 }

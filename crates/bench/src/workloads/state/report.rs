@@ -25,6 +25,8 @@ pub struct Report {
     pub history: bool,
     /// Whether lookups read past the page cache.
     pub direct: bool,
+    /// Threads of the state; with more than one, compactions have another one.
+    pub threads: usize,
     /// Memory budget of the store, in bytes; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget_bytes: Option<u64>,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use terrane::io::files::create_parents;
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::CompactionThread::{Background, Caller};
 use terrane::lsm::{DiskCache, SessionStats, StoreOptions, TableConfig, TableStats};
 use terrane::mpt::{self, Account, AccountProof, Address, B256, State, U256, is_state};
 
@@ -49,6 +50,8 @@ pub struct Options {
     pub history: bool,
     /// Whether lookups read past the page cache.
     pub direct: bool,
+    /// Threads of the state; with more than one, compactions have another one.
+    pub threads: usize,
     /// Memory budget of the store.
     pub memory_budget: Option<u64>,
     /// Bytes of memory for nodes, beside the store.
@@ -117,16 +120,23 @@ fn identity(options: &block::Options) -> B256 {
 
 fn state_options(options: &Options) -> mpt::Options {
     let store = StoreOptions::default().create_dir().memory_budget(options.memory_budget);
-    mpt::Options::default().store(store).history(options.history).node_cache(options.node_cache)
+    let state = mpt::Options::default().store(store).tables(table_config(options));
+    state.history(options.history).threads(options.threads).node_cache(options.node_cache)
+}
+
+fn table_config(options: &Options) -> TableConfig {
+    let cache = if options.direct { DiskCache::None } else { DiskCache::All };
+    let thread = if options.threads == 1 { Caller } else { Background };
+    TableConfig::default().disk_cache(cache).compaction_thread(thread)
 }
 
 fn open(disk: &Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<State> {
     let state = State::open(Arc::clone(disk), dir, &state_options(options))?;
-    let cache = if options.direct { DiskCache::None } else { DiskCache::All };
+    let config = table_config(options);
     for table in state.store().tables()? {
         let table = state.store().table(&table.name)?;
-        if table.view()?.config().disk_cache != cache {
-            table.set_config(&TableConfig::default().disk_cache(cache))?;
+        if *table.view()?.config() != config {
+            table.set_config(&config)?;
         }
     }
     Ok(state)
@@ -347,6 +357,7 @@ impl Run<'_> {
             slots: layout.slots(),
             history: self.options.history,
             direct: self.options.direct,
+            threads: self.options.threads,
             memory_budget_bytes: self.options.memory_budget,
             node_cache_bytes: self.options.node_cache,
             warm_up_blocks: self.options.warm_up,

@@ -93,6 +93,10 @@ pub(crate) struct StateArgs {
     /// Last blocks to go back over, at most as many as were committed
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "128")]
     reorg: u64,
+    /// Threads of the state; with more than one, compactions have another one
+    #[arg(long, value_name = "N", default_value = "2",
+        value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
     /// Memory budget of the store
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
@@ -155,6 +159,7 @@ impl StateArgs {
             blocks: self.blocks,
             history: self.history,
             direct: self.direct,
+            threads: usize::from(self.threads),
             memory_budget: self.memory_budget,
             node_cache: self.node_cache,
             proofs: self.proofs,
