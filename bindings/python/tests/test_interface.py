@@ -6,6 +6,7 @@ import ctypes
 import doctest
 import gc
 import json
+import os
 import pathlib
 import threading
 
@@ -374,6 +375,19 @@ def test_inspect_and_results(tmp_path):
     frame = terrane.results.frame(tmp_path / "a.json", explode="phases")
     assert list(frame["phases.wall_s"]) == [1.5, 2.5] and frame["phases.p.p50"][0] == 2
     assert [row["wall_s"] for row in terrane.results.load(str(tmp_path / "b*.json"))] == [1, 2]
+
+
+def test_a_store_stays_with_its_process(store, table):
+    child = os.fork()
+    if child == 0:
+        try:
+            table.get(KEYS[0])
+        except terrane.ClosedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    table["after"] = b"the fork"
+    assert table.get(KEYS[1]) == VALUES[1]
 
 
 def test_recorded_results_become_a_table():

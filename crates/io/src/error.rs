@@ -59,6 +59,16 @@ pub enum Error {
         /// The name.
         path: PathBuf,
     },
+    /// The handle was made by the process that this one was forked off, and stays with it. Nothing
+    /// was done.
+    #[error(
+        "{} was opened before a fork, by the parent of this process: open it anew in the child, once the parent has closed it, or read beside the parent",
+        .path.display()
+    )]
+    Forked {
+        /// A file or directory of the store.
+        path: PathBuf,
+    },
     /// The file ends before the last requested byte.
     #[error(
         "{} ends early: {expected} bytes wanted at offset {offset}, {found} found",
@@ -124,6 +134,7 @@ impl Error {
         // Read-only media and missing rights are told apart before the kinds of the system.
         match self {
             Self::Locked { .. } => ErrorKind::Locked,
+            Self::Forked { .. } => ErrorKind::Closed,
             Self::ShortRead { .. } | Self::WrongKind { .. } | Self::SeveralNames { .. } => {
                 ErrorKind::Corrupt
             }

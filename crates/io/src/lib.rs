@@ -22,6 +22,7 @@ mod text_form;
 mod durability;
 mod loss;
 pub mod error;
+pub mod process;
 pub mod bytes;
 pub mod aligned;
 pub mod clock;

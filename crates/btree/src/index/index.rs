@@ -254,8 +254,9 @@ impl Index {
         &self,
         act: impl FnOnce(&mut Writer, &Core) -> Result<T>,
     ) -> Result<T> {
+        self.core.check_open()?;
         let mut writer = self.writer();
-        let writer = writer.as_mut().filter(|_| !self.core.is_closed()).ok_or(Error::Closed)?;
+        let writer = writer.as_mut().ok_or(Error::Closed)?;
         let done = act(writer, &self.core);
         *self.writer_stats() = writer.stats();
         done
@@ -443,9 +444,7 @@ impl Index {
     /// [`Error::Poisoned`], [`Error::Closed`].
     #[doc(alias = "sync_wal")]
     pub fn sync_to(&self, position: u64) -> Result<()> {
-        if self.core.is_closed() {
-            return Err(Error::Closed);
-        }
+        self.core.check_open()?;
         match self.tail.sync(position) {
             Ok(is_synced) => {
                 self.core.pager.counters.syncs.add(u64::from(is_synced));
@@ -593,6 +592,7 @@ impl Index {
     /// # Errors
     /// Those of [`flush`](Self::flush); the index is closed nevertheless.
     pub fn close(&self) -> Result<()> {
+        self.core.check_process()?;
         let mut writer = self.writer();
         let Some(open) = writer.as_mut() else { return Ok(()) };
         let result = open.close(&self.core);
@@ -605,6 +605,10 @@ impl Index {
 /// Like [`close`](Index::close); an error goes to the log of the program.
 impl Drop for Index {
     fn drop(&mut self) {
+        // A child of the process that opened the index changes nothing.
+        if self.core.check_process().is_err() {
+            return;
+        }
         // A poisoned writer can make nothing durable any more.
         if let Some(writer) = self.writer().as_mut()
             && writer.poisoned.is_none()

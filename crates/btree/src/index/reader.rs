@@ -279,7 +279,10 @@ impl Index {
 
 impl Drop for IndexReader {
     fn drop(&mut self) {
-        self.close();
+        // In a child, another thread may have held the locks.
+        if self.core.check_process().is_ok() {
+            self.close();
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use crate::page::error::{Error, Result};
+use crate::page::error::Result;
 use crate::tree::cursor::{Cursor, bounds_of};
 use crate::tree::state::{Core, State};
 
@@ -27,7 +27,7 @@ impl Snapshot {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.core.is_closed() { Err(Error::Closed) } else { Ok(()) }
+        self.core.check_open()
     }
 
     /// Returns the value of a key. Cost as of [`Index::find`](crate::Index::find); never waits.

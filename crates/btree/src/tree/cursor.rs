@@ -9,7 +9,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use crate::log::pending::UpdateBuffer;
-use crate::page::error::{Error, Result};
+use crate::page::error::Result;
 use crate::page::leaf::{Fences, Leaf};
 use crate::page::page::{KeyRange, Page, PageRef};
 use crate::sort::input::Records;
@@ -452,9 +452,7 @@ impl Cursor {
     /// Merges the buffers with the tree up to the next entry. Returns whether there is one.
     fn advance(&mut self) -> Result<bool> {
         while !self.is_done {
-            if self.core.is_closed() {
-                return Err(Error::Closed);
-            }
+            self.core.check_open()?;
 
             // The key that comes first counts, and the bounds shrink past it.
             let mut key = std::mem::take(&mut self.key);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Anchor;
+use terrane_io::process::Process;
 
 use crate::log::pending::UpdateBuffer;
 use crate::page::error::{Error, Result};
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) pager: Pager,
     state: RwLock<State>,
     is_closed: AtomicBool,
+    /// The process that opened the index, and may use it.
+    process: Process,
     /// Keeps every call below the directory in it, whatever happens to the path.
     _anchor: Box<dyn Anchor>,
 }
@@ -73,17 +76,16 @@ impl Core {
     pub(crate) fn new(anchor: Box<dyn Anchor>, dir: PathBuf, pager: Pager, state: State) -> Self {
         let state = RwLock::new(state);
         let is_closed = AtomicBool::new(false);
-        Self { dir, pager, state, is_closed, _anchor: anchor }
+        let process = Process::current();
+        Self { dir, pager, state, is_closed, process, _anchor: anchor }
     }
 
     /// The visible state.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`]; [`Error::Disk`] in a child of the process that opened the index.
     pub(crate) fn state(&self) -> Result<RwLockReadGuard<'_, State>> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
+        self.check_open()?;
         Ok(self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -97,8 +99,15 @@ impl Core {
         !self.is_closed.swap(true, Ordering::AcqRel)
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
+    /// Refuses a call in a child of the process that opened the index.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        Ok(self.process.check(&self.dir)?)
+    }
+
+    /// The same, and refuses a call on a closed index.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.check_process()?;
+        if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// Returns the value of a key in the visible state.

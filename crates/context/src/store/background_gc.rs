@@ -10,7 +10,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+
+use terrane_io::process::OwnThread;
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -154,7 +155,7 @@ impl Store {
             drop(running);
             guard.0.end(Outcome::Ended(result));
         };
-        let spawned = thread::Builder::new().name("terrane-collection".to_owned()).spawn(body);
+        let spawned = OwnThread::spawn("terrane-collection", body);
         let spawned = spawned
             .map_err(|error| terrane_io::Error::io("start a thread for", &self.inner.dir, error))?;
 

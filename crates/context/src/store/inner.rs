@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Disk;
+use terrane_io::process::Process;
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
@@ -106,6 +107,8 @@ pub(crate) struct StoreInner {
     pub(crate) view: RwLock<View>,
     pub(crate) pinned: Pinned,
     pub(crate) closed: AtomicBool,
+    /// The process that opened the store, and may use it.
+    pub(crate) process: Process,
     pub(crate) watches: Watches,
     pub(crate) latencies: Arc<LatencyCounters>,
 }
@@ -260,6 +263,7 @@ impl StoreInner {
             view: RwLock::new(view),
             pinned: Pinned::default(),
             closed: AtomicBool::new(false),
+            process: Process::current(),
             watches: Watches::default(),
             latencies,
         }
@@ -326,8 +330,14 @@ impl StoreInner {
         }
     }
 
+    /// Refuses a call in a child of the process that opened the store.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        Ok(self.process.check(&self.dir)?)
+    }
+
     /// Returns the commit of a hash, if it exists and was not collected.
     pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Extent, CommitRecord)>> {
+        self.check_process()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }

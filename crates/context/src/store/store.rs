@@ -11,11 +11,11 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, create_dirs};
+use terrane_io::process::OwnThread;
 use terrane_io::{Access, Disk, DiskFile, Durability, EntryKind, LockGuard, OpenMode, Reserve};
 
 use crate::base::address::{Address, Extent, Link};
@@ -261,7 +261,7 @@ pub struct Store {
     /// Held by a collection, an import, and calls that exclude both.
     pub(crate) collection: Mutex<()>,
     /// Thread of the latest collection that runs on a thread of its own.
-    pub(crate) collector: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) collector: Mutex<Option<OwnThread>>,
     /// Target of the latest collection since the store was opened.
     pub(crate) collected_to: Mutex<Option<Hash>>,
     pub(crate) held: Mutex<HeldCommits>,
@@ -811,6 +811,7 @@ impl Store {
 
         let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
         let pins = Pins::default();
+        self.inner.check_process()?;
         let link = {
             // A collection switches to its marks under this lock.
             let writer = lock(&self.writer);
@@ -845,6 +846,7 @@ impl Store {
     }
 
     pub(crate) fn check_writable(&self, writer: &Writer) -> Result<()> {
+        self.inner.check_process()?;
         if writer.closed {
             return Err(Error::Closed);
         }
@@ -1655,13 +1657,12 @@ impl Store {
     /// # Errors
     /// Errors of [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
+        self.inner.check_process()?;
         self.closing.store(true, Ordering::Release);
         let collector = lock(&self.collector).take();
-        if let Some(collector) =
-            collector.filter(|thread| thread.thread().id() != thread::current().id())
-        {
+        if let Some(collector) = collector.filter(|thread| !thread.is_caller()) {
             // The handle of the collection reports a panic.
-            let _ = collector.join();
+            collector.join();
         }
         self.syncer.close();
 
@@ -1687,7 +1688,10 @@ impl Store {
 /// Ends the thread of the store. Nothing is written: a dropped store is opened like a killed one.
 impl Drop for Store {
     fn drop(&mut self) {
-        self.syncer.close();
+        // In a child there is no thread, and it may have held the locks.
+        if self.inner.check_process().is_ok() {
+            self.syncer.close();
+        }
     }
 }
 

@@ -10,9 +10,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use terrane_io::DiskFile;
+use terrane_io::process::OwnThread;
 
 use crate::base::address::Address;
 use crate::base::error::{Error, Result};
@@ -42,7 +42,7 @@ pub(crate) struct Syncer {
     /// A sync ended, or is wanted.
     changed: Condvar,
     poisoned: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<OwnThread>>,
 }
 
 impl Syncer {
@@ -146,9 +146,8 @@ impl Syncer {
         let mut thread = lock(&self.thread);
         if thread.is_none() {
             let syncer = Arc::clone(self);
-            let builder = thread::Builder::new().name("terrane-context-sync".to_owned());
             // Without a thread, who redeems the ticket syncs.
-            *thread = builder.spawn(move || syncer.run()).ok();
+            *thread = OwnThread::spawn("terrane-context-sync", move || syncer.run()).ok();
         }
     }
 
@@ -174,7 +173,7 @@ impl Syncer {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             // The thread only syncs: a panic there shows as a poisoned lock nowhere.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

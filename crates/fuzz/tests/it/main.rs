@@ -12,3 +12,5 @@ mod places;
 mod kills;
 
 mod kept;
+
+mod forked;

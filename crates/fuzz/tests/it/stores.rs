@@ -7,7 +7,7 @@
 //! a reported fault never look alike.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -35,8 +35,11 @@ pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 /// An error of any engine, as text.
 pub(crate) type Result<T> = std::result::Result<T, String>;
 
-fn text(error: impl Display) -> String {
-    error.to_string()
+/// An error with its causes.
+fn text(error: impl Into<Box<dyn Error>>) -> String {
+    let error = error.into();
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Changes of a commit.

@@ -26,6 +26,7 @@ use crate::aligned::{ALIGN, AlignedBuf};
 use crate::disk::anchor::{AnchoredPath, kind_of};
 use crate::disk::disk::{Access, DiskFile, Entry, EntryKind, LockGuard, OpenMode};
 use crate::error::{Error, Result};
+use crate::process::Process;
 
 /// An open file of a real file system.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub(crate) struct PosixFile {
     /// A buffered descriptor of the same file, for writes that direct I/O cannot carry. Opened when
     /// first needed; never opened if `access` is buffered.
     buffered: OnceLock<File>,
+    process: Process,
 }
 
 /// Permissions of new files and directories, before the umask of the process.
@@ -102,6 +104,7 @@ pub(crate) fn open(
         access,
         is_writable: mode != OpenMode::Read,
         buffered: OnceLock::new(),
+        process: Process::current(),
     })
 }
 
@@ -193,6 +196,11 @@ impl PosixFile {
         self.file.as_raw_fd()
     }
 
+    /// Refuses a call in a child of the process that opened the file.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.process.check(&self.path)
+    }
+
     fn error(&self, call: &'static str, error: io::Error) -> Error {
         Error::io(call, &self.path, error)
     }
@@ -265,11 +273,13 @@ impl DiskFile for PosixFile {
     }
 
     fn len(&self) -> Result<u64> {
+        self.check_process()?;
         let metadata = self.file.metadata().map_err(|error| self.error("fstat", error))?;
         Ok(metadata.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.check_process()?;
         let found = self.read(buffer, offset).map_err(|error| self.error("pread", error))?;
         if found < buffer.len() {
             let expected = buffer.len();
@@ -279,18 +289,22 @@ impl DiskFile for PosixFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.check_process()?;
         self.write(bytes, offset).map_err(|error| self.error("pwrite", error))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
+        self.check_process()?;
         self.file.set_len(len).map_err(|error| self.error("ftruncate", error))
     }
 
     fn allocate(&self, len: u64) -> Result<()> {
+        self.check_process()?;
         allocate(&self.file, len).map_err(|error| self.error("fallocate", error))
     }
 
     fn sync(&self) -> Result<()> {
+        self.check_process()?;
         sync_data(&self.file).map_err(|error| self.error("fdatasync", error))
     }
 
@@ -447,15 +461,25 @@ pub(crate) fn allocated_bytes(place: &AnchoredPath<'_>) -> Result<u64> {
 struct FileLock {
     /// Invariant: the lock is held while this value lives.
     file: File,
+    process: Process,
+}
+
+impl FileLock {
+    fn of(file: File) -> Self {
+        Self { file, process: Process::current() }
+    }
 }
 
 impl LockGuard for FileLock {}
 
 impl Drop for FileLock {
     /// Releases the lock. Closing the file is not enough: a child process that another thread has
-    /// just forked holds the same open file until it runs its own program.
+    /// just forked holds the same open file until it runs its own program. The child itself must
+    /// not release it: the lock belongs to the open file, so the parent would lose it.
     fn drop(&mut self) {
-        let _ = self.file.unlock();
+        if self.process.is_current() {
+            let _ = self.file.unlock();
+        }
     }
 }
 
@@ -492,14 +516,14 @@ pub(crate) fn lock(place: &AnchoredPath<'_>, modes: FileModes) -> Result<Box<dyn
 
     let pid = format!("{:>width$}\n", std::process::id(), width = LOCK_FILE_BYTES - 1);
     let _ = write_all(&file, Access::Buffered, pid.as_bytes(), 0);
-    Ok(Box::new(FileLock { file }))
+    Ok(Box::new(FileLock::of(file)))
 }
 
 /// Takes the shared lock of an existing file. Needs no right to write, and writes nothing.
 pub(crate) fn lock_shared(place: &AnchoredPath<'_>) -> Result<Box<dyn LockGuard>> {
     let file = open_for_lock(place)?;
     match file.try_lock_shared() {
-        Ok(()) => Ok(Box::new(FileLock { file })),
+        Ok(()) => Ok(Box::new(FileLock::of(file))),
         Err(TryLockError::WouldBlock) => Err(locked(place, &file)),
         Err(TryLockError::Error(error)) => Err(Error::io("flock", place.path, error)),
     }
@@ -536,7 +560,7 @@ pub(crate) fn is_locked(place: &AnchoredPath<'_>) -> Result<bool> {
     // A shared lock: a file open for reading is enough for that everywhere.
     match file.try_lock_shared() {
         Ok(()) => {
-            drop(FileLock { file });
+            drop(FileLock::of(file));
             Ok(false)
         }
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -564,7 +588,7 @@ mod tests {
         file.try_lock().unwrap();
         let of_child = file.try_clone().unwrap();
 
-        drop(FileLock { file });
+        drop(FileLock::of(file));
         open().try_lock().expect("nobody holds the lock");
         drop(of_child);
     }

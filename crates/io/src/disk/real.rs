@@ -15,6 +15,7 @@ use crate::disk::posix::{self, FileModes};
 use crate::disk::threads::Pool;
 use crate::disk::uring::{RingPool, UringQueue};
 use crate::error::{Error, Result};
+use crate::process::Process;
 
 /// Choice of the queues of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,6 +69,7 @@ pub struct RealDisk {
     modes: FileModes,
     anchors: Arc<Anchors>,
     clock: SystemClock,
+    process: Process,
 }
 
 impl RealDisk {
@@ -100,6 +102,7 @@ impl RealDisk {
             modes: options.modes,
             anchors: Arc::default(),
             clock: SystemClock::new(),
+            process: Process::current(),
         })
     }
 
@@ -145,6 +148,7 @@ impl fmt::Debug for RealDisk {
 
 impl Disk for RealDisk {
     fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        self.process.check(dir)?;
         self.anchors.anchor(dir)
     }
 
@@ -153,37 +157,45 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
+        self.process.check(path)?;
         let place = self.anchors.place("open", path)?;
         Ok(Arc::new(posix::open(&place, mode, access, self.modes)?))
     }
 
     fn create_dir(&self, path: &Path) -> Result<()> {
+        self.process.check(path)?;
         posix::create_dir(&self.anchors.name_of("mkdir", path)?, self.modes)
     }
 
     fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.process.check(path)?;
         posix::remove_dir(&self.anchors.name_of("rmdir", path)?)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
+        self.process.check(path)?;
         posix::remove(&self.anchors.name_of("unlink", path)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.process.check(from)?;
         let from = self.anchors.name_of("rename", from)?;
         posix::rename(&from, &self.anchors.name_of("rename", to)?)
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.process.check(from)?;
         let from = self.anchors.name_of("link", from)?;
         posix::hard_link(&from, &self.anchors.name_of("link", to)?)
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
+        self.process.check(dir)?;
         posix::list(&self.anchors.place("readdir", dir)?)
     }
 
     fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
+        self.process.check(path)?;
         match self.anchors.place("stat", path) {
             // A directory on the way is missing, or is a file.
             Err(error) if error.is_not_found() || error.is_not_a_directory() => Ok(None),
@@ -192,20 +204,24 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.process.check(dir)?;
         // The parent of a bare name, as `Path::parent` gives it.
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         posix::sync_dir(&self.anchors.place("fsync", dir)?)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.process.check(path)?;
         posix::lock(&self.anchors.place("open", path)?, self.modes)
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.process.check(path)?;
         posix::lock_shared(&self.anchors.place("open", path)?)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {
+        self.process.check(path)?;
         match self.anchors.place("open", path) {
             Err(error) if error.is_not_found() => Ok(false),
             place => posix::is_locked(&place?),
@@ -213,10 +229,12 @@ impl Disk for RealDisk {
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.process.check(dir)?;
         posix::free_bytes(&self.anchors.place("statvfs", dir)?)
     }
 
     fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        self.process.check(path)?;
         posix::allocated_bytes(&self.anchors.place("stat", path)?)
     }
 
@@ -226,6 +244,7 @@ impl Disk for RealDisk {
 
     /// A queue of threads if the system has no resources left for another ring.
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
+        self.process.check(Path::new("this disk"))?;
         self.queue_or_fall_back(self.rings.as_ref().map(|rings| rings.queue(depth)), depth)
     }
 

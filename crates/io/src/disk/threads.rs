@@ -8,16 +8,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use crate::disk::disk::{Completion, IoQueue, Request};
 use crate::error::Error;
+use crate::process::{OwnThread, Process};
 
 /// A pool of threads that carry out requests.
 #[derive(Debug)]
 pub(crate) struct Pool {
     jobs: Arc<Jobs>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Vec<OwnThread>,
+    process: Process,
 }
 
 #[derive(Debug, Default)]
@@ -55,11 +56,11 @@ impl Pool {
     /// Starts a pool of `threads` threads, at least one.
     pub(crate) fn new(threads: usize) -> io::Result<Arc<Self>> {
         let jobs: Arc<Jobs> = Arc::default();
-        let mut pool = Self { jobs: Arc::clone(&jobs), workers: Vec::new() };
+        let process = Process::current();
+        let mut pool = Self { jobs: Arc::clone(&jobs), workers: Vec::new(), process };
         for _ in 0..threads.max(1) {
             let jobs = Arc::clone(&jobs);
-            let builder = thread::Builder::new().name("terrane-io".to_owned());
-            match builder.spawn(move || jobs.work()) {
+            match OwnThread::spawn("terrane-io", move || jobs.work()) {
                 Ok(worker) => pool.workers.push(worker),
                 // Too few threads are slow; no thread is an error.
                 Err(error) if pool.workers.is_empty() => return Err(error),
@@ -86,12 +87,16 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        // In a child there are no workers, and one may have held the lock.
+        if !self.process.is_current() {
+            return;
+        }
         // Workers end when the list is closed and empty.
         lock(&self.jobs.list).closed = true;
         self.jobs.added.notify_all();
         for worker in self.workers.drain(..) {
             // A worker that panicked has nothing left to report.
-            let _ = worker.join();
+            worker.join();
         }
     }
 }
@@ -172,6 +177,11 @@ impl IoQueue for ThreadQueue {
         if count == 0 {
             return;
         }
+        if !self.pool.process.is_current() {
+            // The files refuse them.
+            self.taken.extend(self.waiting.drain(..).map(carry_out));
+            return;
+        }
 
         let done = &self.done;
         let jobs =
@@ -217,7 +227,7 @@ impl IoQueue for ThreadQueue {
 
 impl Drop for ThreadQueue {
     fn drop(&mut self) {
-        while self.in_flight > 0 {
+        while self.in_flight > 0 && self.pool.process.is_current() {
             self.collect(true);
         }
     }

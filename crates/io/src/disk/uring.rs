@@ -32,6 +32,7 @@ use rustix::io::Errno;
 
 use crate::disk::disk::{Completion, Direction, IoQueue, Request};
 use crate::disk::posix::PosixFile;
+use crate::process::Process;
 
 /// Most requests in flight of one queue; a larger depth is cut to this.
 const DEPTH_MAX: usize = 4096;
@@ -101,6 +102,7 @@ impl RingPool {
             in_flight: 0,
             is_broken: false,
             done: VecDeque::new(),
+            process: Process::current(),
         })
     }
 
@@ -187,6 +189,7 @@ pub(crate) struct UringQueue {
     is_broken: bool,
     /// Completions to be taken.
     done: VecDeque<Completion>,
+    process: Process,
 }
 
 impl UringQueue {
@@ -194,7 +197,9 @@ impl UringQueue {
     fn hand_over(&mut self) {
         while self.in_flight < self.depth {
             let Some(request) = self.waiting.pop_front() else { return };
-            if self.is_broken || !request.file.as_any().is::<PosixFile>() {
+            // In a child of the process that opened the file, the file refuses the request.
+            let file = request.file.as_any().downcast_ref::<PosixFile>();
+            if self.is_broken || file.is_none_or(|file| file.check_process().is_err()) {
                 self.done.push_back(request.carry_out());
                 continue;
             }
@@ -356,6 +361,10 @@ impl IoQueue for UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
+        // A child shares the ring with its parent, whose requests and completions they are.
+        if !self.process.is_current() {
+            return;
+        }
         // The kernel may still write to the buffers of requests in flight.
         while self.in_flight > 0 {
             self.enter(true);

@@ -8,7 +8,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::JoinHandle;
+
+use terrane_io::process::{OwnThread, Process};
 
 use crate::compaction::compaction::Compaction;
 use crate::files::file_set::lock;
@@ -16,7 +17,7 @@ use crate::files::file_set::lock;
 #[derive(Debug)]
 struct RunningThread {
     sender: Sender<Weak<Compaction>>,
-    thread: JoinHandle<()>,
+    thread: OwnThread,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +33,7 @@ enum WorkerState {
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
     state: Mutex<WorkerState>,
+    process: Process,
 }
 
 fn start() -> Option<RunningThread> {
@@ -46,7 +48,7 @@ fn start() -> Option<RunningThread> {
         }
     };
 
-    let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run).ok()?;
+    let thread = OwnThread::spawn("terrane-merge", run).ok()?;
     Some(RunningThread { sender, thread })
 }
 
@@ -69,13 +71,17 @@ impl Worker {
 
     /// Ends the thread after the requests queued so far.
     pub(crate) fn stop(&self) {
+        // In a child there is no thread, and it may have held the lock.
+        if !self.process.is_current() {
+            return;
+        }
         // The lock is free before the join, so callers find no thread instead of waiting for it.
         let state = std::mem::replace(&mut *lock(&self.state), WorkerState::Stopped);
         if let WorkerState::RunningThread(RunningThread { sender, thread }) = state {
             // Without a sender the loop of the thread ends; steps catch their panics, so the join
             // succeeds.
             drop(sender);
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+
+use terrane_io::process::{OwnThread, Process};
 
 /// Maximum of waiting tasks. A caller with one more does it itself, so that files do not come
 /// faster than they go.
@@ -34,7 +35,7 @@ struct ReclaimState {
     is_busy: bool,
     /// Whether the thread is to end, or could not be started.
     has_ended: bool,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<OwnThread>,
 }
 
 impl ReclaimState {
@@ -84,6 +85,7 @@ impl Shared {
 /// The reclaiming thread of a session, and its queue of tasks.
 pub(crate) struct Reclaimer {
     shared: Arc<Shared>,
+    process: Process,
 }
 
 impl fmt::Debug for Reclaimer {
@@ -97,7 +99,7 @@ impl Reclaimer {
     pub(crate) fn new(at_once: bool) -> Self {
         let shared = Arc::<Shared>::default();
         shared.state().has_ended = at_once;
-        Self { shared }
+        Self { shared, process: Process::current() }
     }
 
     /// Runs a task, on the thread or at once.
@@ -105,8 +107,7 @@ impl Reclaimer {
         let mut state = self.shared.state();
         if state.thread.is_none() && !state.has_ended {
             let shared = Arc::clone(&self.shared);
-            let thread = thread::Builder::new().name("terrane-sweep".into());
-            state.thread = thread.spawn(move || shared.run()).ok();
+            state.thread = OwnThread::spawn("terrane-sweep", move || shared.run()).ok();
             state.has_ended = state.thread.is_none();
         }
 
@@ -136,8 +137,7 @@ impl Reclaimer {
         let mut state = self.shared.state();
         let had_work = !state.is_idle();
         // A task must not wait for itself.
-        let is_own =
-            state.thread.as_ref().is_some_and(|own| own.thread().id() == thread::current().id());
+        let is_own = state.thread.as_ref().is_some_and(OwnThread::is_caller);
         while !state.is_idle() && !is_own {
             state = self.shared.wait(state);
         }
@@ -148,14 +148,18 @@ impl Reclaimer {
 
 impl Drop for Reclaimer {
     fn drop(&mut self) {
+        // In a child there is no thread, and it may have held the lock.
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.shared.state();
         state.has_ended = true;
         let thread = state.thread.take();
         drop(state);
         self.shared.changed.notify_all();
         // A task may hold the last reference to the reclaimer, and must not join itself.
-        if let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) {
-            let _ = thread.join();
+        if let Some(thread) = thread.filter(|own| !own.is_caller()) {
+            thread.join();
         }
     }
 }
@@ -163,7 +167,7 @@ impl Drop for Reclaimer {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
-    use std::thread::ThreadId;
+    use std::thread::{self, ThreadId};
 
     use super::*;
 

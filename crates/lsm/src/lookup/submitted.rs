@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread::JoinHandle;
 
+use terrane_io::process::{OwnThread, Process};
 use terrane_io::{Disk, IoQueue};
 
 use crate::error::{Error, Result};
@@ -312,7 +312,7 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<RunningBatch>) {
 #[derive(Debug)]
 struct Thread {
     sender: Sender<RunningBatch>,
-    handle: JoinHandle<()>,
+    handle: OwnThread,
 }
 
 #[derive(Debug, Default)]
@@ -330,6 +330,7 @@ enum ThreadState {
 pub(crate) struct LookupThread {
     thread: Mutex<ThreadState>,
     under_way: Arc<AtomicUsize>,
+    process: Process,
 }
 
 impl LookupThread {
@@ -393,13 +394,17 @@ impl LookupThread {
 
     /// Ends the thread after what it was given so far; there is none after it.
     pub(crate) fn stop(&self) {
+        // In a child there is no thread, and it may have held the lock.
+        if !self.process.is_current() {
+            return;
+        }
         let state = std::mem::replace(&mut *lock(&self.thread), ThreadState::Stopped);
         let ThreadState::Running(Thread { sender, handle }) = state else { return };
         drop(sender);
         // It may be the one that drops the last handle on the session.
-        if handle.thread().id() != std::thread::current().id() {
+        if !handle.is_caller() {
             // A panic of it has ended all batches with an error.
-            let _ = handle.join();
+            handle.join();
         }
     }
 }
@@ -408,7 +413,7 @@ fn start(disk: &Arc<dyn Disk>) -> Option<Thread> {
     let (sender, receiver) = channel();
     let disk = Arc::clone(disk);
     let run = move || serve(disk.as_ref(), &receiver);
-    let handle = std::thread::Builder::new().name("terrane-lookup".into()).spawn(run).ok()?;
+    let handle = OwnThread::spawn("terrane-lookup", run).ok()?;
     Some(Thread { sender, handle })
 }
 

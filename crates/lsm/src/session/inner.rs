@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, read_file};
+use terrane_io::process::Process;
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::compaction::background::Worker;
@@ -62,6 +63,8 @@ pub(crate) struct SessionInner {
     memory: Option<Arc<SessionMemory>>,
     dir: PathBuf,
     salt: u64,
+    /// The process that opened the session, and may use it.
+    process: Process,
     closed: AtomicBool,
     /// Page buffers of lookups, to be used again.
     spare_pages: Mutex<Vec<AlignedBuf>>,
@@ -693,6 +696,7 @@ impl SessionInner {
             memory: None,
             dir: dir.to_owned(),
             salt,
+            process: Process::current(),
             closed: AtomicBool::new(false),
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
@@ -928,7 +932,14 @@ impl SessionInner {
         self.salt
     }
 
+    /// Refuses a call in a child of the process that opened the session.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        Ok(self.process.check(&self.dir)?)
+    }
+
+    /// The same, and refuses a call on a closed session.
     pub(crate) fn check_open(&self) -> Result<()> {
+        self.check_process()?;
         if self.closed.load(Ordering::Acquire) { Err(Error::SessionClosed) } else { Ok(()) }
     }
 
@@ -974,6 +985,7 @@ impl SessionInner {
     /// Ends the session for all of its handles and releases the lock. Operations on snapshots that
     /// are under way end first; the long ones ask [`check_open`](Self::check_open) now and then.
     pub(crate) fn close(&self) -> Result<()> {
+        self.check_process()?;
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -1151,6 +1163,10 @@ impl SessionInner {
 
 impl Drop for SessionInner {
     fn drop(&mut self) {
+        // A child has no part in what is under way.
+        if !self.process.is_current() {
+            return;
+        }
         // Its thread may hold a merge for a moment longer than all tables.
         self.worker.stop();
         self.lookups.stop();

@@ -3,7 +3,8 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+
+use terrane_io::process::OwnThread;
 
 use crate::files::file_set::lock;
 
@@ -13,7 +14,7 @@ pub(crate) struct HelperThread {
     name: &'static str,
     /// Whether a task is under way. It is given back also by a task that panics.
     is_running: std::sync::Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<OwnThread>>,
 }
 
 /// The turn of a thread; given back on drop.
@@ -50,7 +51,7 @@ impl HelperThread {
             drop(turn);
         };
 
-        match std::thread::Builder::new().name(self.name.into()).spawn(run) {
+        match OwnThread::spawn(self.name, run) {
             // An earlier one has ended.
             Ok(thread) => drop(lock(&self.thread).replace(thread)),
             Err(_) => {
@@ -67,7 +68,7 @@ impl HelperThread {
     pub(crate) fn join(&self) {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            drop(thread.join());
+            thread.join();
         }
     }
 }

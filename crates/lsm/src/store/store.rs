@@ -600,6 +600,7 @@ impl Store {
     /// store is closed in any case.
     pub fn close(&self) -> Result<()> {
         let shared = &self.shared;
+        shared.inner.check_process()?;
         let is_ours = {
             let state = lock(&shared.state);
             state.is_linked && state.log.as_ref().is_some_and(|log| !log.is_found())
