@@ -101,11 +101,37 @@ const RADIX_COLUMNS: [Column; 9] = [
     ("on disk, MiB", "/figure/disk_bytes", Mib),
 ];
 
+/// The columns of blocks on an Ethereum state.
+const STATE_COLUMNS: [Column; 21] = [
+    ("load", "/load", Plain),
+    ("distribution", "/distribution", Plain),
+    ("accounts", "/accounts", Count),
+    ("history", "/history", Plain),
+    ("import, accounts/s", "/set_up/accounts_per_s", Count),
+    ("blocks", "/blocks", Count),
+    ("reads p50, ms", "/read_latency_ms/p50", Digits(2)),
+    ("commit mean, ms", "/commit_latency_ms/mean", Digits(2)),
+    ("p99", "/commit_latency_ms/p99", Digits(2)),
+    ("max", "/commit_latency_ms/max", Digits(2)),
+    ("sync p50", "/sync_latency_ms/p50", Digits(2)),
+    ("bare sync p50", "/bare/append_sync_ms/p50", Digits(2)),
+    ("commit × Keccak floor", "/over_floor", Digits(1)),
+    ("pages read/block", "/per_block/page_reads", Count),
+    ("CPU ms/block", "/per_block/cpu_ms", Digits(1)),
+    ("proof at the tip p50, µs", "/proofs/latency_us/p50", Digits(0)),
+    ("below", "/older_proofs/latency_us/p50", Digits(0)),
+    ("history bytes/node", "/history_bytes/bytes_per_node", Digits(0)),
+    ("reorg × applying", "/reorg/over_apply", Digits(2)),
+    ("peak RSS, MiB", "/rss_peak_bytes", Mib),
+    ("on disk, MiB", "/store_bytes", Mib),
+];
+
 /// The columns for each command, beside the file, the device's rate, and where and when.
-const TABLES: [(&str, &[Column]); 9] = [
+const TABLES: [(&str, &[Column]); 10] = [
     ("bench radix", &TRANSACT_COLUMNS),
     (RADIX_LOADS, &RADIX_COLUMNS),
     ("bench context", &CONTEXT_COLUMNS),
+    ("bench state", &STATE_COLUMNS),
     ("bench index high-insert", &INDEX_COLUMNS),
     ("bench index bootstrap", &INDEX_COLUMNS),
     (

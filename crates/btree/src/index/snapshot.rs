@@ -33,8 +33,8 @@ impl Snapshot {
     /// Returns the value of a key. Cost as of [`Index::find`](crate::Index::find); never waits.
     ///
     /// # Errors
-    /// [`Error::Closed`] once the index is closed or dropped, as its pages are not kept any longer;
-    /// [`Error::Disk`], [`Error::Corrupt`].
+    /// [`Closed`](crate::Error::Closed) once the index is closed or dropped, as its pages are not
+    /// kept any longer; [`Disk`](crate::Error::Disk), [`Corrupt`](crate::Error::Corrupt).
     pub fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_open()?;
         self.core.find_in(&self.state, key)

@@ -416,8 +416,9 @@ impl Cursor {
     /// Cost: one read of 4 KiB for each leaf, up to 32 leaves ahead and side by side.
     ///
     /// # Errors
-    /// [`Error::Closed`] once the index or reader is closed or dropped, as its pages are
-    /// not kept any longer; [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
+    /// [`Closed`](crate::Error::Closed) once the index or reader is closed or dropped, as its pages
+    /// are not kept any longer; [`Disk`](crate::Error::Disk), [`Corrupt`](crate::Error::Corrupt):
+    /// the cursor ends.
     pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let found = self.advance();
         self.is_done |= !matches!(found, Ok(true));
