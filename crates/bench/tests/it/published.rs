@@ -45,6 +45,8 @@ const RIVALS: (&str, &str) = ("index.html", "Rivals");
 struct Recorded {
     /// One report of all points.
     report: Value,
+    /// Machines of the runs, each once.
+    machines: Vec<String>,
     reasons: BTreeMap<String, String>,
 }
 
@@ -74,7 +76,7 @@ fn rivals(folder: &Path) -> Option<Recorded> {
     let mut names: Vec<_> = std::fs::read_dir(folder).ok()?.map(|entry| entry.unwrap()).collect();
     names.sort_by_key(std::fs::DirEntry::file_name);
     let mut head = json!({});
-    let (mut points, mut commands) = (Vec::new(), Vec::new());
+    let (mut points, mut commands, mut machines) = (Vec::new(), Vec::new(), Vec::new());
     for path in names.into_iter().map(|entry| entry.path()) {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         if !is_json || path.ends_with(REASONS) {
@@ -85,6 +87,7 @@ fn rivals(folder: &Path) -> Option<Recorded> {
             Value::Array(all) => {
                 points.extend(all);
                 report.as_object_mut().unwrap().remove("points");
+                machines.extend(machine_of(&report));
                 head = portable(report);
                 commands.extend(head["command_line"].as_str().map(str::to_owned));
             }
@@ -99,7 +102,15 @@ fn rivals(folder: &Path) -> Option<Recorded> {
         // A comparison may be recorded in several runs.
         head["command_line"] = json!(commands.join("`, `"));
     }
-    Some(Recorded { report: head, reasons: reasons.unwrap_or_default() })
+    machines.sort();
+    machines.dedup();
+    Some(Recorded { report: head, machines, reasons: reasons.unwrap_or_default() })
+}
+
+/// The machine of a report, if it says so.
+fn machine_of(report: &Value) -> Option<String> {
+    let (cores, cpu) = (&report["host"]["cores"], &report["host"]["cpu_model"]);
+    Some(format!("{} cores of {}", cores.as_u64()?, cpu.as_str()?))
 }
 
 fn page(title: &str, reports: Vec<(String, Value)>, links: &[(&str, &str)]) -> String {
@@ -121,15 +132,14 @@ fn section(recorded: &Recorded, comparison: &Comparison) -> String {
         .headlines(reason)
         .unwrap_or_else(|error| panic!("{error}; add it to bench/results/peers/{REASONS}"));
     let command = recorded.report["command_line"].as_str().unwrap_or("terrane-peers all");
-    let host = |name: &str| recorded.report["host"][name].clone();
-    let cpu = host("cpu_model");
-    let machine = match (host("cores").as_u64(), cpu.as_str()) {
-        (Some(cores), Some(cpu)) => format!(" on {cores} cores of {cpu}"),
-        _ => String::new(),
+    let machines = match &recorded.machines[..] {
+        [] => String::new(),
+        [machine] => format!(" on {machine}"),
+        several => format!(", each run on one machine ({})", several.join("; ")),
     };
     format!(
         "\nBeside its rivals, all under one limit of memory for process and page cache, medians of \
-         `{command}`{machine}. Rows in which a rival is faster stay, with the reason. [Terms](peers/README.md), [all \
+         `{command}`{machines}. Rows in which a rival is faster stay, with the reason. [Terms](peers/README.md), [all \
          figures]({REPORT}/index.html).\n\n{table}\n\
          ![Operations in a second of each engine for each one of Terrane]({REPORT}/{PLOT})\n\n"
     )
