@@ -129,6 +129,8 @@ impl Engine for Terrane {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
+        // Without a log, a store keeps what the last checkpoint had.
+        self.store.checkpoint().map_err(of(NAME))?;
         self.store.close().map_err(of(NAME))
     }
 }
