@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 
 use crate::error::{Error, Result};
 
@@ -88,16 +88,10 @@ impl<T: Send + 'static> OwnThread<T> {
 }
 
 impl<T> OwnThread<T> {
-    /// The thread.
-    #[must_use]
-    pub fn thread(&self) -> &Thread {
-        self.handle.thread()
-    }
-
     /// Whether the calling thread is this one.
     #[must_use]
     pub fn is_caller(&self) -> bool {
-        self.thread().id() == thread::current().id()
+        self.handle.thread().id() == thread::current().id()
     }
 
     /// Waits for the end of the thread; `None` in a child, and after a panic of the thread.
