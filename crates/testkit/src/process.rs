@@ -6,7 +6,8 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::path::PathBuf;
 use std::process::{self, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,17 @@ pub fn say(what: &str) {
     out.flush().expect("the parent reads");
 }
 
+/// Waits until the parent of this process ends it, or has gone.
+pub fn wait_for_end() {
+    // Nothing comes: the parent writes nothing.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// This program.
+fn program() -> PathBuf {
+    env::current_exe().expect("the program has a path")
+}
+
 /// Child process of a test.
 #[derive(Debug)]
 pub struct Child {
@@ -55,10 +67,33 @@ impl Child {
     /// When the system refuses.
     #[must_use]
     pub fn start<const N: usize>(test: &str, variables: [(&str, &OsStr); N]) -> Self {
-        let program = env::current_exe().expect("the program has a path");
-        let mut command = Command::new(program);
+        Self::spawn(Command::new(program()), test, variables)
+    }
+
+    /// As [`start`](Self::start), and the system gives the child no more than `most` descriptors.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    #[must_use]
+    pub fn start_with_descriptors<const N: usize>(
+        most: u64,
+        test: &str,
+        variables: [(&str, &OsStr); N],
+    ) -> Self {
+        let mut command = Command::new("sh");
+        let most = most.to_string();
+        command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &most]).arg(program());
+        Self::spawn(command, test, variables)
+    }
+
+    fn spawn<const N: usize>(
+        mut command: Command,
+        test: &str,
+        variables: [(&str, &OsStr); N],
+    ) -> Self {
         command.args(["--exact", test, "--nocapture"]).envs(variables);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program runs again");
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes.spawn().expect("the program runs again");
         let out = child.stdout.take().expect("it is piped");
         Self { child, lines: BufReader::new(out).lines() }
     }
@@ -102,16 +137,24 @@ impl Child {
         assert!(status.success(), "{command}");
     }
 
-    /// Kills the process.
+    /// Kills the process at its work.
     ///
     /// # Panics
     /// When the process has ended by itself.
     pub fn kill(&mut self) {
+        self.end();
+        tally::add("kills", 1);
+    }
+
+    /// Ends a process that has nothing more to do, but [waits](wait_for_end).
+    ///
+    /// # Panics
+    /// When the process has ended by itself.
+    pub fn end(&mut self) {
         let ended = self.child.try_wait().expect("it is a child");
         assert_eq!(ended, None, "a process ended by itself");
         self.child.kill().expect("it runs");
         self.child.wait().expect("it is a child");
-        tally::add("kills", 1);
     }
 }
 

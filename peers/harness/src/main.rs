@@ -7,7 +7,7 @@
 //! runs the whole comparison unattended; [`all`] says in which order, and how it goes on after an
 //! interruption. `run` is one point of it ([`point`]), in a process of its own. `table` prints what
 //! a folder of results says. [`work`] has the workloads, [`engines`] the engines and their
-//! settings.
+//! settings. `differential` compares answers instead of speed: one trace on several engines.
 
 #![deny(unsafe_code)]
 
@@ -20,6 +20,7 @@ mod work;
 mod report;
 mod files;
 mod go;
+mod differential;
 mod point;
 mod table;
 mod all;
@@ -49,6 +50,8 @@ enum Command {
     All(all::Options),
     /// Run one engine on one workload and print one JSON object.
     Run(RunOptions),
+    /// Run one trace of operations on several engines and compare every answer.
+    Differential(differential::Options),
     /// Print the tables of a folder of results.
     Table {
         /// Folder that `all` wrote.
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::All(options) => all::run(&options),
         Command::Run(options) => run(&options),
+        Command::Differential(options) => differential::run(&options),
         Command::Table { out } => table::print(&out),
     };
     match result {

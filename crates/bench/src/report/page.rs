@@ -19,7 +19,7 @@ const SIZE: (u32, u32) = (560, 340);
 const TEXT_PX: u32 = 15;
 
 /// Colours of series, which stand out on white and on black.
-const COLORS: [(u8, u8, u8); 8] = [
+const COLORS: [(u8, u8, u8); 12] = [
     (59, 130, 196),
     (217, 115, 26),
     (42, 157, 92),
@@ -28,6 +28,10 @@ const COLORS: [(u8, u8, u8); 8] = [
     (150, 140, 50),
     (60, 160, 170),
     (140, 110, 90),
+    (200, 60, 50),
+    (110, 120, 130),
+    (120, 175, 60),
+    (90, 90, 190),
 ];
 
 /// Reason why there is no page.
@@ -475,18 +479,33 @@ pub(super) fn ratio_plot(
     let least = logs.clone().fold(f64::MAX, f64::min) - 0.1;
     let most = logs.fold(f64::MIN, f64::max) + 0.1;
     let count = rows.len();
-    let (width, legend_px) = (760, 34);
+    let width = 760;
+
+    // Places of the names in the legend, which is as many lines high as the names need.
+    let (mut left, mut middle) = (12, 16);
+    let places: Vec<(i32, i32)> = names
+        .iter()
+        .map(|name| {
+            let name_px = 34 + name.chars().map(|_| 9).sum::<i32>();
+            if left + name_px > width as i32 && left > 12 {
+                (left, middle) = (12, middle + 22);
+            }
+            let place = (left, middle);
+            left += name_px;
+            place
+        })
+        .collect();
+    let legend_px = middle as u32 + 18;
     let height = legend_px + 60 + 44 * count as u32;
 
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
         let style = TextStyle::from(("sans-serif", TEXT_PX).into_font());
-        let mut left = 12;
-        for (number, name) in names.iter().enumerate() {
-            root.draw(&Circle::new((left, 16), 5, color(number).filled())).map_err(failed)?;
-            root.draw(&Text::new(name.clone(), (left + 10, 9), style.clone())).map_err(failed)?;
-            left += 34 + name.chars().map(|_| 9).sum::<i32>();
+        for (number, (name, (left, middle))) in names.iter().zip(places).enumerate() {
+            root.draw(&Circle::new((left, middle), 5, color(number).filled())).map_err(failed)?;
+            let text = Text::new(name.clone(), (left + 10, middle - 7), style.clone());
+            root.draw(&text).map_err(failed)?;
         }
 
         let (_, below) = root.split_vertically(legend_px);

@@ -7,6 +7,7 @@
 //! [`Comparison::of`] takes the object that holds all points, a single point, or several of both.
 //! Fields are found by name, since the program in `peers/` is built apart from this crate.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -361,8 +362,9 @@ impl Comparison {
         }
         let mut groups: Vec<Group> =
             found.into_iter().map(|(group, points)| Group::of(group, &points)).collect();
-        groups.sort_by_key(|group| {
-            (std::cmp::Reverse(group.memory_bytes), group.place(), group.entries)
+        groups.sort_by_cached_key(|group| {
+            let most_first = (Reverse(group.entries), Reverse(group.memory_bytes));
+            (group.place(), group.workload.clone(), most_first)
         });
         Self { groups }
     }
@@ -388,26 +390,29 @@ impl Comparison {
         made
     }
 
-    /// Groups with the most memory, which compare the main engines.
+    /// Groups of each workload in turn, the one with the most entries first.
+    fn by_workload(&self) -> impl Iterator<Item = &[Group]> {
+        self.groups.chunk_by(|a, b| a.workload == b.workload)
+    }
+
+    /// The group of each workload that has the most entries: it compares the main engines.
     fn main_groups(&self) -> impl Iterator<Item = &Group> {
-        let most = self.groups.first().map_or(0, |group| group.memory_bytes);
-        self.groups.iter().filter(move |group| group.memory_bytes == most)
+        self.by_workload().map(|groups| &groups[0])
     }
 
     /// Returns the headline table as Markdown: Terrane beside the fastest rival. The main groups
-    /// come first, then those of other engines, in which Terrane does worst. `reason` returns why a
+    /// come first, then those of the others in which Terrane does worst. `reason` returns why a
     /// rival is faster, by workload and entries.
     ///
     /// # Errors
     /// [`Unfit::NoReason`].
     pub fn headlines(&self, reason: impl Fn(&str, u64) -> Option<String>) -> Result<String, Unfit> {
-        let mut rows: Vec<(&Group, f64)> = Vec::new();
-        rows.extend(self.main_groups().filter_map(|group| Some((group, group.ratio()?))));
-        let main = rows.len();
-        let others = self.groups.iter().skip(self.main_groups().count());
-        rows.extend(others.filter_map(|group| Some((group, group.ratio()?))));
-        rows[main..].sort_by(|a, b| a.1.total_cmp(&b.1));
-        rows.truncate(HEADLINES_MAX);
+        let with_ratio = |group| Some((group, Group::ratio(group)?));
+        let mut others: Vec<(&Group, f64)> =
+            self.by_workload().flat_map(|groups| &groups[1..]).filter_map(with_ratio).collect();
+        others.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let main = self.main_groups().filter_map(with_ratio);
+        let rows = main.chain(others).take(HEADLINES_MAX);
 
         let mut made =
             "| workload | Terrane | best rival | Terrane / rival |\n|---|--:|--:|---|\n".to_owned();

@@ -9,6 +9,7 @@ mod imported;
 mod index;
 mod kvget;
 mod mixed;
+mod model;
 mod published;
 mod radix;
 mod radix_hostile;

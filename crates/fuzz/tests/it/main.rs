@@ -1,4 +1,5 @@
-//! Tests over all engines: targets of fuzzing, faults by place, killed processes, kept stores.
+//! Tests over all engines: targets of fuzzing, faults by place, killed processes, full disks, kept
+//! stores.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -10,6 +11,8 @@ mod stores;
 mod places;
 
 mod kills;
+
+mod full;
 
 mod kept;
 
