@@ -28,11 +28,13 @@ mod package;
 
 mod fuzz;
 
+mod program;
+
+mod schedules;
+
 mod soak;
 
 mod advisories;
-
-mod program;
 
 mod capi;
 
@@ -109,6 +111,8 @@ usage: cargo xtask <command>
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
                            killed at random, and each view must be what a commit left; then three processes an
                            index, and a context store, whose writers are killed 100 times
+  schedules [--count N]    threads of a store under many schedules of the crate shuttle, N of each kind (200) for each
+                           test; the first call compiles the engines anew
   soak --hours H [--report FILE] [--seed N]
                            all random searches, each for a share of the time, with draws that no run before
                            had: fuzzing, sweeps, histories, crash images, kills; adds its counts to FILE
@@ -189,6 +193,11 @@ fn run(words: &[&str]) -> Result<(), Failure> {
                 _ => return Err(Failure::Usage),
             };
             Ok(cassandra::run(&workspace, mode)?)
+        }
+        ("schedules", []) => Ok(schedules::run(&workspace, 200)?),
+        ("schedules", ["--count", count]) => {
+            let count = count.parse().map_err(|_| Failure::Usage)?;
+            Ok(schedules::run(&workspace, count)?)
         }
         ("kill", []) => Ok(sim::kill(&workspace, 200)?),
         ("kill", ["--cycles", cycles]) => {

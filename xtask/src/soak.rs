@@ -11,7 +11,7 @@
 
 mod report;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use self::report::{Counts, Report};
 use crate::fuzz;
+use crate::schedules;
 use crate::sim;
 use crate::sweeps::Sweeps;
 use crate::workspace::{Workspace, package_name};
@@ -37,6 +38,9 @@ const STEP_SECONDS: (u64, u64) = (5, 60);
 
 /// Time of a run within `cargo xtask ci`, in minutes.
 const SHARE_MINUTES: u64 = 3;
+
+/// Schedules of each kind of a test in a step.
+const SCHEDULES: u32 = 500;
 
 /// Lines of a failed step's output that are printed.
 const TAIL_LINES: usize = 60;
@@ -106,27 +110,31 @@ enum Part {
     Histories,
     /// Crashes at every call of workloads on stores.
     CrashImages,
+    /// Threads under many schedules.
+    Schedules,
     /// Killed processes.
     Kills,
 }
 
 impl Part {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Inputs,
         Self::LibFuzzer,
         Self::Sweeps,
         Self::Histories,
         Self::CrashImages,
+        Self::Schedules,
         Self::Kills,
     ];
 
     /// Share of the time, in hundredths.
     fn share(self) -> u32 {
         match self {
-            Self::Inputs | Self::CrashImages => 20,
+            Self::Inputs => 20,
             Self::LibFuzzer | Self::Histories => 10,
             Self::Sweeps => 25,
-            Self::Kills => 15,
+            Self::CrashImages | Self::Kills => 15,
+            Self::Schedules => 5,
         }
     }
 }
@@ -174,7 +182,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     };
     report.add_to_last(&take_counts(&tally)?);
 
-    let sweeps = Sweeps::of(&workspace.files()?)?;
+    let files = workspace.files()?;
+    report.expect_branches(rare_branches(files.iter().filter_map(|file| file.rust())));
+    let sweeps = Sweeps::of(&files)?;
     let soak = Soak {
         workspace,
         options,
@@ -279,6 +289,13 @@ impl Soak<'_> {
                 step.command.env("TERRANE_CRASH_IMAGES", u32::MAX.to_string());
                 step
             }
+            // A build of its own, which CI has no time for.
+            Part::Schedules if !self.options.is_long => return None,
+            Part::Schedules => {
+                let package = schedules::PACKAGES[turn as usize % schedules::PACKAGES.len()];
+                let command = schedules::tests(self.workspace, package, SCHEDULES);
+                Step { name: format!("{package} schedules"), command, fuzzed: None }
+            }
             Part::Kills => {
                 let (package, test) = sim::KILLS[turn as usize % sim::KILLS.len()];
                 let mut step = self.test(package, &[test])?;
@@ -327,6 +344,14 @@ impl Soak<'_> {
         let command = repeat_command(&step.command, &self.workspace.root);
         Ok((counts, Err(format!("{} failed; repeat: {command}", step.name))))
     }
+}
+
+/// Names of the branches that tell when they are taken (`terrane_io::rare`).
+fn rare_branches<'a>(sources: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    // Divided, so that this line is no call.
+    let calls = sources.flat_map(|text| text.split(concat!("rare::", "taken(")).skip(1));
+    let names = calls.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    names.map(str::to_owned).collect()
 }
 
 /// The command as a shell reads it, with its variables, from the root of the workspace.
@@ -436,6 +461,14 @@ mod tests {
         ] {
             assert_eq!(Options::parse(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn rare_branches_are_found_by_their_calls() {
+        let call = concat!("rare::", "taken(");
+        let source = format!("a(); {call}\"one\"); {call}\n    \"two\",\n); {call}name); b()");
+        let found = rare_branches([source.as_str(), ""].into_iter());
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["one", "two"]);
     }
 
     #[test]

@@ -4,8 +4,7 @@
 //!
 //! Invariant: what is held never weighs more than the budget.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use hashbrown::HashTable;
 
 /// Number of shards, each with a lock.

@@ -21,6 +21,10 @@ mod setters;
 mod text_form;
 mod durability;
 mod loss;
+#[doc(hidden)]
+pub mod rare;
+#[doc(hidden)]
+pub mod sync;
 pub mod error;
 pub mod process;
 pub mod bytes;

@@ -16,7 +16,6 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 
@@ -27,6 +26,7 @@ use crate::disk::disk::{
 };
 use crate::error::{Error, Result};
 use crate::prefetch::{huge_pages, prefetch};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The answer of [`Disk::free_bytes`]: the system does not tell how much memory it would still
 /// give.

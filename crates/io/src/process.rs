@@ -13,9 +13,9 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 
 use crate::error::{Error, Result};
+use crate::sync::thread::{self, JoinHandle};
 
 /// Forks on the way from the first process of the program to this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);

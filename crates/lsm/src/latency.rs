@@ -5,8 +5,9 @@
 //! runs record equal times.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of buckets for each power of two, as a power of two itself.
 const SUB_BITS: u32 = 3;

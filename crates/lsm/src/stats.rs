@@ -3,8 +3,8 @@
 //! Counting is done with additions in memory, for each call and not for each key where possible;
 //! nothing here is ever read from disk.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::latency::{Latencies, LatencyRecorder};
 

@@ -1,6 +1,6 @@
 //! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
-//! files, a skewed distribution, sweeps over crashes and faults, child processes, counts of long
-//! runs.
+//! files, a skewed distribution, sweeps over crashes and faults, child processes, schedules of
+//! threads, counts of long runs.
 //!
 //! This crate depends on no crate of ours but `terrane_io`, whose tests do without it (its
 //! documentation tests depend on the facade). So every other crate can name it as a
@@ -20,6 +20,8 @@ pub mod golden;
 pub mod trial;
 pub mod sweep;
 pub mod process;
+#[cfg(shuttle)]
+pub mod schedules;
 
 pub use rand_chacha::ChaCha8Rng;
 pub use rand_chacha::rand_core::{RngCore, SeedableRng};

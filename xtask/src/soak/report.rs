@@ -13,9 +13,10 @@
 //!
 //! A line of a count is two blanks, a name, a colon, a number, and anything behind a comma. Other
 //! lines are notes, which stay as they are. The totals are the sums of the runs, so editing a run
-//! by hand is enough.
+//! by hand is enough. A count `rare ..` is of the processes that took a rare branch; the last run
+//! says which branches no run has taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
@@ -31,6 +32,9 @@ const TOTALS: &str = "# Totals of the runs below";
 /// Count that is the sum of all counts `executions of ..`.
 const EXECUTIONS: &str = "executions";
 
+/// Beginning of the counts of rare branches.
+const RARE: &str = "rare ";
+
 /// Recorded runs, and the one in progress.
 #[derive(Debug, Default)]
 pub(super) struct Report {
@@ -40,6 +44,8 @@ pub(super) struct Report {
     runs: Vec<String>,
     title: String,
     counts: Counts,
+    /// Names of all rare branches.
+    rare: BTreeSet<String>,
 }
 
 impl Report {
@@ -81,6 +87,11 @@ impl Report {
         self.title = format!("# {title}");
     }
 
+    /// Has the report say which of these branches no run has taken.
+    pub(super) fn expect_branches(&mut self, rare: BTreeSet<String>) {
+        self.rare = rare;
+    }
+
     /// Adds the counts of a step, after which so much time has passed.
     pub(super) fn add(&mut self, counts: &Counts, passed: Duration) {
         add(&mut self.counts, counts);
@@ -90,14 +101,12 @@ impl Report {
     /// Writes the report anew, whole or not at all.
     pub(super) fn write(&self, failure: Option<&str>) -> Result<(), String> {
         let Some(path) = &self.path else { return Ok(()) };
+        let mut totals = self.counts.clone();
+        self.runs.iter().for_each(|run| add(&mut totals, &counts_of(run)));
         let failed = failure.map(|failure| format!("  failed: {failure}"));
-        let notes: Vec<_> = failed.iter().map(String::as_str).collect();
+        let never = never_taken(&self.rare, &totals);
+        let notes: Vec<_> = failed.iter().chain(&never).map(String::as_str).collect();
         let run = section(&self.title, &self.counts, &notes);
-
-        let mut totals = Counts::new();
-        for run in self.runs.iter().chain([&run]) {
-            add(&mut totals, &counts_of(run));
-        }
         let mut text = section(TOTALS, &totals, &[]);
         for run in self.runs.iter().chain([&run]) {
             text.push('\n');
@@ -113,7 +122,8 @@ impl Report {
     /// The counts of this run in a line.
     pub(super) fn summary(&self) -> String {
         let counts = with_executions(&self.counts);
-        let counts = counts.iter().filter(|(name, _)| !name.starts_with("executions of "));
+        let is_sum = |name: &str| !name.starts_with("executions of ") && !name.starts_with(RARE);
+        let counts = counts.iter().filter(|(name, _)| is_sum(name));
         counts.map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
     }
 }
@@ -122,6 +132,18 @@ fn add(sum: &mut Counts, counts: &Counts) {
     for (name, count) in counts {
         *sum.entry(name.clone()).or_default() += count;
     }
+}
+
+/// A note of the branches that no run has taken; none if there are none to expect.
+fn never_taken(rare: &BTreeSet<String>, totals: &Counts) -> Option<String> {
+    let never: Vec<&str> = rare
+        .iter()
+        .filter(|name| !totals.contains_key(&format!("{RARE}{name}")))
+        .map(String::as_str)
+        .collect();
+    let names = if never.is_empty() { String::new() } else { format!(": {}", never.join("; ")) };
+    let note = format!("  never taken of {} rare branches are {}{names}", rare.len(), never.len());
+    (!rare.is_empty()).then_some(note)
 }
 
 fn with_executions(counts: &Counts) -> Counts {
@@ -207,6 +229,16 @@ mod tests {
             # a new run\n  executions: 2\n  executions of a: 2\n  kills: 4\n  seconds: 10\n  \
             failed: reason\n";
         assert_eq!(text, expected);
+
+        // Branches that no run has taken are named.
+        let mut report = Report::open(&path).unwrap();
+        report.expect_branches(["one", "two"].map(str::to_owned).into());
+        report.begin("a run with rare branches");
+        report.add(&counts(&[("rare two", 3)]), Duration::from_secs(1));
+        assert_eq!(report.summary(), "1 seconds");
+        report.write(None).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("  never taken of 2 rare branches are 1: one\n"), "{text}");
 
         // The next run adds what the last had not recorded.
         let mut report = Report::open(&path).unwrap();

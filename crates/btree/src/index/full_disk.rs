@@ -20,6 +20,8 @@
 //! reserved pages in the tree file (of no use to the WAL); an option (who forgets it cannot
 //! delete).
 
+use terrane_io::rare;
+
 use crate::index::writer::Writer;
 use crate::log::wal::FrameBody;
 use crate::page::block::Block;
@@ -159,6 +161,7 @@ impl Writer {
             }
         }
 
+        rare::taken("an index collects its WAL for the room of a removal");
         // The reserve is used up, so the room must come from older segments.
         self.collect_for(core, body.bytes() as u64)?;
         self.wal.append(body, entries)

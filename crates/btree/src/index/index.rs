@@ -18,8 +18,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeBounds;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use terrane_io::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode, Reserve};
 
 use crate::index::directory::{

@@ -3,6 +3,8 @@
 //! Each of these changes the whole tree and publishes it at once, or reads all of it bit by bit.
 //! Lookups go on meanwhile; updates wait.
 
+use terrane_io::rare;
+
 use crate::index::index::Index;
 use crate::index::scrub::{self, ScrubReport};
 use crate::index::writer::Writer;
@@ -219,6 +221,7 @@ impl Index {
             let before = writer.free_map.pages();
             match writer.apply_all(core).and_then(|()| writer.pack(core)) {
                 Err(error) if error.is_no_space() => {
+                    rare::taken("an index is compacted on a full disk");
                     // Compaction makes room, so it may use the reserve that a full disk needs.
                     writer.give_reserve_up(core)?;
                     unless_no_space(writer.flush(core, true))?;

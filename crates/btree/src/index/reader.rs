@@ -12,9 +12,9 @@
 use std::collections::VecDeque;
 use std::ops::RangeBounds;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use terrane_io::sync::atomic::Ordering;
+use terrane_io::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::index::directory::{LOCK_FILE, enter, existing_tree};

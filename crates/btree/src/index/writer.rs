@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use terrane_io::rare;
 use terrane_io::{Disk, LockGuard, Reserve};
 
 use crate::log::applied::Applied;
@@ -186,7 +187,10 @@ impl Writer {
                     Ok(bytes) => owed = owed.saturating_sub(bytes),
                     // Updates of damaged leaves stop other updates only once the buffer has no room
                     // left.
-                    Err(Error::Corrupt { .. }) if pressure == Pressure::High => break,
+                    Err(Error::Corrupt { .. }) if pressure == Pressure::High => {
+                        rare::taken("updates of a damaged leaf wait while others are applied");
+                        break;
+                    }
                     Err(error) if makes_room && error.is_no_space() => break,
                     Err(error) => return Err(error),
                 },

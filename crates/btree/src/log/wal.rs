@@ -19,9 +19,9 @@ mod salvage;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use self::frame::{FRAME_ALIGN, SEALED, UPDATES, encode};

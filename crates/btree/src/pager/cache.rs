@@ -17,8 +17,9 @@
 //! Rejected: computing which level belongs to which tier (it changes as the tree grows).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use terrane_io::sync::atomic::{AtomicUsize, Ordering};
+use terrane_io::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::page::page::{PAGE_SIZE, Page, PageNo, PageRef, u32_at};
 

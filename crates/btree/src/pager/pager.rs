@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use terrane_io::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrane_io::{AlignedBuf, Direction, Disk, DiskFile, IoQueue, Request};
 
 use crate::page::corrupt::Corrupt;

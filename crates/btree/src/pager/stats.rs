@@ -1,6 +1,6 @@
 //! Counters of an index, cheap enough to be always on, and the statistics made of them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pager::cache::LEVELS_MAX;
 

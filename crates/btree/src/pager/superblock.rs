@@ -15,6 +15,7 @@ use std::path::Path;
 
 use terrane_io::bytes::Writer;
 use terrane_io::checksum::crc32c;
+use terrane_io::rare;
 use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
 use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -377,6 +378,7 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
     match newest {
         Some(newest) if !is_newer_version => {
             for what in damaged_copies(&both) {
+                rare::taken("one superblock of two is damaged");
                 tracing::warn!(path = %path.display(), %what, "superblock.damaged");
             }
             Ok(newest.clone())

@@ -5,11 +5,11 @@
 //! that it holds for microseconds, takes the tree, and reads pages without any lock.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Anchor;
 use terrane_io::process::Process;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::log::pending::UpdateBuffer;
 use crate::page::error::{Error, Result};

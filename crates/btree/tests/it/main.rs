@@ -14,6 +14,8 @@ mod lost_files;
 mod migrate;
 mod model;
 mod processes;
+#[cfg(shuttle)]
+mod schedules;
 mod scrub;
 mod sort;
 mod space;

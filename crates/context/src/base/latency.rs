@@ -3,10 +3,10 @@
 //! A bucket is a quarter of an octave: a reported latency is at most 25 % above the true one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use terrane_io::Disk;
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Buckets of one octave, as a power of two.
 const SUB_BITS: u32 = 2;

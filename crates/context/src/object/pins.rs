@@ -1,6 +1,6 @@
 //! Pins: roots that live trees may still read. A collection keeps the objects that a pin reaches.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use terrane_io::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::base::address::Extent;
 

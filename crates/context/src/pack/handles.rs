@@ -9,8 +9,8 @@
 //! Rejected: a file for each chunk that stays open, since descriptors and maps of compacted chunks
 //! would grow with the store.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Arc, PoisonError, RwLock};
 
 use crate::base::error::Result;
 use crate::base::fast_map::FastMap;

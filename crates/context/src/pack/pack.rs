@@ -2,9 +2,10 @@
 //! to frame by frame.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use terrane_io::sync::{Arc, OnceLock, PoisonError, RwLock};
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
@@ -590,7 +591,10 @@ impl Pack {
         match chunk.file.allocate(chunk_bytes) {
             // On a full disk the chunk grows as it is written. Part of the allocation may have
             // succeeded: others need that room.
-            Err(error) if error.is_no_space() => chunk.file.set_len(chunk.file.len()?)?,
+            Err(error) if error.is_no_space() => {
+                rare::taken("a chunk grows as it is written");
+                chunk.file.set_len(chunk.file.len()?)?;
+            }
             allocated => allocated?,
         }
 

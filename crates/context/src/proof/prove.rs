@@ -9,7 +9,7 @@
 //! removal loads all inodes that it may have to merge; a page of a list loads the inodes that it
 //! counts; the length loads the first one.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use terrane_io::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::error::Result;

@@ -12,9 +12,9 @@
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
-use std::sync::{Arc, MutexGuard, TryLockError};
 
 use terrane_io::files::create_dirs;
+use terrane_io::sync::{Arc, MutexGuard, TryLockError};
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::base::address::{Extent, Link};

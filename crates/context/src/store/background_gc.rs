@@ -7,11 +7,10 @@
 //! Rejected: a permanent thread that waits for requests (a store that never collects would pay for
 //! it); joining when the handle is dropped (a caller may start a collection and forget it).
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-
 use terrane_io::process::OwnThread;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::mpsc::sync_channel;
+use terrane_io::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;

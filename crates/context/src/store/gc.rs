@@ -28,10 +28,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use terrane_io::ErrorKind;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use crate::base::address::{Address, Extent, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;

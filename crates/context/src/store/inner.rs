@@ -2,11 +2,11 @@
 //! commits and branches.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Disk;
 use terrane_io::process::Process;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;

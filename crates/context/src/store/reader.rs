@@ -6,9 +6,9 @@
 //! pack, not in the index, so it needs neither a lease nor the right to write.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use terrane_io::Disk;
+use terrane_io::sync::{Arc, Mutex, PoisonError};
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;

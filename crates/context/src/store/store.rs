@@ -9,13 +9,14 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, create_dirs};
 use terrane_io::process::OwnThread;
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Arc, Mutex, PoisonError, RwLock};
 use terrane_io::{Access, Disk, DiskFile, Durability, EntryKind, LockGuard, OpenMode, Reserve};
 
 use crate::base::address::{Address, Extent, Link};
@@ -1297,6 +1298,7 @@ impl Store {
     pub(crate) fn give_reserve_up(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
         if self.inner.disk.free_bytes(&self.inner.dir)? < reserve.bytes() {
+            rare::taken("a context store gives its reserve up");
             // This sync also covers a control record written by another thread, and a failed sync
             // is reported once.
             self.or_poison(reserve.give_up().map(drop))?;
@@ -1625,7 +1627,7 @@ impl Store {
         let view = self.inner.view();
 
         let counters = &self.inner.pack.counters;
-        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let get = |counter: &terrane_io::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             commits: view.commits,
             chunks: view.control.tail.chunk - view.control.first + 1,

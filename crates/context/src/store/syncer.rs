@@ -8,11 +8,11 @@
 //! Rejected: an fsync for each commit in the order of the commits (the device takes the same time
 //! for one frame and for ten).
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-
 use terrane_io::DiskFile;
 use terrane_io::process::OwnThread;
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::base::address::Address;
 use crate::base::error::{Error, Result};
@@ -105,6 +105,7 @@ impl Syncer {
         while state.end < end {
             self.check_poison()?;
             if state.is_syncing {
+                rare::taken("a commit of a context waits for the sync of another one");
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }

@@ -11,7 +11,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+
+use terrane_io::sync::{Arc, Mutex};
 
 use crate::base::address::Address;
 use crate::base::hash::Hash;

@@ -4,9 +4,8 @@
 //!
 //! A store has one [`Hasher`], whose threads and buffers stay from commit to commit.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
 use rayon_core::{ThreadPool, ThreadPoolBuilder};
+use terrane_io::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;

@@ -440,8 +440,8 @@ pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use terrane_testkit::ChaCha8Rng;
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;

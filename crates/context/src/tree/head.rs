@@ -22,8 +22,8 @@
 //! - Steps that each have a share of the children of the first wide node: one child can have most
 //!   of the nodes below, and such a step took 95 ms.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use terrane_io::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use terrane_io::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::address::Link;
 use crate::tree::node::{Child, Env, Node};

@@ -19,8 +19,9 @@
 
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use terrane_io::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;

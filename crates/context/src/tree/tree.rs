@@ -6,7 +6,8 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use terrane_io::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::base::address::Link;
 use crate::base::error::{Error, Result};

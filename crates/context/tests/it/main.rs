@@ -32,6 +32,8 @@ mod proof;
 mod forger;
 mod radix_forger;
 mod shallow;
+#[cfg(shuttle)]
+mod schedules;
 mod snapshot;
 mod slices;
 mod stores;

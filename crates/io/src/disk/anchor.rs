@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::disk::disk::{Anchor, EntryKind};
 use crate::error::{Error, Result};
+use crate::sync::{Arc, PoisonError, RwLock};
 
 /// Directories that are anchored at the moment, by their paths. Of several anchors of one path the
 /// newest counts, so that a directory made anew is found while a handle of the removed one lives.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::{Clock, SystemClock};
 use crate::disk::anchor::Anchors;
@@ -16,6 +14,8 @@ use crate::disk::threads::Pool;
 use crate::disk::uring::{RingPool, UringQueue};
 use crate::error::{Error, Result};
 use crate::process::Process;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, PoisonError};
 
 /// Choice of the queues of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

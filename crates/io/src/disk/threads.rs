@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::disk::{Completion, IoQueue, Request};
 use crate::error::Error;
 use crate::process::{OwnThread, Process};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A pool of threads that carry out requests.
 #[derive(Debug)]

@@ -23,8 +23,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
@@ -33,6 +31,8 @@ use rustix::io::Errno;
 use crate::disk::disk::{Completion, Direction, IoQueue, Request};
 use crate::disk::posix::PosixFile;
 use crate::process::Process;
+use crate::sync::thread;
+use crate::sync::{Arc, Mutex, PoisonError};
 
 /// Most requests in flight of one queue; a larger depth is cut to this.
 const DEPTH_MAX: usize = 4096;

@@ -23,8 +23,6 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -44,6 +42,8 @@ use crate::durable::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::memory_disk::LockState;
 use crate::sim::fault::{Class, FaultKind, FaultPlan, Repeat};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::wrap::counted::{Counters, Counts};
 
 /// Space on a disk whose plan sets no limit, in bytes.

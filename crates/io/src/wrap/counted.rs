@@ -7,12 +7,12 @@ use crate::disk::disk::{
     Access, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, Request,
 };
 use crate::error::Result;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::wrap::forward_queue::{Below, ForwardQueue};
 use std::any::Any;
 use std::ops::Sub;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit of `read_pages` and `write_pages`, in bytes.
 const PAGE_BYTES: usize = 4096;

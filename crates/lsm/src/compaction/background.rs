@@ -6,10 +6,10 @@
 //! compactions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::process::{OwnThread, Process};
+use terrane_io::sync::mpsc::{Sender, channel};
+use terrane_io::sync::{Arc, Mutex, Weak};
 
 use crate::compaction::compaction::Compaction;
 use crate::files::file_set::lock;

@@ -20,10 +20,10 @@
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use terrane_io::Access;
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
@@ -549,7 +549,7 @@ impl Compaction {
         };
 
         let (writer, reader) = merge_pipe();
-        let (merged, written) = std::thread::scope(move |scope| {
+        let (merged, written) = terrane_io::sync::thread::scope(move |scope| {
             // Each side of the pipe drops with its thread's work, however that ends, so that the
             // other side never waits for it.
             let compaction = scope.spawn(move || self.write_to_pipe(merge, &writer));

@@ -5,7 +5,7 @@
 //!
 //! Invariant: the entries of a batch are in the order in which they were added.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use terrane_io::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::entry::entry::{BlobSpan, EntryRef, Kind};
 use crate::run::blob::Blob;

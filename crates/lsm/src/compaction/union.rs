@@ -16,8 +16,8 @@
 //! Invariant: up to the frontier the slices hold exactly what the tables amount to, without
 //! deletions; the reported debt never rises.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::compaction::compaction::{
     Compaction, CompactionSpec, ENTRIES_PER_LOOK, Input, UnfinishedBytes,

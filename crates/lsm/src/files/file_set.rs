@@ -15,8 +15,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use terrane_io::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use terrane_io::{Access, Disk};
 
 use crate::error::{Error, Result};

@@ -35,12 +35,13 @@
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{
+
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use terrane_io::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
     TryLockError,
 };
-
 use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode, QueueKind};
 
 use crate::error::{Error, Result};
@@ -336,6 +337,7 @@ impl FileHandles {
 
         let _changing = self.reserve.changing();
         if !self.reserve.is_full() {
+            rare::taken("a table store gives its reserve up");
             if let Err(failed) = self.with_room(|| self.reserve.release(self.disk.as_ref())) {
                 event!(WARN, "cleanup.failed", self.reserve.dir(), error = %failed);
                 return Err(error);

@@ -17,6 +17,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use terrane_io::rare;
 use terrane_io::{self as io, Disk, EntryKind};
 
 use crate::files::file_set::{blobs_number, file_number};
@@ -128,6 +129,7 @@ pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -
         return Ok(());
     }
 
+    rare::taken("files move to lost+found");
     let lost = make(disk, dir)?;
     for name in names {
         let source = from.join(name);
@@ -167,6 +169,7 @@ pub(crate) fn take_back(
     if names.is_empty() {
         return Ok(());
     }
+    rare::taken("files come back from lost+found");
     let lost = dir.join(LOST_FOUND);
     for name in names {
         link(disk, &lost.join(name), &to.join(name))?;

@@ -1,9 +1,10 @@
 //! Parallel work: one function applied to many items by a few threads.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+// On a simulated disk there is one thread, so these need not be those of `terrane_io::sync`.
 use std::thread;
 
+use terrane_io::sync::Mutex;
+use terrane_io::sync::atomic::{AtomicUsize, Ordering};
 use terrane_io::{Disk, QueueKind};
 
 use crate::error::Result;

@@ -14,9 +14,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::process::{OwnThread, Process};
+use terrane_io::rare;
+use terrane_io::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Maximum of waiting tasks. A caller with one more does it itself, so that files do not come
 /// faster than they go.
@@ -113,6 +114,9 @@ impl Reclaimer {
 
         // No thread, or too far behind: the caller pays, so the queue stays bounded.
         if state.has_ended || state.waiting.len() >= WAITING_MAX {
+            if !state.has_ended {
+                rare::taken("more waits to be reclaimed than may wait");
+            }
             drop(state);
             return task();
         }

@@ -17,11 +17,12 @@
 //! the space first.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::checksum::crc32c;
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
+use terrane_io::sync::{Mutex, MutexGuard, PoisonError};
 use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode};
 
 use crate::error::{Error, Result};
@@ -349,6 +350,7 @@ impl Reserve {
             Err(error) if error.is_no_space() => Ok(false),
             held => {
                 held?;
+                rare::taken("a table store takes its reserve back");
                 event!(WARN, "reserve.taken_back", self.dir(), bytes = self.bytes);
                 self.is_full.store(false, Ordering::Relaxed);
                 Ok(true)

@@ -16,8 +16,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use terrane_io::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use terrane_io::{AlignedBuf, Completion, Direction, IoQueue, Request};
 
 use crate::error::Result;

@@ -4,7 +4,7 @@
 //! Hashes are added while others ask, and none is ever taken out. So all versions of a memtable
 //! share one sketch: the older ones say "perhaps" a little more often than they need to.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use terrane_io::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Fewest bits for a hash: at this load, a false "perhaps" for one hash in twenty.
 const BITS_PER_HASH: usize = 8;

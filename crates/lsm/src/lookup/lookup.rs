@@ -20,8 +20,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
 
+use terrane_io::sync::{Arc, Mutex};
 use terrane_io::{Access, AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::block::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};

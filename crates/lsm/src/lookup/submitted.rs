@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use terrane_io::process::{OwnThread, Process};
+use terrane_io::sync::atomic::{AtomicUsize, Ordering};
+use terrane_io::sync::mpsc::{Receiver, Sender, channel};
+use terrane_io::sync::{Arc, Condvar, Mutex, PoisonError};
 use terrane_io::{Disk, IoQueue};
 
 use crate::error::{Error, Result};
@@ -149,6 +149,12 @@ struct RunningBatch {
     /// Whether it is in the list of those that have reads to begin.
     has_turn: bool,
     failed: Option<Error>,
+}
+
+impl fmt::Debug for RunningBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningBatch").finish_non_exhaustive()
+    }
 }
 
 impl RunningBatch {

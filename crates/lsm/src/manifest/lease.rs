@@ -24,6 +24,7 @@ use std::sync::Arc;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 use terrane_io::files::read_file;
+use terrane_io::rare;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
@@ -189,6 +190,7 @@ impl Lease {
             // Before anything is written over: on a full disk the earlier content stays whole.
             match self.file.allocate(end) {
                 Err(error) if error.is_no_space() => {
+                    rare::taken("a lease finds no room and says that everything is needed");
                     // A lease in which nothing whole stands says that everything is needed.
                     return Ok(self.file.set_len(LEASE_OFFSET)?);
                 }

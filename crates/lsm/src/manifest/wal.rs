@@ -30,6 +30,7 @@ use std::sync::Arc;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 use terrane_io::files::create_afresh;
+use terrane_io::rare;
 use terrane_io::{self as io, Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::block::page::PAGE_SIZE;
@@ -1023,6 +1024,7 @@ impl WalDir {
         let least = needed.max(len).min(size);
         match give(size) {
             Err(error) if error.is_no_space() => {
+                rare::taken("a segment of the WAL gets less room than it should");
                 // A part may have been allocated. The reserve is for what is needed only.
                 file.set_len(len)?;
                 self.given(need, || give(least))?;

@@ -24,8 +24,9 @@
 //! of memory: a table always gets that minimum.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+
+use terrane_io::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex};
 
 use crate::config::{BUFFER_WEIGHTS, MEMORY_BUDGET_MAX};
 use crate::error::{Error, Result};

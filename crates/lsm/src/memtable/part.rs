@@ -16,11 +16,11 @@
 //! hides one of an older chunk.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use hashbrown::HashTable;
 use terrane_io::key_order::key_prefix;
 use terrane_io::prefetch::prefetch;
+use terrane_io::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::entry::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
 use crate::entry::key_range::KeyRange;

@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
+use terrane_io::sync::{Arc, Mutex};
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::block::page::{

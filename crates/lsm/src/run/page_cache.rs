@@ -24,10 +24,10 @@
 //! allocated as pages come in, and freed as soon as the cache gets a smaller limit.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use hashbrown::HashTable;
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex};
 
 use crate::block::page::PAGE_SIZE;
 use crate::files::file_set::lock;

@@ -15,9 +15,9 @@
 //! dropped. Dropping the last reader waits for what is in flight.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex};
 use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::error::Result;

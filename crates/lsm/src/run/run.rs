@@ -7,11 +7,11 @@
 #![doc = include_str!("../../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::key_order::compare_keys;
+use terrane_io::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_io::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::block::index::{Index, PageCandidate};

@@ -20,6 +20,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use terrane_io::rare;
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::block::codec::Compression;
@@ -173,6 +174,7 @@ impl PageWriter {
                 if !error.is_no_space() {
                     return Err(error.into());
                 }
+                rare::taken("pages on their way find no room and are written again");
             }
         }
 

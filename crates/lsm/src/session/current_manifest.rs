@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use terrane_io::rare;
 use terrane_io::{Access, OpenMode};
 
 use crate::error::{Error, Result};
@@ -105,6 +106,7 @@ impl CurrentManifest {
 
         if let Err(error) = inner.write_whole(&first, &bytes) {
             if is_of_rename(&error) {
+                rare::taken("a manifest may have its name or not");
                 // Nobody knows whether it has its name.
                 inner.poison(&first, error)?;
             } else {

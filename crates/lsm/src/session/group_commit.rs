@@ -24,9 +24,11 @@
 //! - No commit of a segment is acknowledged as durable before the seal of the segment before it is
 //!   durable. So recovery tells a lost commit from a torn end by the seals alone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::files::file_set::lock;
@@ -314,6 +316,7 @@ impl GroupCommit {
         while syncs.commit < commit {
             self.inner.check_writable()?;
             if syncs.is_syncing {
+                rare::taken("a commit waits for the sync of another one");
                 syncs = self.wait(syncs);
                 continue;
             }
@@ -326,6 +329,9 @@ impl GroupCommit {
                     let waited = self.changed.wait_timeout(syncs, patience);
                     let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                     (syncs, is_patient) = (after, !timeout.timed_out());
+                    if !is_patient {
+                        rare::taken("a commit waits in vain for others to share its sync");
+                    }
                     // It may have been woken for no reason, or by who was done before: others must
                     // not wait without a watch. That there are two for a moment does no harm.
                     syncs.is_watched = false;
@@ -347,8 +353,8 @@ impl GroupCommit {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::mpsc::channel;
 
+    use std::sync::mpsc::channel;
     use terrane_io::{Access, Disk, OpenMode, SimDisk};
 
     use super::*;
@@ -378,7 +384,7 @@ mod tests {
 
             let (sender, done) = channel();
             let waiting = Arc::clone(&durable);
-            let thread = std::thread::spawn(move || {
+            let thread = terrane_io::sync::thread::spawn(move || {
                 let waited = waiting.wait_for(commit);
                 sender.send(waited).unwrap();
             });

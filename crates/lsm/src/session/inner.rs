@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, read_file};
 use terrane_io::process::Process;
+use terrane_io::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex, MutexGuard, Weak};
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::compaction::background::Worker;

@@ -9,7 +9,8 @@
 //! and waits for those under way.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use terrane_io::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::files::file_set::{RunRef, lock};

@@ -9,8 +9,9 @@
 //! was begun, and the one before it is sealed.
 
 use std::sync::Arc;
-use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
+
+use terrane_io::sync::MutexGuard;
+use terrane_io::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::files::file_set::lock;

@@ -23,8 +23,9 @@
 //! could outrun its compactions); a copy for each commit (it freezes the memtable part); the
 //! insertion into memtables with the state held (tables would wait for each other).
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
+use terrane_io::rare;
+use terrane_io::sync::atomic::Ordering;
+use terrane_io::sync::{Arc, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
@@ -104,6 +105,7 @@ impl Shared {
 
         match self.make_checkpoint_if_due() {
             Err(error) if frees && error.is_no_space() => {
+                rare::taken("a deletion goes on without its checkpoint");
                 let due_at = self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 2;
                 self.due_at.store(due_at, Ordering::Relaxed);
                 event!(WARN, "checkpoint.failed", self.inner.dir(), %error);
@@ -329,6 +331,7 @@ impl Shared {
 
         let record = record.finish(self.inner.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
+            rare::taken("the record of a commit that failed is taken back");
             // Nobody must read what there may be of it, now or later.
             let withdrawn = log.withdraw(&error);
             let file = &log.log.file;

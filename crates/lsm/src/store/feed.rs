@@ -24,8 +24,9 @@
 //! entries.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use terrane_io::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::config::TableConfig;
 use crate::entry::entry::Update;

@@ -1,10 +1,9 @@
 //! A thread that a store starts when there is something to do, one at a time, and that ends with
 //! its task.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use terrane_io::process::OwnThread;
+use terrane_io::sync::Mutex;
+use terrane_io::sync::atomic::{AtomicBool, Ordering};
 
 use crate::files::file_set::lock;
 
@@ -13,12 +12,12 @@ use crate::files::file_set::lock;
 pub(crate) struct HelperThread {
     name: &'static str,
     /// Whether a task is under way. It is given back also by a task that panics.
-    is_running: std::sync::Arc<AtomicBool>,
+    is_running: terrane_io::sync::Arc<AtomicBool>,
     thread: Mutex<Option<OwnThread>>,
 }
 
 /// The turn of a thread; given back on drop.
-struct Turn(std::sync::Arc<AtomicBool>);
+struct Turn(terrane_io::sync::Arc<AtomicBool>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
@@ -28,7 +27,7 @@ impl Drop for Turn {
 
 impl HelperThread {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, is_running: std::sync::Arc::default(), thread: Mutex::default() }
+        Self { name, is_running: terrane_io::sync::Arc::default(), thread: Mutex::default() }
     }
 
     /// Runs a task on a thread, unless one is under way. If the system refuses a thread, the caller
@@ -38,10 +37,10 @@ impl HelperThread {
             return Ok(());
         }
 
-        let turn = Turn(std::sync::Arc::clone(&self.is_running));
+        let turn = Turn(terrane_io::sync::Arc::clone(&self.is_running));
         // The task stays here until the thread takes it, since a failed start would drop it.
-        let place = std::sync::Arc::new(Mutex::new(Some(task)));
-        let handed = std::sync::Arc::clone(&place);
+        let place = terrane_io::sync::Arc::new(Mutex::new(Some(task)));
+        let handed = terrane_io::sync::Arc::clone(&place);
         let run = move || {
             let turn = turn;
             let task = lock(&handed).take();

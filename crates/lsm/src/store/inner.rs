@@ -28,10 +28,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::Durability;
+use terrane_io::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex, Weak};
 
 use crate::entry::entry::Update;
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@
 //! Invariant: the caller holds all writers from the choice of the number until the tables are
 //! changed, so that no commit comes in between.
 
-use std::sync::atomic::Ordering;
+use terrane_io::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::files::file_set::lock;

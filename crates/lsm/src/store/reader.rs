@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use terrane_io::rare;
 use terrane_io::{Disk, RealDisk};
 
 use crate::entry::merge_operator::MergeOperator;
@@ -249,6 +250,7 @@ impl StoreReader {
             let _held = inner.hold(manifest.numbers())?;
 
             if !self.is_newest(sequence)? {
+                rare::taken("a reader meets a new manifest and begins again");
                 continue;
             }
 
@@ -488,6 +490,7 @@ impl Place {
             if !log.advance().map_err(damaged)? {
                 return Err(error);
             }
+            rare::taken("a reader finds more behind the end of the WAL");
             self.apply()?;
         }
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use terrane_io::rare;
+
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
 use crate::files::file_set::lock;
@@ -72,6 +74,7 @@ pub(crate) fn recover(
         // has failed. The next one begins with the first number again, so that a greater one tells
         // of a manifest.
         for number in state.spares.drain(..) {
+            rare::taken("a segment that was being made is removed");
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
         return Ok(0);

@@ -12,9 +12,9 @@
 //! *Rejected:* the seal before the first record of the next segment (all commits wait for four
 //! fsyncs); two segments made ahead (room on the disk, for commits that come later).
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, TryLockError};
-
+use terrane_io::rare;
+use terrane_io::sync::atomic::Ordering;
+use terrane_io::sync::{Arc, MutexGuard, TryLockError};
 use terrane_io::{Access, OpenMode};
 
 use crate::error::{Error, Result};
@@ -94,6 +94,7 @@ fn seal_found(inner: &SessionInner, found: &WalEnd) -> Result<()> {
         return Ok(());
     };
 
+    rare::taken("a segment of the process before gets its seal");
     let file = &found.log.file;
     found.seal(first - 1).or_else(|error| inner.poison(file.path(), error))?;
     inner.files().synced(file.path(), file.sync())

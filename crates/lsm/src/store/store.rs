@@ -18,9 +18,10 @@
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 
+use terrane_io::rare;
+use terrane_io::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_io::sync::{Arc, Mutex, Weak};
 use terrane_io::{Disk, Durability, RealDisk};
 
 use crate::compaction::compaction::Compaction;
@@ -612,6 +613,7 @@ impl Store {
                 if !error.is_no_space() {
                     return Err(error);
                 }
+                rare::taken("a store closes without its last checkpoint");
                 event!(WARN, "checkpoint.failed", shared.inner.dir(), %error);
                 shared.durable.wait_for(self.last_commit()).map(drop)
             })

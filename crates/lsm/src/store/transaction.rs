@@ -13,8 +13,6 @@
 use std::collections::BTreeMap;
 use std::iter::FusedIterator;
 use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use crate::entry::key_range::KeyRange;
@@ -29,6 +27,9 @@ use crate::table::cursor::Cursor;
 use crate::table::table::Table;
 use crate::trace::event;
 use terrane_io::Durability;
+use terrane_io::rare;
+use terrane_io::sync::thread;
+use terrane_io::sync::{Arc, Mutex};
 
 /// Attempts of [`Store::transact`].
 pub const TRANSACT_ATTEMPTS: u32 = 64;
@@ -491,6 +492,7 @@ impl Store {
             debug_assert!(attempt <= TRANSACT_ATTEMPTS, "attempts come to an end");
             match done {
                 Err(Error::Conflict(conflict)) if attempt < TRANSACT_ATTEMPTS => {
+                    rare::taken("a transaction is refused and tried again");
                     event!(DEBUG, "transaction.conflict", self.shared.inner.dir(), %conflict);
                     back_off(attempt);
                 }

@@ -16,7 +16,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use terrane_io::sync::atomic::Ordering;
 
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};

@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex};
 
 use crate::conflict::ConflictCause;
 use crate::entry::entry::Update;
@@ -24,6 +23,7 @@ use crate::store::store::{NamedTable, Store, Ticket};
 use crate::store::write_sets::conflict;
 use crate::table::table::Table;
 use terrane_io::Durability;
+use terrane_io::sync::{Arc, Mutex};
 
 /// A batch of updates of any tables of one store, which owns its entries.
 /// [`Store::write`] commits the batch: all of it or nothing.

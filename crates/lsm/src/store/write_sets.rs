@@ -10,8 +10,9 @@
 //!   before it are too old, and every later validation of them says so.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+
+use terrane_io::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use terrane_io::sync::{Arc, Mutex};
 
 use crate::conflict::{Conflict, ConflictCause};
 use crate::entry::entry::Update;

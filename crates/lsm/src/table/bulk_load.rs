@@ -15,9 +15,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use terrane_io::QueueKind;
+use terrane_io::sync::atomic::Ordering;
 
 use crate::block::codec::Compression;
 use crate::block::index::IndexKind;

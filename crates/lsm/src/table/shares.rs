@@ -6,7 +6,8 @@
 //! tables go on meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use terrane_io::sync::atomic::Ordering;
 
 use crate::compaction::levels::ScheduledCompaction;
 use crate::config::{CompactionSchedule, CompactionThread, TableConfig};

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use terrane_io::sync::{Arc, Mutex};
 
 use crate::compaction::compaction::{Compaction, View};
 use crate::compaction::levels::{

@@ -43,6 +43,8 @@ mod reader;
 mod recovery;
 mod salvage;
 mod scans;
+#[cfg(shuttle)]
+mod schedules;
 mod session_memory;
 mod side_by_side;
 mod sim;
