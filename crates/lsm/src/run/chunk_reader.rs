@@ -1,10 +1,12 @@
 //! The pages of a part of a run file, read in chunks in one direction.
 //!
-//! A reader of a part of a run starts with one page and doubles the chunk with each read, so that a
-//! short range costs one page. After a few chunks the reader asks for the next chunk before it is
-//! needed. A reader that has to wait all the same asks for more of them, up to
-//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs the fastest runs read furthest ahead. No reader
-//! asks for anything beyond the part. Where the cursors of a session have used up their
+//! A reader of a part of a run starts with one page, so that a short range costs one page. Then it
+//! reads [`SECOND_CHUNK_PAGES`], and from there on doubles the chunk with each read. From the third
+//! chunk on it asks for the next one before that is needed: while chunks grow, once half of the one
+//! in memory is passed, so that a scan reads about twice as much as it takes in at most. A reader
+//! of the largest chunks asks at once, and one that has to wait all the same asks for more of them,
+//! up to [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs the fastest runs read furthest ahead. No
+//! reader asks for anything beyond the part. Where the cursors of a session have used up their
 //! [allowance](crate::run::prefetch::ReadAhead), a reader goes on with single pages.
 //!
 //! Single pages come from the table's cache of pages if it has them, and the first page of a reader
@@ -40,6 +42,10 @@ const MERGE_CHUNKS_EXTRA: usize = 16;
 /// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
 /// larger ones gain nothing and leave the processor's caches.
 const CHUNK_PAGES_MAX: u32 = 64;
+
+/// Pages of the second chunk of a scan: a range that does not end with its first page mostly takes
+/// several more, and four pages cost the device little more than one.
+const SECOND_CHUNK_PAGES: u32 = 4;
 
 /// From this size on chunks are read ahead.
 const AHEAD_CHUNK_PAGES_MIN: u32 = 8;
@@ -183,7 +189,25 @@ impl ChunkReader {
                 return Err(Error::corrupt(self.run.path(), what));
             }
         }
+        if self.is_growing() && self.is_in_second_half(page) {
+            self.ask_ahead();
+        }
         Ok(self.bytes(page))
+    }
+
+    /// Whether the chunks are those of a scan that has not come to the largest ones.
+    fn is_growing(&self) -> bool {
+        self.chunk_pages < self.reading.chunk_pages().1
+    }
+
+    /// Whether at least half of the chunk in memory is passed with this page of it.
+    fn is_in_second_half(&self, page: u32) -> bool {
+        debug_assert!(self.pages.contains(&page), "the page is in memory");
+        let passed = match self.order {
+            Order::Ascending => page + 1 - self.pages.start,
+            Order::Descending => self.pages.end - page,
+        };
+        2 * passed as usize >= self.pages.len()
     }
 
     /// The bytes of a page in memory.
@@ -253,7 +277,8 @@ impl ChunkReader {
 
     fn grow(&mut self) {
         let (_, largest) = self.reading.chunk_pages();
-        self.chunk_pages = (2 * self.chunk_pages).min(largest);
+        let next = if self.chunk_pages == 1 { SECOND_CHUNK_PAGES } else { 2 * self.chunk_pages };
+        self.chunk_pages = next.min(largest);
     }
 
     /// Goes to the next chunk, unless there is none.
@@ -266,8 +291,9 @@ impl ChunkReader {
                 pages.len() * PAGE_SIZE,
                 "all that was asked for"
             );
-            // The disk is slower than the reader, so more is asked for from here on.
-            if arrived.was_late {
+            // The disk is slower than the reader, so more is asked for from here on. A scan that may
+            // end soon only grows its chunks.
+            if arrived.was_late && pages.len() as u32 == self.reading.chunk_pages().1 {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
 
@@ -292,7 +318,9 @@ impl ChunkReader {
             self.grow();
         }
 
-        self.ask_ahead();
+        if !self.is_growing() {
+            self.ask_ahead();
+        }
         Ok(true)
     }
 

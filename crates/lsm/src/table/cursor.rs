@@ -183,9 +183,9 @@ impl RecordRef<'_> {
 /// them, or after a turn, positions the readers: one page of each run whose keys lie around the
 /// position, unless the table's cache has it, and one more where they fall between two pages; runs
 /// beyond the position are read when the cursor gets there. From then on each page of each run on
-/// the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the fourth chunk of a run
-/// on, the following ones are read ahead, up to the end of the range: at most 8 MiB for all runs
-/// together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the
+/// the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the third chunk of a run
+/// on, chunks are read ahead, up to the end of the range: while they grow, each one when half of
+/// the chunk before is passed, and then at most 8 MiB for all runs together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the
 /// middle of; as much again if both ends are read. To turn or to seek in the middle of that waits
 /// for what is being read.
 ///

@@ -119,10 +119,12 @@ impl Engine for Terrane {
         each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<usize> {
         let view = self.table()?.view().map_err(of(NAME))?;
+        let mut cursor = view.range(from..).map_err(of(NAME))?;
         let mut count = 0;
-        for record in view.range(from..).map_err(of(NAME))?.take(limit) {
-            let record = record.map_err(of(NAME))?;
-            each(&record.key, &record.value)?;
+        while count < limit
+            && let Some(record) = cursor.next_ref().map_err(of(NAME))?
+        {
+            each(record.key, record.value)?;
             count += 1;
         }
         Ok(count)
