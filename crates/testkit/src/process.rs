@@ -70,7 +70,8 @@ impl Child {
         Self::spawn(Command::new(program()), test, variables)
     }
 
-    /// As [`start`](Self::start), and the system gives the child no more than `most` descriptors.
+    /// Starts a child as [`start`](Self::start) does; the system gives it no more than `most`
+    /// descriptors.
     ///
     /// # Panics
     /// When the system refuses.

@@ -70,7 +70,7 @@ fn engines() -> Vec<Kind> {
     Kind::value_variants().iter().copied().filter(is_named).collect()
 }
 
-/// What a run has compared.
+/// The report of a run without a difference.
 #[derive(Debug, Serialize)]
 struct Report {
     seed: u64,

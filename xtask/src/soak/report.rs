@@ -230,6 +230,15 @@ mod tests {
             failed: reason\n";
         assert_eq!(text, expected);
 
+        // The next run adds what the last had not recorded.
+        let mut report = Report::open(&path).unwrap();
+        report.add_to_last(&counts(&[("kills", 1)]));
+        report.begin("the third run");
+        report.write(None).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("  kills: 8\n") && text.contains("  kills: 5\n"), "{text}");
+        assert!(text.contains("failed: reason"), "{text}");
+
         // Branches that no run has taken are named.
         let mut report = Report::open(&path).unwrap();
         report.expect_branches(["one", "two"].map(str::to_owned).into());
@@ -239,15 +248,6 @@ mod tests {
         report.write(None).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("  never taken of 2 rare branches are 1: one\n"), "{text}");
-
-        // The next run adds what the last had not recorded.
-        let mut report = Report::open(&path).unwrap();
-        report.add_to_last(&counts(&[("kills", 1)]));
-        report.begin("the third run");
-        report.write(None).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains("  kills: 8\n") && text.contains("  kills: 5\n"), "{text}");
-        assert!(text.contains("failed: reason"), "{text}");
         fs::remove_file(&path).unwrap();
     }
 }

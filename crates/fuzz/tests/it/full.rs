@@ -53,7 +53,7 @@ const REST_FILES: usize = 12;
 const DESCRIPTORS_MIN: u64 = 12;
 const DESCRIPTORS_MORE: u64 = 30;
 
-/// What runs out.
+/// The resource that runs out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Limit {
     Bytes,

@@ -11,13 +11,13 @@ use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::sync::{Arc, MutexGuard};
 use shuttle::thread;
 
-/// As that of `std`.
+/// A condition variable with the methods of that of `std`.
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: Arc<shuttle::sync::Condvar>,
 }
 
-/// As that of `std`.
+/// The result of a wait with a timeout, with the method of that of `std`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult {
     is_over: bool,

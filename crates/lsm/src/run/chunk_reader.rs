@@ -291,8 +291,8 @@ impl ChunkReader {
                 pages.len() * PAGE_SIZE,
                 "all that was asked for"
             );
-            // The disk is slower than the reader, so more is asked for from here on. A scan that may
-            // end soon only grows its chunks.
+            // The disk is slower than the reader, so more is asked for from here on. A scan that
+            // may end soon only grows its chunks.
             if arrived.was_late && pages.len() as u32 == self.reading.chunk_pages().1 {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }

@@ -185,9 +185,9 @@ impl RecordRef<'_> {
 /// beyond the position are read when the cursor gets there. From then on each page of each run on
 /// the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the third chunk of a run
 /// on, chunks are read ahead, up to the end of the range: while they grow, each one when half of
-/// the chunk before is passed, and then at most 8 MiB for all runs together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the
-/// middle of; as much again if both ends are read. To turn or to seek in the middle of that waits
-/// for what is being read.
+/// the chunk before is passed, and then at most 8 MiB for all runs together. So a cursor holds at
+/// most these 8 MiB, and 256 KiB for each run that it is in the middle of; as much again if both
+/// ends are read. To turn or to seek in the middle of that waits for what is being read.
 ///
 /// **Bulk reads.** [`next_ref`](Self::next_ref) copies nothing but the keys of compressed pages and
 /// is the way to read much:
