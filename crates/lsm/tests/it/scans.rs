@@ -154,10 +154,10 @@ fn the_first_pages_of_cursors_come_from_the_cache_and_go_there() {
         });
         counts.read_pages
     };
-    // Two entries, so that no run is left out. Where they go on behind a page, two more pages are
+    // Two entries, so that no run is left out. Where they go on behind a page, four more pages are
     // read, which are no first ones: in one of six positions.
     let (first, second) = (scan(), scan());
-    assert!(500 < first && second * 2 < first, "{first} pages, then {second}");
+    assert!(500 < first && second * 5 < first * 3, "{first} pages, then {second}");
 
     let keys: Vec<_> = (0..2_000).map(|number| key(number * 29)).collect();
     let lookups = spent(&disk, || {
@@ -357,7 +357,7 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
         let start = disk.calls();
         assert_eq!(read_through(&mut open(is_forward), is_forward).unwrap(), 12_000);
         let calls = disk.calls() - start;
-        assert!(calls > 40, "{calls} calls");
+        assert!(calls > 30, "{calls} calls");
 
         for number in 0..calls {
             let kind = kinds[number as usize % kinds.len()];
