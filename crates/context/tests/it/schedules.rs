@@ -13,7 +13,7 @@ use terrane_testkit::schedules::explore;
 
 use crate::script::{create, go, open, options};
 
-fn meta(number: u8) -> Meta {
+fn meta(number: u8) -> Meta<'static> {
     Meta::tezos(i64::from(number), "")
 }
 

@@ -26,7 +26,7 @@ macro_rules! forward {
             path: &std::path::Path,
             mode: $crate::OpenMode,
             access: $crate::Access
-        ) -> $crate::Result<crate::sync::Arc<dyn $crate::DiskFile>>);
+        ) -> $crate::Result<std::sync::Arc<dyn $crate::DiskFile>>);
     };
     (@create_dir $f:ident) => {
         $crate::forward!($f create_dir(path: &std::path::Path) -> $crate::Result<()>);

@@ -353,6 +353,7 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
     };
 
     let kinds = [FaultKind::Eio, FaultKind::ShortRead, FaultKind::BitRot, FaultKind::Misdirected];
+    let mut opened_again = 0;
     for is_forward in [true, false] {
         let start = disk.calls();
         assert_eq!(read_through(&mut open(is_forward), is_forward).unwrap(), 12_000);
@@ -365,7 +366,14 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
             let faults = disk.faults();
             disk.set_plan(FaultPlan::fail(at_call, kind, Repeat::Once));
             let mut cursor = open(is_forward);
-            let (count, error) = read_through(&mut cursor, is_forward).unwrap_err();
+            let Err((count, error)) = read_through(&mut cursor, is_forward) else {
+                // A file that could not be opened to read ahead was opened by the read that needed
+                // it: an `EIO` of an opening.
+                assert_eq!((kind, disk.faults()), (FaultKind::Eio, faults + 1), "call {number}");
+                opened_again += 1;
+                disk.set_plan(FaultPlan::default());
+                continue;
+            };
             assert!(count < 12_000);
             assert_eq!(disk.faults(), faults + 1, "{kind:?} at call {number}: {error}");
             assert!(matches!(error, Error::Disk(_) | Error::Corrupt { .. }), "{error:?}");
@@ -381,6 +389,7 @@ fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
         }
     }
 
+    assert!(opened_again < 8, "{opened_again} openings failed to read ahead");
     assert_eq!(read_through(&mut open(true), true).unwrap(), 12_000);
     drop(table);
     session.close().unwrap();
