@@ -479,7 +479,7 @@ pub(super) fn ratio_plot(
     let least = logs.clone().fold(f64::MAX, f64::min) - 0.1;
     let most = logs.fold(f64::MIN, f64::max) + 0.1;
     let count = rows.len();
-    let width = 760;
+    let width: i32 = 760;
 
     // Places of the names in the legend, which is as many lines high as the names need.
     let (mut left, mut middle) = (12, 16);
@@ -487,7 +487,7 @@ pub(super) fn ratio_plot(
         .iter()
         .map(|name| {
             let name_px = 34 + name.chars().map(|_| 9).sum::<i32>();
-            if left + name_px > width as i32 && left > 12 {
+            if left + name_px > width && left > 12 {
                 (left, middle) = (12, middle + 22);
             }
             let place = (left, middle);
@@ -495,12 +495,12 @@ pub(super) fn ratio_plot(
             place
         })
         .collect();
-    let legend_px = middle as u32 + 18;
-    let height = legend_px + 60 + 44 * count as u32;
+    let legend_px = middle.cast_unsigned() + 18;
+    let size = (width.cast_unsigned(), legend_px + 60 + 44 * count as u32);
 
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         let style = TextStyle::from(("sans-serif", TEXT_PX).into_font());
         for (number, (name, (left, middle))) in names.iter().zip(places).enumerate() {
             root.draw(&Circle::new((left, middle), 5, color(number).filled())).map_err(failed)?;
