@@ -43,8 +43,8 @@ fn a_collection_beside_commits_and_readers_leaves_what_is_to_stay() {
         }
 
         let collector = thread::spawn({
-            let store = Arc::clone(&store);
-            move || store.collect(&Retain::newest(3), &mut go).map(drop)
+            let (store, oldest) = (Arc::clone(&store), commits[3]);
+            move || store.collect(&Retain::since(oldest), &mut go).map(drop)
         });
         let reader = thread::spawn({
             let (store, newest) = (Arc::clone(&store), commits[5]);
