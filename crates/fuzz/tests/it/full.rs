@@ -242,7 +242,7 @@ fn rounds(folder: &Path) {
 #[test]
 fn a_disk_that_is_full_costs_no_acknowledged_commit() {
     if let Ok(name) = env::var(KIND) {
-        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name).unwrap();
+        let kind = Kind::named(&name).unwrap();
         let settings = env::var(SETTINGS).unwrap().parse().unwrap();
         write(kind, Path::new(&env::var(DIR).unwrap()), settings);
         say("ended");

@@ -78,7 +78,7 @@ fn check(kind: Kind, dir: &Path, settings: u64, durable: u64, is_closed: bool) -
 #[test]
 fn no_acknowledged_commit_is_lost_whatever_is_killed() {
     if let Ok(name) = env::var(KIND) {
-        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name).unwrap();
+        let kind = Kind::named(&name).unwrap();
         let number = |name: &str| env::var(name).unwrap().parse().unwrap();
         write(kind, Path::new(&env::var(DIR).unwrap()), number(SETTINGS));
         return;

@@ -306,7 +306,7 @@ fn table_of(text: &str) -> Table {
     for line in text.lines() {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
         let name = cells.next().unwrap_or_default();
-        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { continue };
+        let Some(kind) = Kind::named(name) else { continue };
         let class = cells.next().unwrap_or_default().trim_matches('`').to_owned();
         for (damage, cell) in Damage::ALL.into_iter().zip(cells) {
             let found = Found::ALL.into_iter().filter(|found| cell.contains(found.letter()));

@@ -146,6 +146,11 @@ impl Kind {
         Self::RadixLmdb,
     ];
 
+    /// The kind of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lsm => "lsm",
