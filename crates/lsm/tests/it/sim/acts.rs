@@ -542,6 +542,18 @@ impl World {
             return Ok(true);
         }
 
+        // A table may outgrow any budget. The refusal says what is enough.
+        let mut got = got;
+        if let (Err(Error::InvalidConfig { option, allowed, .. }), Some(budget)) =
+            (&got, options.memory_budget)
+        {
+            assert_eq!(*option, "memory_budget");
+            let least = allowed.split(' ').next().unwrap().parse().unwrap();
+            assert!(least > budget, "{budget} bytes are refused, {least} are not");
+            options = options.memory_budget(least);
+            got = self.session().open_snapshot_with(&name(text), label, &options);
+        }
+
         if let Some((table, id)) = agree(got, || self.forest.open_snapshot(text, label))? {
             let config = table.config();
             assert_eq!(config.merge_operator, engine_resolve(stored));
