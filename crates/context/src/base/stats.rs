@@ -57,7 +57,7 @@ pub struct CommitStats {
     pub nodes: u64,
     /// Values written as records of their own.
     pub values: u64,
-    /// Time for hashing.
+    /// Time for hashing, and for applying the values that wait until then.
     pub hash_time: Duration,
     /// Time for encoding records.
     pub encode_time: Duration,

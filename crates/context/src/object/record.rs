@@ -828,6 +828,13 @@ impl Entries {
         let mut next = 0;
         for item in 0..self.len() {
             let number = if base.is_some() { numbers.pass(item) } else { None };
+            if !is_own(&item) {
+                // The child was written with the base, by a node that kept no place.
+                if !self.is_inline(item) && self.extent(item) == NOWHERE {
+                    links.next();
+                }
+                continue;
+            }
             let stored = match self.stored(item) {
                 Stored::Nowhere { is_value, .. } => {
                     let link = links.next().expect("one for each child that is nowhere");
@@ -835,9 +842,6 @@ impl Entries {
                 }
                 stored => stored,
             };
-            if !is_own(&item) {
-                continue;
-            }
             match number {
                 // The full record has the step.
                 Some(number) => {

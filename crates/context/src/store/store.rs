@@ -1057,19 +1057,14 @@ impl Store {
         self.inner.disk.clock().monotonic()
     }
 
-    /// Hashes a tree on all threads, and counts the work.
+    /// Puts the values that wait into a tree and hashes it, on all threads; counts the work.
     fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
-        // A tree that was not loaded has its hash already.
-        let Child::Dir(node) = tree.root() else {
-            return match tree.root() {
-                Child::DirAt(far) => Ok(far.0.hash),
-                Child::Blinded { is_value: false, hash } => Ok(**hash),
-                _ => Err(Error::NotADirectory),
-            };
-        };
+        if tree.kind() == Kind::Value {
+            return Err(Error::NotADirectory);
+        }
 
         let start = self.now();
-        let (hash, hashed) = self.hasher.hash(&self.inner.env, node);
+        let (hash, hashed) = tree.root_hash(&self.hasher);
         let hash_time = self.now().saturating_sub(start);
         self.inner.latencies.hash.add(hash_time);
         lock(&self.preimages).merge(&hashed.sizes);

@@ -46,7 +46,7 @@ impl Hashed {
         self.sizes.add(preimage);
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.bytes += other.bytes;
         self.sizes.merge(&other.sizes);
@@ -93,6 +93,48 @@ impl Hasher {
         (self.threads > 1).then(|| self.helpers.get_or_init(begin).as_ref()).flatten()
     }
 
+    /// Calls `work` for each part, on the caller and on the helpers, as each becomes free.
+    pub(crate) fn for_each<T: Send>(&self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
+        let helpers = if parts.len() > 1 { self.helpers() } else { None };
+        let Some(helpers) = helpers else {
+            return parts.iter_mut().for_each(work);
+        };
+
+        let threads = self.threads.min(parts.len());
+        let rest = Mutex::new(parts.iter_mut());
+        let take = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let run = || {
+            while let Some(part) = take() {
+                work(part);
+            }
+        };
+        helpers.in_place_scope(|scope| {
+            (1..threads).for_each(|_| scope.spawn(|_| run()));
+            run();
+        });
+    }
+
+    /// Whether there are threads beside the caller.
+    pub(crate) fn has_helpers(&self) -> bool {
+        self.helpers().is_some()
+    }
+
+    /// Hashes all below a node on this thread, and not the node itself: its siblings share the
+    /// lanes of the processor with it.
+    pub(crate) fn hash_below(&self, env: &Env, node: &Node) -> Hashed {
+        let mut levels = HashLevels::default();
+        levels.add(node);
+        let own = levels.jobs.pop();
+        debug_assert!(own.is_none_or(|jobs| jobs.len() == 1), "the node is the last level");
+        self.with_buffers(env, |buffers| {
+            let mut hashed = Hashed::default();
+            for jobs in &levels.jobs {
+                hashed.merge(&hash_jobs(jobs, buffers));
+            }
+            hashed
+        })
+    }
+
     /// Hashes `root` and all below it.
     pub(crate) fn hash(&self, env: &Env, root: &Node) -> (Hash, Hashed) {
         let mut levels = HashLevels::default();
@@ -121,38 +163,32 @@ impl Hasher {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         let threads = self.threads.min(bytes / THREAD_BYTES + 1);
 
-        // The caller hashes a share itself, so a small level wakes no thread.
-        let mut shares = jobs.chunks(jobs.len().div_ceil(threads).max(1));
-        let own = shares.next().unwrap_or_default();
-        let helpers = if threads > 1 { self.helpers() } else { None };
-        let Some(helpers) = helpers else {
-            return self.share(env, jobs);
-        };
-
-        let all = Mutex::new(Hashed::default());
-        let add = |share: &Hashed| {
-            all.lock().unwrap_or_else(PoisonError::into_inner).merge(share);
-        };
-        helpers.in_place_scope(|scope| {
-            for share in shares {
-                scope.spawn(move |_| add(&self.share(env, share)));
-            }
-            add(&self.share(env, own));
+        // A small level wakes no thread.
+        let shares = jobs.chunks(jobs.len().div_ceil(threads).max(1));
+        let mut shares: Vec<_> = shares.map(|share| (share, Hashed::default())).collect();
+        self.for_each(&mut shares, |(share, hashed)| {
+            *hashed = self.with_buffers(env, |buffers| hash_jobs(share, buffers));
         });
-        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+
+        let mut all = Hashed::default();
+        for (_, hashed) in &shares {
+            all.merge(hashed);
+        }
+        all
     }
 
-    /// Hashes a share of a level on this thread.
-    fn share(&self, env: &Env, jobs: &[Job<'_>]) -> Hashed {
+    /// Calls `work` with buffers that were used before.
+    fn with_buffers<R>(&self, env: &Env, work: impl FnOnce(&mut Buffers) -> R) -> R {
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut buffers = spare().pop().unwrap_or_else(|| Buffers::new(env));
-        let hashed = hash_jobs(jobs, &mut buffers);
+        let taken = spare().pop();
+        let mut buffers = taken.unwrap_or_else(|| Buffers::new(env));
+        let result = work(&mut buffers);
 
         // A level of one huge directory leaves no huge buffer behind.
         if buffers.nodes.capacity() <= SPARE_BYTES_MAX {
             spare().push(buffers);
         }
-        hashed
+        result
     }
 }
 

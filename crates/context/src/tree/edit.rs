@@ -11,11 +11,13 @@
 //! names make a path of a hundred directories lead through thousands of inodes, more than a thread
 //! has stack for. A node on the list lacks the child that the pass went to, so a node that one tree
 //! alone holds is changed in place. A node that leads to several changes is opened and closed once:
-//! at each node the changes below are sorted by their child.
+//! at each node the changes below are sorted by their child. In a commit, threads share the buckets
+//! of an inode with many changes, and hash what is below each bucket.
 
 use std::sync::{Arc, LazyLock};
 
 use crate::base::error::{Error, Result};
+use crate::tree::digest::{Hashed, Hasher};
 use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
@@ -28,11 +30,12 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
         *root = child;
         return Ok(());
     }
-    edit(env, root, &mut [Change { path, new: Some(child), bucket: 0 }])
+    edit(env, root, &mut [Change { path, new: Some(child), bucket: 0 }], None).0
 }
 
 /// Binds values at paths with steps below `root`, in one pass. No path leads through the value of
-/// another.
+/// another. With a hasher its threads share the pass, and hash most of the nodes that they change;
+/// also returns what they hashed.
 ///
 /// Cost: as [`bind`]; each node on the way is changed once.
 ///
@@ -42,7 +45,8 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
     env: &Env,
     root: &mut Child,
     values: impl Iterator<Item = (P, &'p Arc<Value>)>,
-) -> Result<()> {
+    hasher: Option<&Hasher>,
+) -> (Result<()>, Hashed) {
     // All paths in one list: a list for each would be an allocation for each value.
     let mut steps = Vec::new();
     let mut ends = Vec::new();
@@ -59,7 +63,8 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
         Change { path, new: Some(Child::Value(Arc::clone(value))), bucket: 0 }
     };
     let mut changes: Vec<_> = ends.into_iter().map(change).collect();
-    edit(env, root, &mut changes)
+    let hasher = hasher.filter(|hasher| changes.len() >= SPLIT_MIN && hasher.has_helpers());
+    edit(env, root, &mut changes, hasher)
 }
 
 /// Unbinds `path`, which is bound and has a step, below `root`. The directory must have other
@@ -68,7 +73,7 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
 /// Cost: as [`bind`]; all inodes of the directory that has it where that falls to the flat
 /// limit, and those of one bucket where that falls to the branching.
 pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
-    edit(env, root, &mut [Change { path, new: None, bucket: 0 }])
+    edit(env, root, &mut [Change { path, new: None, bucket: 0 }], None).0
 }
 
 /// Placeholder of a child that was taken out.
@@ -83,25 +88,33 @@ struct Change<'p> {
     bucket: u8,
 }
 
-/// Makes changes, in whatever order they stand.
-fn edit(env: &Env, root: &mut Child, changes: &mut [Change<'_>]) -> Result<()> {
+/// Makes changes, in whatever order they stand; with a hasher on its threads.
+fn edit(
+    env: &Env,
+    root: &mut Child,
+    changes: &mut [Change<'_>],
+    hasher: Option<&Hasher>,
+) -> (Result<()>, Hashed) {
     debug_assert!(
         changes.len() == 1 || changes.iter().all(|change| change.new.is_some()),
         "a removal loads what it needs first, and is alone"
     );
     if changes.is_empty() {
-        return Ok(());
+        return (Ok(()), Hashed::default());
     }
 
-    let (dir, is_taken) = take_dir(env, root)?;
-    let mut pass = Pass { env, changes, next: 0 };
-    let (open, outcome) = pass.run(dir);
+    let (dir, is_taken) = match take_dir(env, root) {
+        Ok(taken) => taken,
+        Err(error) => return (Err(error), Hashed::default()),
+    };
+    let mut pass = Pass { env, changes, next: 0, hasher, hashed: Hashed::default() };
+    let (open, outcome) = pass.run(dir, 0, 0);
     debug_assert!(!Arc::ptr_eq(&open.node, &TAKEN), "what was taken out is back");
     // A directory that was not taken out is still in its place.
     if is_taken || open.is_changed {
         *root = Child::Dir(open.node);
     }
-    outcome
+    (outcome, pass.hashed)
 }
 
 /// Returns the directory of a child, loaded if needed; an empty one for a value. Also returns
@@ -123,6 +136,25 @@ struct Pass<'c, 'p> {
     changes: &'c mut [Change<'p>],
     /// Number of the next change.
     next: usize,
+    /// Threads that share the pass, if there are any.
+    hasher: Option<&'c Hasher>,
+    /// Work of hashing in a shared pass.
+    hashed: Hashed,
+}
+
+/// Changes below an inode from which on threads share them: with fewer, waking a thread costs more
+/// than it saves.
+const SPLIT_MIN: usize = 64;
+
+/// Bucket of an inode in a shared pass, with the changes below it.
+struct Part<'c, 'p> {
+    changes: &'c mut [Change<'p>],
+    way: Way<'p>,
+    /// The inode of the bucket, before and after the pass.
+    node: Arc<Node>,
+    is_changed: bool,
+    outcome: Result<()>,
+    hashed: Hashed,
 }
 
 /// Open node of a pass. No other tree holds the node, unless it is as it was, and the node lacks
@@ -146,8 +178,6 @@ enum Way<'p> {
     Here,
     Bucket {
         bucket: usize,
-        /// Rank of the bucket, if it is not empty.
-        rank: Option<usize>,
         /// Entries of the bucket before the change.
         before: u64,
     },
@@ -161,15 +191,23 @@ enum Way<'p> {
 }
 
 impl<'p> Pass<'_, 'p> {
-    /// Makes all changes at and below `dir`. Returns it with what else came of it.
+    /// Makes all changes at and below a node: an inode of a depth, or a directory at depth 0, that
+    /// binds a step of this number. Returns the node with what else came of it.
     ///
     /// After an error the nodes that are open are closed all the same.
-    fn run(&mut self, dir: Arc<Node>) -> (Open<'p>, Result<()>) {
+    fn run(&mut self, node: Arc<Node>, depth: u8, step: usize) -> (Open<'p>, Result<()>) {
         let mut outcome = Ok(());
         let mut opened: Vec<Open<'p>> = Vec::new();
-        let mut open = self.open(dir, 0, 0, self.changes.len());
+        let mut open = self.open(node, depth, step, self.changes.len());
 
         loop {
+            if let Some(hasher) = self.hasher
+                && matches!(open.node.shape(), Shape::Inner(_))
+                && open.end.saturating_sub(self.next) >= SPLIT_MIN
+                && let Err(error) = self.split(&mut open, hasher)
+            {
+                outcome = self.stop(outcome, error);
+            }
             match self.go_on(&mut open) {
                 Ok(Some(below)) => {
                     opened.push(std::mem::replace(&mut open, below));
@@ -185,8 +223,62 @@ impl<'p> Pass<'_, 'p> {
             }
             let Some(above) = opened.pop() else { return (open, outcome) };
             let below = std::mem::replace(&mut open, above);
-            open.put(below);
+            open.put(below.node, below.is_changed);
         }
+    }
+
+    /// Makes the changes below an open inode on the threads of a hasher, which also hash what is
+    /// below the inodes of its buckets. The parts have no node in common, unless another tree has
+    /// it, and then each copies it.
+    fn split(&mut self, open: &mut Open<'p>, hasher: &Hasher) -> Result<()> {
+        let (env, depth, step) = (self.env, open.depth + 1, open.step);
+        let mut parts = Vec::new();
+        let mut outcome = Ok(());
+        let mut rest = &mut self.changes[self.next..open.end];
+        while let Some(bucket) = rest.first().map(|change| change.bucket) {
+            let count = rest.iter().take_while(|other| other.bucket == bucket).count();
+            let (changes, others) = rest.split_at_mut(count);
+            rest = others;
+            match open.take_bucket(env, bucket.into()) {
+                Ok(node) => {
+                    let way = std::mem::replace(&mut open.way, Way::Here);
+                    let hashed = Hashed::default();
+                    parts.push(Part {
+                        changes,
+                        way,
+                        node,
+                        is_changed: false,
+                        outcome: Ok(()),
+                        hashed,
+                    });
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+
+        hasher.for_each(&mut parts, |part| {
+            let changes = std::mem::take(&mut part.changes);
+            let node = std::mem::replace(&mut part.node, Arc::clone(&TAKEN));
+            let mut pass = Pass { env, changes, next: 0, hasher: None, hashed: Hashed::default() };
+            let (below, outcome) = pass.run(node, depth, step);
+            if outcome.is_ok() {
+                part.hashed = hasher.hash_below(env, &below.node);
+            }
+            (part.node, part.is_changed, part.outcome) = (below.node, below.is_changed, outcome);
+        });
+
+        self.next = open.end;
+        for Part { way, node, is_changed, outcome: own, hashed, .. } in parts {
+            debug_assert!(!Arc::ptr_eq(&node, &TAKEN), "each part was made");
+            open.way = way;
+            open.put(node, is_changed);
+            outcome = outcome.and(own);
+            self.hashed.merge(&hashed);
+        }
+        outcome
     }
 
     /// Ends the pass, whose first error counts.
@@ -274,7 +366,7 @@ impl<'p> Open<'p> {
             Shape::Entries(_) => Ok(None),
         })?;
         let below = below.unwrap_or_else(|| Arc::new(Node::empty(true)));
-        self.way = Way::Bucket { bucket, rank, before: below.count() };
+        self.way = Way::Bucket { bucket, before: below.count() };
         Ok(below)
     }
 
@@ -330,8 +422,7 @@ impl<'p> Open<'p> {
     }
 
     /// Puts the child back that the pass went to.
-    fn put(&mut self, below: Self) {
-        let Self { node: below, is_changed, .. } = below;
+    fn put(&mut self, below: Arc<Node>, is_changed: bool) {
         if !is_changed {
             self.put_back(below);
             return;
@@ -360,12 +451,13 @@ impl<'p> Open<'p> {
 
     /// Puts an unchanged child back.
     fn put_back(&mut self, below: Arc<Node>) {
-        match self.way {
-            Way::Bucket { rank: Some(number), .. }
-            | Way::Item { item: Ok(number), is_dir: true, .. } => {
-                Arc::make_mut(&mut self.node).put_node(number, below);
-            }
-            Way::Bucket { rank: None, .. } | Way::Item { .. } | Way::Here => {}
+        let number = match (&self.way, self.node.shape()) {
+            (Way::Bucket { bucket, .. }, Shape::Inner(inner)) => inner.inner().rank(*bucket),
+            (Way::Item { item: Ok(number), is_dir: true, .. }, _) => Some(*number),
+            (Way::Bucket { .. } | Way::Item { .. } | Way::Here, _) => None,
+        };
+        if let Some(number) = number {
+            Arc::make_mut(&mut self.node).put_node(number, below);
         }
     }
 
@@ -512,7 +604,13 @@ mod tests {
         }
     }
 
-    fn bind_at_once(env: &Env, root: &mut Child, values: &Values, order: u64) -> Result<()> {
+    /// Binds values in one pass, on as many threads; returns how many nodes these hashed.
+    fn bind_at_once(
+        env: &Env,
+        root: &mut Child,
+        values: &Values,
+        (order, threads): (u64, usize),
+    ) -> Result<u64> {
         let mut values: Vec<_> = values.iter().collect();
         // In whatever order the buffer has them.
         values.sort_by_key(|(path, _)| {
@@ -521,7 +619,8 @@ mod tests {
             })
         });
         let values = values.iter().map(|(path, value)| (path.iter().map(Vec::as_slice), *value));
-        bind_all(env, root, values)
+        let (outcome, hashed) = bind_all(env, root, values, Some(&Hasher::new(threads)));
+        outcome.map(|()| hashed.count)
     }
 
     fn hash(env: &Env, root: &Child) -> Hash {
@@ -551,6 +650,7 @@ mod tests {
 
     #[test]
     fn values_bound_in_one_pass_make_the_tree_that_values_bound_one_by_one_make() {
+        let mut shared = 0;
         for_each_seed("values_bound_in_one_pass", 60, |rng, seed| {
             let rules = rules(rng);
             let wide = [3, 40, 2_000][rng.index(3)];
@@ -558,13 +658,16 @@ mod tests {
             let first = values(rng, first_count, wide);
             let count = 1 + rng.index(400);
             let second = values(rng, count, wide);
+            let threads = 1 + rng.index(3);
 
             let (env, mut at_once, mut each) = stored(rules, &first, usize::MAX);
             bind_each(&env, &mut each, &second);
             // A tree that shares the nodes stays as it is.
             let fork = at_once.clone();
             let before = hash(&env, &fork);
-            bind_at_once(&env, &mut at_once, &second, seed).unwrap();
+            let hashed = bind_at_once(&env, &mut at_once, &second, (seed, threads)).unwrap();
+            assert!(threads > 1 || hashed == 0, "{hashed}");
+            shared += u64::from(hashed > 0);
             assert_eq!(hash(&env, &at_once), hash(&env, &each));
             let (Child::Dir(node), Child::Dir(other)) = (&at_once, &each) else { unreachable!() };
             assert_eq!(node.height(), other.height());
@@ -572,6 +675,7 @@ mod tests {
             let (env, again, _) = stored(rules, &first, usize::MAX);
             assert_eq!((hash(&env, &again), hash(&env, &fork)), (before, before));
         });
+        assert!(shared > 8, "{shared} passes were shared by threads");
     }
 
     /// A pass takes nodes out of the tree. After a read that fails they are all back, each in its
@@ -583,8 +687,9 @@ mod tests {
             let rules = rules(rng);
             let wide = [3, 40, 300][rng.index(3)];
             let first = values(rng, 300, wide);
-            let second = values(rng, 60, wide);
+            let second = values(rng, 120, wide);
             let left = 1 + rng.index(80);
+            let order = (seed, 1 + rng.index(3));
 
             let (env, mut root, mut whole) = stored(rules, &first, left);
             // What a read before loaded is taken out and put back.
@@ -592,7 +697,7 @@ mod tests {
                 let Child::Dir(node) = &root else { unreachable!("it is a directory") };
                 let _ = node.each(&env, &mut |_, spot| spot.dir(&env).map(|_| true));
             }
-            let outcome = bind_at_once(&env, &mut root, &second, seed);
+            let outcome = bind_at_once(&env, &mut root, &second, order);
             if let Err(error) = outcome {
                 failed += 1;
                 assert!(matches!(error, Error::Corrupt { address: Some(_), .. }), "{error}");
@@ -618,7 +723,7 @@ mod tests {
             let Child::Dir(node) = &root else { unreachable!("it is a directory") };
             check_shapes(&env, node, 0);
 
-            bind_at_once(&env, &mut root, &second, seed).unwrap();
+            bind_at_once(&env, &mut root, &second, order).unwrap();
             bind_each(&env, &mut whole, &second);
             assert_eq!(hash(&env, &root), hash(&env, &whole));
         });
@@ -646,7 +751,7 @@ mod tests {
         for_each_seed("a_pass_reads_each_node_once", 8, |rng, seed| {
             let first = values(rng, 600, 500);
             let (env, mut root, whole) = stored(Rules::TEZOS, &first, usize::MAX);
-            bind_at_once(&env, &mut root, &first, seed).unwrap();
+            bind_at_once(&env, &mut root, &first, (seed, 2)).unwrap();
             let Child::Dir(node) = &whole else { unreachable!("it is a directory") };
             let (mut nodes, mut open) = (0, vec![Arc::clone(node)]);
             while let Some(node) = open.pop() {
@@ -660,9 +765,9 @@ mod tests {
 
             // As many reads are enough: the root is read already.
             let (env, mut root, _) = stored(Rules::TEZOS, &first, nodes);
-            bind_at_once(&env, &mut root, &first, seed).unwrap();
+            bind_at_once(&env, &mut root, &first, (seed, 2)).unwrap();
             let (env, mut root, _) = stored(Rules::TEZOS, &first, nodes - 1);
-            bind_at_once(&env, &mut root, &first, seed).unwrap_err();
+            bind_at_once(&env, &mut root, &first, (seed, 2)).unwrap_err();
         });
     }
 }

@@ -16,7 +16,7 @@ use crate::base::hashing::{BRANCHING_MAX, Rules, STEP_BYTES_MAX, VALUE_BYTES_MAX
 use crate::base::path::{HEIGHT_MAX, PathText, Steps};
 use crate::object::pins::Pins;
 use crate::tree::copy::{Blinded, copy};
-use crate::tree::digest::{self, Hasher};
+use crate::tree::digest::{self, Hashed, Hasher};
 use crate::tree::edit::{bind, bind_all, unbind};
 use crate::tree::head::Head;
 use crate::tree::into_value::IntoValue;
@@ -153,13 +153,23 @@ impl Tree {
 
     /// Returns the root with the buffered values.
     pub(crate) fn root(&self) -> &Child {
+        self.root_by(None).0
+    }
+
+    /// Returns the root with the buffered values, which the threads of a hasher apply if there is
+    /// one, and what they hashed meanwhile.
+    fn root_by(&self, hasher: Option<&Hasher>) -> (&Child, Hashed) {
+        let mut hashed = Hashed::default();
         // Several threads may share the tree: the first one applies the buffer.
-        self.root.get_or_init(|| {
+        let root = self.root.get_or_init(|| {
             let mut base = self.base.write().unwrap_or_else(PoisonError::into_inner);
             let mut root = base.take().expect(ROOT);
-            self.apply_all(&mut root).expect("all on the way was looked at");
+            let applied = self.apply_all(&mut root, hasher);
+            applied.0.expect("all on the way was looked at");
+            hashed = applied.1;
             root
-        })
+        });
+        (root, hashed)
     }
 
     /// Calls `f` with the tree, with the buffered values or without them.
@@ -196,12 +206,12 @@ impl Tree {
     }
 
     /// Applies the buffered values to a root.
-    fn apply_all(&self, root: &mut Child) -> Result<()> {
+    fn apply_all(&self, root: &mut Child, hasher: Option<&Hasher>) -> (Result<()>, Hashed) {
         // Another tree of the commit may have given the nodes to the head meanwhile.
         if let Some(head) = &self.head {
             head.let_go(root);
         }
-        bind_all(&self.env, root, self.buffer.iter())
+        bind_all(&self.env, root, self.buffer.iter(), hasher)
     }
 
     /// Empties the buffer if a call applied it since the last change.
@@ -216,7 +226,7 @@ impl Tree {
         if self.root.get().is_none() {
             let base = self.base.get_mut().unwrap_or_else(PoisonError::into_inner);
             let mut root = base.take().expect(ROOT);
-            let applied = self.apply_all(&mut root);
+            let (applied, _) = self.apply_all(&mut root, None);
             if applied.is_err() {
                 // A change that failed has changed nothing, and values may be applied twice.
                 *self.base.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(root);
@@ -328,13 +338,24 @@ impl Tree {
     }
 
     pub(crate) fn hash_by(&self, hasher: &Hasher) -> Hash {
-        match self.root() {
-            Child::Dir(node) => hasher.hash(&self.env, node).0,
+        self.root_hash(hasher).0
+    }
+
+    /// Returns the hash, and the work of hashing.
+    pub(crate) fn root_hash(&self, hasher: &Hasher) -> (Hash, Hashed) {
+        let (root, mut hashed) = self.root_by(Some(hasher));
+        let hash = match root {
+            Child::Dir(node) => {
+                let (hash, rest) = hasher.hash(&self.env, node);
+                hashed.merge(&rest);
+                hash
+            }
             Child::Value(value) => {
                 *value.hash.get_or_init(|| self.env.rules.value_hash(&value.bytes))
             }
             other => digest::spot_hash(&self.env, Spot::Own(other)),
-        }
+        };
+        (hash, hashed)
     }
 
     /// Returns the child at a path, with the buffered values.
