@@ -24,9 +24,10 @@ pub(crate) const CRASH_IMAGES: &str = "store_sweep::after_a_crash_at_any_call_th
 /// Tests that kill processes `TERRANE_KILL_CYCLES` times, with their packages: of every kind of
 /// store, also on full disks, of the tables, of followers beside their source, of the index and of
 /// the context store. The last two have readers, too.
-pub(crate) const KILLS: [(&str, &str); 6] = [
+pub(crate) const KILLS: [(&str, &str); 7] = [
     ("terrane-fuzz", "kills::no_acknowledged_commit_is_lost_whatever_is_killed"),
     ("terrane-fuzz", "full::a_disk_that_is_full_costs_no_acknowledged_commit"),
+    ("terrane-fuzz", "injected::a_system_call_that_fails_costs_no_acknowledged_commit"),
     (TABLES, "kill::nothing_durable_is_lost_when_the_process_is_killed"),
     (TABLES, "kill_followers::a_follower_and_an_indexer_agree_with_their_source_whoever_is_killed"),
     ("terrane-btree-tests", "processes::readers_see_what_a_writer_flushed_whoever_is_killed"),
@@ -170,7 +171,7 @@ pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String>
     let seconds = ("TERRANE_READERS_SECONDS", seconds);
     run_test(workspace, TABLES, test, &[seconds])?;
     let variables = [seconds, ("TERRANE_KILL_CYCLES", 100)];
-    KILLS[4..].iter().try_for_each(|(package, test)| run_test(workspace, package, test, &variables))
+    KILLS[5..].iter().try_for_each(|(package, test)| run_test(workspace, package, test, &variables))
 }
 
 fn run_test(

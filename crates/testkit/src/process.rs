@@ -82,9 +82,22 @@ impl Child {
         variables: [(&str, &OsStr); N],
     ) -> Self {
         let mut command = Command::new("sh");
-        let most = most.to_string();
-        command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &most]).arg(program());
-        Self::spawn(command, test, variables)
+        command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &most.to_string()]);
+        Self::start_by(command, test, variables)
+    }
+
+    /// Starts a child by another program, whose last arguments are this program and its own ones.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    #[must_use]
+    pub fn start_by<const N: usize>(
+        mut runner: Command,
+        test: &str,
+        variables: [(&str, &OsStr); N],
+    ) -> Self {
+        runner.arg(program());
+        Self::spawn(runner, test, variables)
     }
 
     fn spawn<const N: usize>(
@@ -147,6 +160,14 @@ impl Child {
         tally::add("kills", 1);
     }
 
+    /// Waits until the process ends by itself; returns whether it succeeded.
+    ///
+    /// # Panics
+    /// When the system cannot tell.
+    pub fn has_succeeded(&mut self) -> bool {
+        self.child.wait().expect("it is a child").success()
+    }
+
     /// Ends a process that has nothing more to do, but [waits](wait_for_end).
     ///
     /// # Panics
@@ -157,6 +178,14 @@ impl Child {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it is a child");
     }
+}
+
+/// Says that a test was skipped, past what the test harness captures of a test that passes.
+///
+/// # Panics
+/// When there is no standard error.
+pub fn skipped(why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED: {why}").expect("there is a standard error");
 }
 
 /// Reader process, which says `checks` and how many values it has compared.

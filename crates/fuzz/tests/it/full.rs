@@ -14,30 +14,20 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
-use terrane_io::{Disk, RealDisk};
 use terrane_testkit::draw::Draw;
-use terrane_testkit::process::{Child, kill_cycles, say, wait_for_end};
+use terrane_testkit::process::{Child, kill_cycles, say, skipped, wait_for_end};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Note;
 use terrane_testkit::{ChaCha8Rng, tally};
 
-use crate::stores::{Kind, Opened, Result};
+use crate::stores::Kind;
+use crate::writers::{Role, assert_last, disk, open, recover, variables, write};
 
 const TEST: &str = "full::a_disk_that_is_full_costs_no_acknowledged_commit";
 
 /// Set within the namespace.
 const INNER: &str = "TERRANE_FULL_INNER";
-
-/// Names the kind of store in a writer.
-const KIND: &str = "TERRANE_FULL_KIND";
-
-/// Names the store in a writer.
-const DIR: &str = "TERRANE_FULL_DIR";
-
-/// Draws the options and the works of a writer.
-const SETTINGS: &str = "TERRANE_FULL_SETTINGS";
 
 /// Set for a writer that has few descriptors.
 const DESCRIPTORS: &str = "TERRANE_FULL_DESCRIPTORS";
@@ -59,58 +49,6 @@ enum Limit {
     Bytes,
     Files,
     Descriptors,
-}
-
-fn disk() -> Arc<dyn Disk> {
-    RealDisk::auto()
-}
-
-/// Opens a store and reads all of it; returns the number of its last commit, too.
-fn open(kind: Kind, dir: &Path, settings: u64) -> Result<(Box<dyn Opened>, u64)> {
-    let store = kind.open(&disk(), dir, settings)?;
-    let last = store.check()?;
-    Ok((store, last))
-}
-
-/// Commits until an error, or [`COMMITS_MAX`] times; then reads, and closes the store or drops it.
-/// Tells of each durable commit.
-fn write(kind: Kind, dir: &Path, settings: u64) {
-    // Without descriptors it may be refused.
-    let Ok((mut store, mut durable)) = open(kind, dir, settings) else { return };
-    say(&format!("durable {durable}"));
-
-    let first = durable + 1;
-    for number in first..first + COMMITS_MAX {
-        let draw = settings.wrapping_add(number);
-        let mut work = || {
-            store.commit(number)?;
-            say(&format!("durable {number}"));
-            durable = number;
-            if draw.is_multiple_of(7) { store.maintain(draw / 7) } else { Ok(()) }
-        };
-        if work().is_err() {
-            break;
-        }
-    }
-
-    // What was there stays readable. Only a retained version of tables may need room: its log is
-    // applied to a memtable, which may have to be written out.
-    match store.check() {
-        Ok(last) => assert_last(durable, last),
-        Err(error) => {
-            let may_fail = kind == Kind::Lsm || env::var_os(DESCRIPTORS).is_some();
-            assert!(may_fail, "{}: {error}", kind.name());
-        }
-    }
-    if settings.is_multiple_of(2) {
-        // The end of the process is as good.
-        let _ = store.close();
-    }
-}
-
-/// Asserts that the last commit is the last durable one, or the one that was in progress.
-fn assert_last(durable: u64, last: u64) {
-    assert!((durable..=durable + 1).contains(&last), "{durable} was durable, {last} is last");
 }
 
 /// Fills a file system in memory but for `rest` bytes.
@@ -144,24 +82,12 @@ fn in_namespace(program: &Path) -> Command {
     command
 }
 
-/// Opens a store with room again and makes one more commit; returns its number.
-fn recover(kind: Kind, dir: &Path, settings: u64, durable: u64) -> u64 {
-    let (mut store, last) = open(kind, dir, settings).unwrap();
-    assert_last(durable, last);
-    store.commit(last + 1).unwrap();
-    store.maintain(settings).unwrap();
-    store.close().unwrap();
-    kind.verify(&disk(), dir).unwrap();
-    last + 1
-}
-
 /// One round on a store whose last commit is `known`: a writer meets the limit, ends or is killed,
 /// and room is made again.
 fn round(kind: Kind, folder: &Path, limit: Limit, rng: &mut ChaCha8Rng, known: u64) -> u64 {
     let (dir, ballast) = (folder.join("store"), folder.join("ballast"));
-    let number = rng.below(1 << 16).to_string();
-    let variables =
-        [(KIND, kind.name().as_ref()), (DIR, dir.as_os_str()), (SETTINGS, number.as_ref())];
+    let settings = rng.below(1 << 16).to_string();
+    let variables = variables(kind, &dir, &settings);
     let mut child = match limit {
         Limit::Bytes => {
             fill(&ballast, rng.below(REST_BYTES));
@@ -241,10 +167,8 @@ fn rounds(folder: &Path) {
 
 #[test]
 fn a_disk_that_is_full_costs_no_acknowledged_commit() {
-    if let Ok(name) = env::var(KIND) {
-        let kind = Kind::named(&name).unwrap();
-        let settings = env::var(SETTINGS).unwrap().parse().unwrap();
-        write(kind, Path::new(&env::var(DIR).unwrap()), settings);
+    if let Some(role) = Role::of_this_process() {
+        write(&role, COMMITS_MAX, env::var_os(DESCRIPTORS).is_some());
         say("ended");
         return wait_for_end();
     }
@@ -254,9 +178,7 @@ fn a_disk_that_is_full_costs_no_acknowledged_commit() {
 
     let folder = tempfile::tempdir().unwrap();
     if !run(in_namespace(Path::new("mount")).args(["-t", "tmpfs", "none"]).arg(folder.path())) {
-        // Past what the test harness captures of a test that passes.
-        let message = "SKIPPED: no file system can be mounted here; `unshare --mount` is refused\n";
-        std::io::stderr().write_all(message.as_bytes()).unwrap();
+        skipped("no file system can be mounted here; `unshare --mount` is refused");
         return;
     }
     let mut inner = in_namespace(&env::current_exe().unwrap());

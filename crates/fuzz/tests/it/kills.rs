@@ -6,35 +6,21 @@
 //! each durable commit; the content of a store follows from the number of its last commit
 //! ([`stores`](crate::stores)). `cargo xtask kill` and `soak` do it for long.
 
-use std::env;
 use std::path::Path;
-use std::sync::Arc;
 
-use terrane_io::{Disk, RealDisk};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::process::{Child, kill_cycles, say};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Note;
 
 use crate::stores::Kind;
+use crate::writers::{Role, assert_last, disk, variables};
 
 const TEST: &str = "kills::no_acknowledged_commit_is_lost_whatever_is_killed";
 
-/// Names the kind of store in a writer.
-const KIND: &str = "TERRANE_KILLS_KIND";
-
-/// Names the store in a writer.
-const DIR: &str = "TERRANE_KILLS_DIR";
-
-/// Draws the options and the works of a writer.
-const SETTINGS: &str = "TERRANE_KILLS_SETTINGS";
-
-fn disk() -> Arc<dyn Disk> {
-    RealDisk::auto()
-}
-
 /// Commits until it is killed.
-fn write(kind: Kind, dir: &Path, settings: u64) {
+fn write(role: &Role) {
+    let &Role { kind, ref dir, settings } = role;
     let mut store = kind.open(&disk(), dir, settings).unwrap();
     let first = store.check().unwrap() + 1;
     say(&format!("durable {}", first - 1));
@@ -55,11 +41,7 @@ fn write(kind: Kind, dir: &Path, settings: u64) {
 fn check(kind: Kind, dir: &Path, settings: u64, durable: u64, is_closed: bool) -> u64 {
     let store = kind.open(&disk(), dir, settings).unwrap();
     let last = store.check().unwrap();
-    // The commit in progress may be there.
-    assert!(
-        (durable..=durable + 1).contains(&last),
-        "commit {durable} was durable, {last} is last"
-    );
+    assert_last(durable, last);
     let backup = dir.with_extension("backup");
     store.back_up(&backup).unwrap();
     if is_closed {
@@ -77,11 +59,8 @@ fn check(kind: Kind, dir: &Path, settings: u64, durable: u64, is_closed: bool) -
 
 #[test]
 fn no_acknowledged_commit_is_lost_whatever_is_killed() {
-    if let Ok(name) = env::var(KIND) {
-        let kind = Kind::named(&name).unwrap();
-        let number = |name: &str| env::var(name).unwrap().parse().unwrap();
-        write(kind, Path::new(&env::var(DIR).unwrap()), number(SETTINGS));
-        return;
+    if let Some(role) = Role::of_this_process() {
+        return write(&role);
     }
 
     for_each_seed("kills", 1, |rng, _| {
@@ -97,9 +76,7 @@ fn no_acknowledged_commit_is_lost_whatever_is_killed() {
             let place = (*kind, settings, *known);
             let _note = Note(&place);
             let text = settings.to_string();
-            let variables =
-                [(KIND, kind.name().as_ref()), (DIR, dir.as_os_str()), (SETTINGS, text.as_ref())];
-            let mut child = Child::start(TEST, variables);
+            let mut child = Child::start(TEST, variables(*kind, dir, &text));
             let mut durable = *known;
             for _ in 0..=rng.index(40) {
                 let line = child.line(&["durable"]);

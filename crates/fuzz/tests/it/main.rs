@@ -1,5 +1,5 @@
-//! Tests over all engines: targets of fuzzing, faults by place, killed processes, full disks, kept
-//! stores.
+//! Tests over all engines: targets of fuzzing, faults by place, killed processes, full disks, calls
+//! that fail, kept stores.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -8,11 +8,15 @@ mod corpus;
 
 mod stores;
 
+mod writers;
+
 mod places;
 
 mod kills;
 
 mod full;
+
+mod injected;
 
 mod kept;
 
