@@ -30,6 +30,7 @@ mod fuzz;
 
 mod program;
 
+mod sanitize;
 mod schedules;
 
 mod soak;
@@ -113,6 +114,8 @@ usage: cargo xtask <command>
                            index, and a context store, whose writers are killed 100 times
   schedules [--count N]    threads of a store under many schedules of the crate shuttle, N of each kind (200) for each
                            test; the first call compiles the engines anew
+  sanitize                 the code with unsafe under AddressSanitizer, threads of the engines under ThreadSanitizer, a
+                           part under Miri: each where the nightly toolchain has what it needs
   soak --hours H [--report FILE] [--seed N]
                            all random searches, each for a share of the time, with draws that no run before
                            had: fuzzing, sweeps, histories, crash images, kills; adds its counts to FILE
@@ -199,6 +202,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             let count = count.parse().map_err(|_| Failure::Usage)?;
             Ok(schedules::run(&workspace, count)?)
         }
+        ("sanitize", []) => Ok(sanitize::run(&workspace)?),
         ("kill", []) => Ok(sim::kill(&workspace, 200)?),
         ("kill", ["--cycles", cycles]) => {
             let cycles = cycles.parse().map_err(|_| Failure::Usage)?;

@@ -1,5 +1,5 @@
 //! Tests over all engines: targets of fuzzing, faults by place, killed processes, full disks, calls
-//! that fail, kept stores.
+//! that fail, liveness, kept stores.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -17,6 +17,8 @@ mod kills;
 mod full;
 
 mod injected;
+
+mod liveness;
 
 mod kept;
 

@@ -15,6 +15,8 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use terrane_lsm::{
@@ -353,6 +355,14 @@ fn check(dir: &Path) -> (u64, u64) {
     (last, report.takeovers)
 }
 
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_follower_and_an_indexer_agree_with_their_source_whoever_is_killed() {
     if let Ok(role) = env::var(ROLE) {
@@ -389,9 +399,20 @@ fn a_follower_and_an_indexer_agree_with_their_source_whoever_is_killed() {
                 next(&mut writer);
             }
             if let Some(other) = others.get_mut(draw) {
-                for _ in 0..rng.index(4) {
-                    next(other);
-                }
+                // The other may wait for more commits, and the writer for its lines to be read.
+                let has_seen = AtomicBool::new(false);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !has_seen.load(Ordering::Relaxed) {
+                            next(&mut writer);
+                        }
+                    });
+                    // Also if the other has ended, which fails the test.
+                    let _end = SetWhenDropped(&has_seen);
+                    for _ in 0..rng.index(4) {
+                        next(other);
+                    }
+                });
                 other.kill();
                 *other = start(["follower", "indexer"][draw]);
             } else {
