@@ -1,10 +1,10 @@
 //! Stores while every call fails, and after that.
 //!
 //! Goal: whatever kind of store, a call returns while the disk refuses everything. Once the faults
-//! stop, the store opens, and commits, works and closing take a bounded number of disk calls: nothing
-//! is tried for ever, and no work has piled up. Nothing acknowledged is lost. Method: a store on the
-//! simulated disk, whose calls fail from a drawn one on; the calls of the same work on a store that
-//! met no fault are the measure.
+//! stop, the store opens. Commits, works and closing then take a bounded number of disk calls:
+//! nothing is tried for ever, and no work has piled up. Nothing acknowledged is lost. Method: a
+//! store on the simulated disk, whose calls fail from a drawn one on; the calls of the same work on
+//! a store that met no fault are the measure.
 
 use std::path::Path;
 use std::sync::Arc;
