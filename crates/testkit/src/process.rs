@@ -180,6 +180,12 @@ impl Child {
     }
 }
 
+/// Whether a program can be run and succeeds; what it prints is not seen.
+pub fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
 /// Says that a test was skipped, past what the test harness captures of a test that passes.
 ///
 /// # Panics

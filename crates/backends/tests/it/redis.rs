@@ -11,7 +11,6 @@ mod suite;
 #[cfg(feature = "redis-tls")]
 mod tls;
 
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tempfile::TempDir;
 use terrane_backends::redis::server::{Server, is_installed};
 use terrane_backends::redis::{Options, Redis};
 use terrane_kv::{Database, Reader, Result, Table};
+use terrane_testkit::process::skipped;
 
 /// A server and its directory, which is removed after it.
 struct Running {
@@ -39,9 +39,7 @@ fn start(arguments: &[&str]) -> Option<Running> {
 fn can_run() -> bool {
     let can_run = is_installed();
     if !can_run {
-        // Past what the test harness captures of a test that passes.
-        let message = "SKIPPED: no redis-server on this machine; install the package redis-server";
-        io::stderr().write_all(format!("{message}\n").as_bytes()).unwrap();
+        skipped("no redis-server on this machine; install the package redis-server");
     }
     can_run
 }

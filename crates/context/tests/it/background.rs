@@ -117,11 +117,12 @@ fn cancelling_leaves_all_commits() {
 fn closing_ends_a_collection_and_joins_its_thread() {
     let (disk, store, commits) = new_store(&options());
     let (gate, pace) = gated();
-    let ended = Arc::new(Mutex::new(()));
-    let until_dropped = Arc::clone(&ended);
+    // The phase of the last piece of work, which only the thread and this test have.
+    let phase = Arc::new(Mutex::new(GcPhase::Mark));
+    let of_thread = Arc::clone(&phase);
     let mut pace = pace;
     let pace = move |progress: &GcProgress| {
-        let _held_for_the_call = until_dropped.lock().unwrap();
+        *of_thread.lock().unwrap() = progress.phase;
         pace(progress)
     };
     let handle = store.start_collection(Retain::newest(1), pace).unwrap().started().unwrap();
@@ -134,7 +135,7 @@ fn closing_ends_a_collection_and_joins_its_thread() {
         closing.join().unwrap().unwrap();
     });
     assert!(handle.is_finished());
-    assert_eq!(Arc::strong_count(&ended), 1, "the thread is gone, and what it had");
+    assert_eq!(Arc::strong_count(&phase), 1, "the thread is gone, and what it had");
     assert!(matches!(store.start_collection(Retain::newest(1), go), Err(Error::Closed)));
 
     // It was cancelled, or was done before: all commits, or the newest one. Cancelled in its second
@@ -147,6 +148,7 @@ fn closing_ends_a_collection_and_joins_its_thread() {
             let (newest, others) = commits.split_last().unwrap();
             assert!(store.exists(newest).unwrap());
             let is_whole = store.exists(&others[0]).unwrap();
+            assert!(is_whole || *phase.lock().unwrap() == GcPhase::Reclaim);
             assert!(others.iter().all(|hash| store.exists(hash).unwrap() == is_whole));
         }
         other => assert_eq!(other.unwrap().kept, 1),

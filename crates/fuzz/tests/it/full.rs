@@ -13,10 +13,10 @@ use std::env;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use terrane_testkit::draw::Draw;
-use terrane_testkit::process::{Child, kill_cycles, say, skipped, wait_for_end};
+use terrane_testkit::process::{Child, kill_cycles, say, skipped, succeeds, wait_for_end};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Note;
 use terrane_testkit::{ChaCha8Rng, tally};
@@ -68,11 +68,6 @@ fn fill_names(folder: &Path, rest: usize) {
     for number in &made[made.len().saturating_sub(rest)..] {
         fs::remove_file(folder.join(number.to_string())).unwrap();
     }
-}
-
-fn run(command: &mut Command) -> bool {
-    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
 }
 
 /// A command in a namespace of its own, in which it may mount file systems.
@@ -147,7 +142,7 @@ fn rounds(folder: &Path) {
         for (kind, at, _) in &stores {
             fs::create_dir_all(at).unwrap();
             let options = ["-t", "tmpfs", "-o", "size=24m,nr_inodes=400", "none"];
-            assert!(run(Command::new("mount").args(options).arg(at)), "a namespace can mount");
+            assert!(succeeds(Command::new("mount").args(options).arg(at)), "a namespace can mount");
             kind.create(&disk(), &at.join("store")).unwrap();
         }
 
@@ -160,7 +155,7 @@ fn rounds(folder: &Path) {
             *known = round(*kind, at, limit, rng, *known);
         }
         for (_, at, _) in &stores {
-            assert!(run(Command::new("umount").arg(at)), "nothing is open there");
+            assert!(succeeds(Command::new("umount").arg(at)), "nothing is open there");
         }
     });
 }
@@ -177,7 +172,8 @@ fn a_disk_that_is_full_costs_no_acknowledged_commit() {
     }
 
     let folder = tempfile::tempdir().unwrap();
-    if !run(in_namespace(Path::new("mount")).args(["-t", "tmpfs", "none"]).arg(folder.path())) {
+    if !succeeds(in_namespace(Path::new("mount")).args(["-t", "tmpfs", "none"]).arg(folder.path()))
+    {
         skipped("no file system can be mounted here; `unshare --mount` is refused");
         return;
     }

@@ -9,16 +9,16 @@
 //! Without `strace`, or where the system refuses to trace, the test is skipped, and says so.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use terrane_testkit::draw::Draw;
-use terrane_testkit::process::{Child, kill_cycles, say, skipped};
+use terrane_testkit::process::{Child, kill_cycles, say, skipped, succeeds};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Note;
 use terrane_testkit::{ChaCha8Rng, tally};
 
 use crate::stores::Kind;
-use crate::writers::{Role, assert_last, open, recover, variables, write};
+use crate::writers::{Role, assert_last, create_all, open, recover, variables, write};
 
 const TEST: &str = "injected::a_system_call_that_fails_costs_no_acknowledged_commit";
 
@@ -70,8 +70,7 @@ fn can_trace() -> bool {
         "inject=fsync:error=EIO",
         "true",
     ]);
-    let quiet = traced.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
+    succeeds(&mut traced)
 }
 
 /// Draws a call, its error, and when it fails; returns the program that injects it.
@@ -132,10 +131,7 @@ fn a_system_call_that_fails_costs_no_acknowledged_commit() {
 
     for_each_seed("injected", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
-        let mut stores = Kind::ALL.map(|kind| (kind, folder.path().join(kind.name()), 0));
-        for (kind, dir, _) in &stores {
-            kind.create(&crate::writers::disk(), dir).unwrap();
-        }
+        let mut stores = create_all(folder.path());
         for cycle in 0..kill_cycles(8) {
             let (kind, dir, known) = &mut stores[(cycle % 8) as usize];
             let place = (*kind, *known);

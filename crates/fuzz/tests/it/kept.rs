@@ -10,15 +10,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
-use terrane_io::{Disk, RealDisk};
 use terrane_testkit::golden;
 
 use crate::stores::{Kind, content};
+use crate::writers::disk;
 
 const FOLDER: &str = "golden/stores";
 
@@ -34,10 +33,6 @@ const BYTES_MAX: u64 = 4 << 20;
 fn path_of(format: &str, kind: Kind) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER);
     folder.join(format).join(format!("{}.gz", kind.name()))
-}
-
-fn disk() -> Arc<dyn Disk> {
-    RealDisk::auto()
 }
 
 /// Packs a folder: for each directory a line, for each file a line and its bytes.

@@ -14,7 +14,7 @@ use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Note;
 
 use crate::stores::Kind;
-use crate::writers::{Role, assert_last, disk, variables};
+use crate::writers::{Role, assert_last, create_all, disk, variables};
 
 const TEST: &str = "kills::no_acknowledged_commit_is_lost_whatever_is_killed";
 
@@ -65,10 +65,7 @@ fn no_acknowledged_commit_is_lost_whatever_is_killed() {
 
     for_each_seed("kills", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
-        let mut stores = Kind::ALL.map(|kind| (kind, folder.path().join(kind.name()), 0));
-        for (kind, dir, _) in &stores {
-            kind.create(&disk(), dir).unwrap();
-        }
+        let mut stores = create_all(folder.path());
 
         for cycle in 0..kill_cycles(8) {
             let (kind, dir, known) = &mut stores[(cycle % 8) as usize];

@@ -9,20 +9,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Disk, FaultKind, FaultPlan, Repeat, SimDisk};
+use terrane_io::{FaultKind, FaultPlan, Repeat, SimDisk};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::sweep::Note;
 
+use crate::places::{COMMITS, DIR, fill, shared};
 use crate::stores::Kind;
 use crate::writers::assert_last;
-
-const DIR: &str = "/store";
-
-/// Commits before the faults.
-const COMMITS: u64 = 24;
 
 /// Calls of a store that the disk refuses everything.
 const TRIES: u64 = 30;
@@ -35,23 +31,13 @@ const MORE: u64 = 100;
 /// A store with some commits, whose process has ended.
 fn store(kind: Kind, settings: u64) -> Arc<SimDisk> {
     let sim = SimDisk::new(settings);
-    let disk = Arc::clone(&sim) as Arc<dyn Disk>;
-    kind.create(&disk, Path::new(DIR)).unwrap();
-    let mut store = kind.open(&disk, Path::new(DIR), settings).unwrap();
-    for number in 1..=COMMITS {
-        store.commit(number).unwrap();
-        if number % 5 == 0 {
-            store.maintain(number / 5).unwrap();
-        }
-    }
-    let ended = sim.process_kill();
-    drop(store);
-    ended
+    fill(kind, &sim, settings, |_| ()).unwrap();
+    sim.process_kill()
 }
 
 /// Opens the store after the faults, and does what a process does; returns the disk calls of that.
 fn go_on(kind: Kind, sim: &Arc<SimDisk>, settings: u64, durable: u64) -> u64 {
-    let disk = Arc::clone(sim) as Arc<dyn Disk>;
+    let disk = shared(sim);
     let before = sim.calls();
     let mut store = kind.open(&disk, Path::new(DIR), settings).unwrap();
     let last = store.check().unwrap();
@@ -75,7 +61,7 @@ fn suffer(
     rng: &mut ChaCha8Rng,
     most: u64,
 ) -> (Arc<SimDisk>, u64) {
-    let disk = Arc::clone(sim) as Arc<dyn Disk>;
+    let disk = shared(sim);
     let mut store = kind.open(&disk, Path::new(DIR), settings).unwrap();
     let mut durable = store.check().unwrap();
     let faults = [FaultKind::Eio, FaultKind::Enospc, FaultKind::FailedSync];

@@ -24,10 +24,10 @@ use terrane_testkit::trial::attempt;
 
 use crate::stores::{Kind, Result};
 
-const DIR: &str = "/store";
+pub(crate) const DIR: &str = "/store";
 
 /// Commits of a store.
-const COMMITS: u64 = 24;
+pub(crate) const COMMITS: u64 = 24;
 
 const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: usize = 4096;
@@ -132,15 +132,20 @@ struct Specimen {
     earlier: Arc<SimDisk>,
 }
 
-fn shared(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
+pub(crate) fn shared(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
     Arc::clone(disk) as Arc<dyn Disk>
 }
 
 /// Commits on a new store until the disk fails; returns the number of the last durable commit.
-fn fill(kind: Kind, sim: &Arc<SimDisk>, mut each: impl FnMut(u64)) -> Result<u64> {
+pub(crate) fn fill(
+    kind: Kind,
+    sim: &Arc<SimDisk>,
+    settings: u64,
+    mut each: impl FnMut(u64),
+) -> Result<u64> {
     let (disk, dir) = (shared(sim), Path::new(DIR));
     kind.create(&disk, dir)?;
-    let mut opened = kind.open(&disk, dir, 0)?;
+    let mut opened = kind.open(&disk, dir, settings)?;
     for number in 1..=COMMITS {
         opened.commit(number)?;
         if number.is_multiple_of(5) {
@@ -155,7 +160,7 @@ impl Specimen {
     fn new(kind: Kind) -> Self {
         let disk = SimDisk::new(1);
         let mut earlier = None;
-        fill(kind, &disk, |number| {
+        fill(kind, &disk, 0, |number| {
             if number == COMMITS / 2 {
                 earlier = Some(disk.process_kill());
             }
@@ -399,14 +404,14 @@ fn a_disk_that_lies_about_syncs_loses_commits_and_gives_no_wrong_answers() {
     for_each_seed("a_disk_that_lies_about_syncs", by_effort(1, 10), |rng, seed| {
         for kind in Kind::ON_DISK {
             let whole = SimDisk::new(seed);
-            fill(kind, &whole, |_| ()).unwrap();
+            fill(kind, &whole, 0, |_| ()).unwrap();
             for _ in 0..4 {
                 let disk = SimDisk::new(seed);
                 let at_call = rng.below(whole.calls());
                 let fail = Fault { at_call, kind: FaultKind::LyingSync, repeat: Repeat::Forever };
                 disk.set_plan(FaultPlan { fail: Some(fail), ..FaultPlan::default() });
                 let _note = Note(&(kind, at_call));
-                let last = fill(kind, &disk, |_| ()).unwrap();
+                let last = fill(kind, &disk, 0, |_| ()).unwrap();
                 let survival = Survival::Random(rng.below(u64::MAX));
                 judge(kind, &disk.after_crash(survival), last);
                 tally::add("faults by place", 1);
@@ -448,7 +453,7 @@ fn every_kind_of_store_does_the_same_calls_again() {
     for kind in Kind::ON_DISK.into_iter().filter(|kind| *kind != Kind::RadixLsm) {
         let run = || {
             let disk = SimDisk::new(3);
-            fill(kind, &disk, |_| ()).unwrap();
+            fill(kind, &disk, 0, |_| ()).unwrap();
             (disk.trace_hash(), disk.calls())
         };
         assert_eq!(run(), run(), "{kind:?}");

@@ -50,6 +50,15 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
     RealDisk::auto()
 }
 
+/// Makes a store of each kind in a folder; returns them with the numbers of their last commits.
+pub(crate) fn create_all(folder: &Path) -> [(Kind, PathBuf, u64); 8] {
+    Kind::ALL.map(|kind| {
+        let dir = folder.join(kind.name());
+        kind.create(&disk(), &dir).unwrap();
+        (kind, dir, 0)
+    })
+}
+
 /// Opens a store and reads all of it; returns the number of its last commit, too.
 pub(crate) fn open(kind: Kind, dir: &Path, settings: u64) -> Result<(Box<dyn Opened>, u64)> {
     let store = kind.open(&disk(), dir, settings)?;

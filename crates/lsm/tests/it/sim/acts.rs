@@ -534,7 +534,7 @@ impl World {
             options = options.merge_operator(engine_resolve(stored));
         }
 
-        let got = self.session().open_snapshot_with(&name(text), label, &options);
+        let mut got = self.session().open_snapshot_with(&name(text), label, &options);
         if let Err(Error::MergeOperatorMismatch { name, stored: asked, given: None }) = &got {
             assert_eq!(
                 (name.as_str(), stored, &options.merge_operator),
@@ -545,7 +545,6 @@ impl World {
         }
 
         // A table may outgrow any budget. The refusal says what is enough.
-        let mut got = got;
         if let (Err(Error::InvalidConfig { option, allowed, .. }), Some(budget)) =
             (&got, options.memory_budget)
         {

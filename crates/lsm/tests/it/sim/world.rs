@@ -243,8 +243,7 @@ impl World {
     /// If the engine does anything that the model does not.
     pub(crate) fn perform(&mut self, step: &Step) {
         let action = &step.action;
-        let struck = self.struck();
-        self.struck_at_action = struck;
+        self.struck_at_action = self.struck();
         let mishap = step.mishap.clone().filter(|_| self.is_simulated());
         self.mishap.clone_from(&mishap);
         self.arm();
@@ -258,7 +257,7 @@ impl World {
         }
 
         if let Some(Mishap::Fault { kind, .. }) = &mishap
-            && self.struck() > struck
+            && self.struck() > self.struck_at_action
         {
             let pair = (format!("{kind:?}"), action.name());
             *self.coverage.faults.entry(pair).or_default() += 1;
@@ -271,7 +270,9 @@ impl World {
         }
 
         match result {
-            Ok(_) if mishap.is_some() && self.struck() > struck => self.compare_tables(),
+            Ok(_) if mishap.is_some() && self.struck() > self.struck_at_action => {
+                self.compare_tables();
+            }
             Ok(_) => {}
             Err(error) => self.go_on_after_error(action, mishap.as_ref(), error),
         }
