@@ -233,6 +233,10 @@ pub(crate) const BUFFER_WEIGHTS: u64 = 3;
 /// Larger memtables save little compaction.
 const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
 
+/// A last level from this one on has slices. A table of fewer levels takes little of the disk, and
+/// its updates would each do more for it.
+pub(crate) const SLICED_LEVEL_MIN: usize = 3;
+
 /// Maximum number of levels: with a size ratio of 2, more levels would exceed any disk.
 pub(crate) const LEVELS_MAX: usize = 64;
 
@@ -562,14 +566,21 @@ impl TableConfig {
         }
     }
 
+    /// Whether the last level, if it is this one, takes T times as much as a levelling one of its
+    /// number, in slices.
+    pub(crate) fn has_wide_last(&self, last: usize) -> bool {
+        self.compaction_policy == CompactionPolicy::LazyLevelling && last >= SLICED_LEVEL_MIN
+    }
+
     /// The filter of a run on `level` (from 1) of a table whose last level is `last`.
     ///
     /// With a rate for the whole table, a run gets a share in proportion to its size. In the steady
     /// shape of lazy levelling with size ratio T, level *l* shows up to T - 1 resident runs and,
     /// while a merge is under way, up to T + 1 runs of the size of the level above; so with 3/5 of
     /// the rate for the last run and, for a run k levels above it, 3/5 · T^-(k+1), the sum stays
-    /// below the rate: 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. For other shapes the shares are
-    /// divided by the number of runs that a level can show.
+    /// below the rate: 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. Above a sliced last level up to
+    /// 2T runs are resident, each of a smaller part of it, and get half of that. For other shapes
+    /// the shares are divided by the number of runs that a level can show.
     pub(crate) fn filter_allocation(&self, level: u32, last: u32) -> FilterAllocation {
         match &self.filter {
             &FilterPolicy::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).allocation(),
@@ -589,7 +600,13 @@ impl TableConfig {
                     }
                 } else {
                     // Up to 2T runs of one size can be seen at once.
-                    let runs = if ratio < 4.0 { 2.0 * ratio } else { 1.0 };
+                    let runs = if ratio < 4.0 {
+                        2.0 * ratio
+                    } else if self.has_wide_last(last as usize) {
+                        2.0
+                    } else {
+                        1.0
+                    };
                     0.6 / ratio.powf(f64::from(above) + 1.0) / runs
                 };
 

@@ -6,9 +6,10 @@
 //!
 //! Begin with [`run`](self::run::Run): an open run, and how a key is found in it with one read.
 //! [`writer`] makes a run, in steps. [`reader`] goes through one in key order, over the chunks of
-//! [`chunk_reader`] and the reads ahead of [`prefetch`]. [`page_cache`] keeps pages that were read
-//! (RocksDB: the block cache). [`blob`] is values kept apart. [`check`] walks through a run and
-//! reports damage; [`salvage`] writes what is whole as a new run.
+//! [`chunk_reader`] and the reads ahead of [`prefetch`]; [`slices`] are runs that are read as one.
+//! [`page_cache`] keeps pages that were read (RocksDB: the block cache). [`blob`] is values kept
+//! apart. [`check`] walks through a run and reports damage; [`salvage`] writes what is whole as a
+//! new run.
 //!
 //! Invariants: a page that was written is never written again; key pages come first, so page *n* is
 //! at `n * 4096` and a lookup is one aligned read; one writer at a time has the file.
@@ -31,3 +32,4 @@ pub(crate) mod page_cache;
 pub(crate) mod prefetch;
 pub(crate) mod chunk_reader;
 pub(crate) mod reader;
+pub(crate) mod slices;

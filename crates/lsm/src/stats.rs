@@ -159,9 +159,11 @@ pub(crate) struct RunSums {
 #[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct LevelStats {
-    /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count,
-    /// its output does not.
+    /// Runs that a lookup may have to look into. Slices of one count as one; so do those that a
+    /// merge has written, beside its inputs.
     pub runs: u64,
+    /// Files of these runs: each slice has its own.
+    pub files: u64,
     /// Physical entries in them: an upper bound of the live ones.
     pub entries: u64,
     /// How many of these are deletions.
@@ -241,10 +243,16 @@ fn ratio(of: u64, to: u64) -> Option<f64> {
 }
 
 impl TableStats {
-    /// Runs on all levels.
+    /// Runs on all levels; slices of one count as one.
     #[must_use]
     pub fn runs(&self) -> u64 {
         self.levels.iter().map(|level| level.runs).sum()
+    }
+
+    /// Files of the runs on all levels.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.levels.iter().map(|level| level.files).sum()
     }
 
     /// Memory of memtables, filters, indexes and the cache of pages: what a memory budget is

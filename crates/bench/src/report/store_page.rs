@@ -86,9 +86,10 @@ fn levelled(info: &SnapshotInfo) -> Vec<(String, &RunInfo, bool)> {
     runs.extend(info.buffer.iter().map(|run| ("memtable".to_owned(), run, false)));
     runs.extend(info.flushed.iter().map(|run| ("flush".to_owned(), run, false)));
     for (number, level) in (1..).zip(&info.levels) {
-        let inputs = level.merge.map_or(0, |merge| merge.input_runs);
-        let runs_of_level = (0..).zip(&level.runs);
-        runs.extend(runs_of_level.map(|(at, run)| (format!("level {number}"), run, at < inputs)));
+        let inputs = level.merge.map_or(0..0, |m| m.slices..m.slices + m.input_runs);
+        let of_level = (0..).zip(&level.runs);
+        let name = format!("level {number}");
+        runs.extend(of_level.map(|(at, run)| (name.clone(), run, inputs.contains(&at))));
     }
     runs.extend(info.union.iter().map(|run| ("union".to_owned(), run, false)));
     runs

@@ -289,7 +289,8 @@ fn table_metrics(stats: &TableStats) -> Vec<Metric> {
 fn level_metrics(level: &LevelStats) -> Vec<Metric> {
     let page = PAGE_SIZE as u64;
     let mut metrics = vec![
-        Metric::gauge("runs", level.runs, "Runs of the level"),
+        Metric::gauge("runs", level.runs, "Runs of the level; slices of one count as one"),
+        Metric::gauge("run_files", level.files, "Files of the runs"),
         Metric::gauge("stored_entries", level.entries, "Entries, tombstones included"),
         Metric::gauge("tombstones", level.deletes, "Tombstones"),
         Metric::gauge("run_bytes", level.bytes, "Bytes of the files of runs"),

@@ -16,7 +16,7 @@
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
 //! | `reserve`   | `path`, `format_version`, `bytes` (that it is to have), `is_held` (false if they were given up because the disk was full) |
-//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`, `deleted_ranges` (of keys that what it writes may still have)), `runs`; `write_buffer`: list of runs; `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
+//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `slices` (how many of the level's runs it has written: the first ones), `input_runs` (those behind them), `input_bytes`, `due_in_flushes`, `drops_tombstones`, `deleted_ranges` (of keys that what it writes may still have)), `runs`; `write_buffer`: list of runs; `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, `codec` (`lz4`, of a compressed key page), and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |

@@ -170,6 +170,7 @@ pub(super) struct LevelRuns {
 
 #[derive(Serialize)]
 pub(super) struct Merge {
+    slices: u64,
     input_runs: u64,
     input_bytes: u64,
     due_in_flushes: f64,
@@ -430,6 +431,7 @@ fn config(config: &TableConfig) -> Config {
 
 fn merge(level: &LevelInfo) -> Option<Merge> {
     level.merge.map(|merge| Merge {
+        slices: merge.slices,
         input_runs: merge.input_runs,
         input_bytes: merge.input_pages * PAGE_SIZE as u64,
         due_in_flushes: merge.due_in_milliflushes as f64 / 1000.0,
@@ -747,9 +749,14 @@ impl Snapshot {
 
         let mut merges = Vec::new();
         for level in &self.levels {
-            let inputs = level.merge.as_ref().map_or(0, |merge| merge.input_runs);
+            let merge = level.merge.as_ref();
+            let (slices, inputs) = merge.map_or((0, 0), |merge| (merge.slices, merge.input_runs));
             for (at, run) in (0..).zip(&level.runs) {
-                let merging = if at < inputs { " merging" } else { "" };
+                let merging = match at {
+                    _ if at < slices => " merged",
+                    _ if at < slices + inputs => " merging",
+                    _ => "",
+                };
                 rows.push(run.row(&format!("{}{merging}", level.level)));
             }
 

@@ -259,7 +259,9 @@ pub struct NamedTableInfo {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct MergeInfo {
-    /// How many of the level's runs are its inputs: the first ones.
+    /// How many of the level's runs are slices that it has written: the first ones.
+    pub slices: u64,
+    /// How many of the level's runs are its inputs: those behind the slices.
     pub input_runs: u64,
     /// Pages of its inputs, those of their blobs included.
     pub input_pages: u64,
@@ -824,10 +826,12 @@ fn shape(
         });
 
         let merge = merge.map(|merge| {
-            // The inputs of the merge come first among the runs of the level.
-            let inputs = runs[..merge.inputs.len()].iter().map(|run| run.meta);
+            // Its slices come first among the runs of the level, and then its inputs.
+            let inputs = runs[merge.slices.len()..][..merge.inputs.len()].iter();
+            let inputs = inputs.map(|run| run.meta);
             let input_pages = inputs.map(|run| u64::from(run.data_pages) + run.blob_pages()).sum();
             MergeInfo {
+                slices: merge.slices.len() as u64,
                 input_runs: merge.inputs.len() as u64,
                 input_pages,
                 passed_pages: merge.output.map_or(0, |output| output.work.min(input_pages)),

@@ -1,8 +1,13 @@
-//! One compaction: merges several runs, or a memtable, into one run, in steps.
+//! One compaction: merges several runs, or a memtable, into one run or into slices, in steps.
 //!
 //! All tables that have a compaction in their levels share it, so its work is done once. Readers
 //! look into its inputs until it is complete, and into its output afterwards. So progress never
 //! changes a result.
+//!
+//! On a large last level the output is cut into [`slices`](crate::run::slices). Readers look into a
+//! slice as soon as it is whole, and see the inputs without the keys up to its last one. An input
+//! that has no others is let go of there. So inputs and output are never on the disk together, if
+//! the inputs are slices too.
 //!
 //! The unit of work is a page: pages passed in the inputs, then pages of filter, index and footer
 //! written for the output. A step can have any size. It holds in memory a few chunks of each input
@@ -17,9 +22,11 @@
 //! and then continues behind its last key. If that output is damaged or cannot be read, the
 //! compaction starts again with another file.
 //!
-//! Invariant: `done <= total`, and `done == total` exactly when the output is there.
+//! Invariants: `done <= total`, and `done == total` exactly when the output is there. What slices
+//! and inputs together amount to never changes.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::OnceLock;
 
 use terrane_io::Access;
 use terrane_io::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +40,7 @@ use crate::compaction::merge_pipe::{PipeReader, PipeWriter, merge_pipe};
 use crate::compaction::resume::{ResumedOutput, ResumedPages};
 use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
 use crate::entry::key_range::KeyRange;
-use crate::entry::mask::Mask;
+use crate::entry::mask::{Mask, Span};
 use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileSet, lock};
@@ -42,8 +49,8 @@ use crate::memory::budget::Planned;
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::MemtablePartReader;
 use crate::run::chunk_reader::Reading;
-use crate::run::reader::RunReader;
-use crate::run::run::{Origin, Purpose, Run};
+use crate::run::run::{Origin, Purpose, Run, SliceOrigin};
+use crate::run::slices::{SlicesReader, follows};
 use crate::run::writer::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::trace::debug_event;
 
@@ -83,13 +90,46 @@ impl Input {
             Self::Buffer(buffer) => Self::Buffer(buffer.under_mask(mask)),
         }
     }
+
+    /// The input without the keys up to `last`, which `mask` covers; `None` if it has no others.
+    fn beyond(&self, last: &[u8], mask: &Mask) -> Option<Self> {
+        match self {
+            Self::Run(run) if run.max_key() <= last => None,
+            // A mask costs each lookup a comparison.
+            Self::Run(run) if run.min_key() > last => Some(self.clone()),
+            Self::Run(_) | Self::Buffer(_) => Some(self.under_mask(mask)),
+        }
+    }
+
+    /// Whether two inputs are runs of which the second follows the first.
+    fn are_slices(one: &Self, next: &Self) -> bool {
+        one.run().zip(next.run()).is_some_and(|(one, next)| follows(one, next))
+    }
 }
+
+/// The inputs without the keys that a slice of the output, or an earlier one, has.
+fn beyond(slice: &Run, inputs: &[Input]) -> Vec<Input> {
+    let last = slice.max_key();
+    let range = KeyRange::ALL.to(Bound::Included(last.to_vec()));
+    let mask = Span::of(&range).map_or_else(Mask::default, |span| Mask::default().with(&span));
+    inputs.iter().filter_map(|input| input.beyond(last, &mask)).collect()
+}
+
+/// Slices of one compaction, at most.
+const SLICES_MAX: u64 = 1_000;
+
+/// Entries of a slice where the output is one run: more than any run has.
+pub(crate) const ONE_RUN: u64 = u64::MAX;
 
 /// Plan of a compaction: its inputs and the properties of its output.
 #[derive(Debug, Clone)]
 pub(crate) struct CompactionSpec {
     /// Newest first.
     pub(crate) inputs: Vec<Input>,
+    /// Slices that there are already, of a compaction that was interrupted.
+    pub(crate) slices: Vec<Arc<Run>>,
+    /// Entries of a slice; [`ONE_RUN`] if there is only one.
+    pub(crate) slice_entries: u64,
     /// Whether the inputs are the oldest entries of the table, so that deletions can be dropped.
     pub(crate) drop_deletes: bool,
     pub(crate) operator: MergeOperator,
@@ -101,13 +141,35 @@ pub(crate) struct CompactionSpec {
     pub(crate) purpose: Purpose,
 }
 
+impl CompactionSpec {
+    /// Goes on behind some slices, each of so many entries.
+    pub(crate) fn resuming(self, slices: Vec<Arc<Run>>, slice_entries: u64) -> Self {
+        // Whatever a snapshot says, no entry comes twice, and there are not too many slices.
+        let inputs = match slices.last() {
+            Some(last) => beyond(last, &self.inputs),
+            None => self.inputs,
+        };
+        let least = planned(&inputs).entries / SLICES_MAX;
+        Self { slice_entries: slice_entries.max(least).max(1), slices, inputs, ..self }
+    }
+
+    /// Adds a slice that is whole: what is behind it is left to do.
+    pub(crate) fn with_slice(self, slice: Arc<Run>) -> Self {
+        let inputs = beyond(&slice, &self.inputs);
+        let mut slices = self.slices;
+        slices.push(slice);
+        Self { inputs, slices, ..self }
+    }
+}
+
 /// View of a compaction, for readers: its inputs or its output.
 #[derive(Debug, Clone)]
 pub(crate) enum View {
-    /// Not complete: the inputs, newest first.
-    Inputs(Arc<[Input]>),
-    /// Complete: the output, unless nothing was left.
-    Output(Option<Arc<Run>>),
+    /// Not complete: the slices so far, in key order, and the inputs, newest first, without the
+    /// keys up to the last one of the slices.
+    Inputs { slices: Arc<[Arc<Run>]>, inputs: Arc<[Input]> },
+    /// Complete: the output, in slices or as one run; nothing may be left.
+    Output(Arc<[Arc<Run>]>),
 }
 
 impl View {
@@ -115,12 +177,28 @@ impl View {
     pub(crate) fn under_mask(self, mask: &Mask) -> Self {
         match self {
             view if mask.is_empty() => view,
-            Self::Inputs(inputs) => {
-                Self::Inputs(inputs.iter().map(|input| input.under_mask(mask)).collect())
+            Self::Inputs { slices, inputs } => {
+                let inputs = inputs.iter().map(|input| input.under_mask(mask)).collect();
+                Self::Inputs { slices: runs_under(&slices, mask), inputs }
             }
-            Self::Output(run) => Self::Output(run.map(|run| run.under_mask(mask))),
+            Self::Output(slices) => Self::Output(runs_under(&slices, mask)),
         }
     }
+
+    /// All runs, newest first.
+    pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
+        match self {
+            Self::Inputs { slices, inputs } => {
+                slices.iter().chain(inputs.iter().filter_map(Input::run)).cloned().collect()
+            }
+            Self::Output(slices) => slices.to_vec(),
+        }
+    }
+}
+
+/// Runs without the keys that a mask covers.
+pub(crate) fn runs_under(runs: &[Arc<Run>], mask: &Mask) -> Arc<[Arc<Run>]> {
+    runs.iter().map(|run| run.under_mask(mask)).collect()
 }
 
 /// Conversion of pages passed into work done. After an interruption some passed pages are no work
@@ -133,11 +211,13 @@ struct WorkTally {
     reread: u64,
     /// Pages of the inputs in front of the key at which the compaction continued.
     pages_before: u64,
+    /// Pages of filter, index and footer of the slices that are whole.
+    finished: u64,
 }
 
 impl WorkTally {
     fn done(self, passed: u64) -> u64 {
-        self.reread + passed.saturating_sub(self.skipped)
+        self.reread + passed.saturating_sub(self.skipped) + self.finished
     }
 }
 
@@ -146,9 +226,30 @@ enum Job {
     Idle,
     Interrupted(Box<ResumedPages>),
     ResumedOutput(Box<ResumedOutput>),
-    Entries { merge: Box<MergeIterator>, builder: Box<RunBuilder> },
-    Finishing { finisher: Box<RunFinisher>, passed: u64 },
+    Entries {
+        merge: Box<MergeIterator>,
+        builder: Box<RunBuilder>,
+    },
+    /// The entries of a slice, or of all, are written. `rest` gives those of the next slices.
+    Finishing {
+        finisher: Box<RunFinisher>,
+        passed: u64,
+        rest: Option<Box<MergeIterator>>,
+    },
+    /// A slice is whole and the next one not begun.
+    BetweenSlices(Box<MergeIterator>),
     Done,
+}
+
+/// Why a step of merging has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// The pages that were asked for are done.
+    Target,
+    /// The slice has its entries.
+    SliceFull,
+    /// The inputs are used up.
+    End,
 }
 
 impl Job {
@@ -157,6 +258,7 @@ impl Job {
         match self {
             Self::Idle => false,
             Self::Entries { merge, builder } => merge.is_whole() && builder.is_whole(),
+            Self::BetweenSlices(merge) => merge.is_whole(),
             Self::Interrupted(_) | Self::ResumedOutput(_) | Self::Finishing { .. } | Self::Done => {
                 true
             }
@@ -166,7 +268,7 @@ impl Job {
     /// Memory of the filter and the index that are being built.
     fn memory_bytes(&self) -> u64 {
         match self {
-            Self::Idle | Self::Interrupted(_) | Self::Done => 0,
+            Self::Idle | Self::Interrupted(_) | Self::BetweenSlices(_) | Self::Done => 0,
             Self::ResumedOutput(resumed) => resumed.memory_bytes() as u64,
             Self::Entries { builder, .. } => builder.memory_bytes() as u64,
             Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
@@ -210,8 +312,12 @@ impl Drop for UnfinishedBytes {
 #[derive(Debug)]
 pub(crate) struct Compaction {
     set: Arc<FileSet>,
-    /// Plan of the output, without the bounds of the keys, which the first step finds.
+    /// Plan of the output, without the bounds of the keys, which are found as a run is begun.
     plan: RunPlan,
+    /// Entries of a slice; [`ONE_RUN`] if there is only one.
+    slice_entries: u64,
+    /// Where the output comes from, if all inputs are runs.
+    origin: Option<Arc<Origin>>,
     drop_deletes: bool,
     operator: MergeOperator,
     /// Memory for the output's filter and index while they are built, as planned.
@@ -233,6 +339,12 @@ pub(crate) struct Compaction {
     job: Mutex<(Job, WorkTally)>,
     /// An error of the background thread, for the next caller.
     failed: Mutex<Option<Error>>,
+}
+
+/// Entries that are merged between two looks at the work done, which visit each source: so the cost
+/// per entry stays constant.
+fn entries_per_look(sources: usize) -> usize {
+    sources.max(ENTRIES_PER_LOOK as usize)
 }
 
 fn pages_of(weight_bytes: u64) -> u64 {
@@ -280,7 +392,8 @@ impl Compaction {
             lower: Vec::new(),
             upper: Vec::new(),
             entries_max: planned.entries,
-            pages_max: planned.key_pages,
+            entries_between: planned.entries,
+            pages_between: planned.key_pages,
             filter: spec.filter,
             index: spec.index,
             compression: spec.compression,
@@ -290,10 +403,24 @@ impl Compaction {
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
         let work = run_pages + blob_pages + buffer_pages + finishing;
         assert!(work > 0, "the footer is a page of work");
+        assert!(spec.slice_entries > 0, "a slice has entries");
+
+        let of_run = |input: &Input| {
+            let run = input.run()?;
+            // A weak reference, so that an origin keeps no file of an input.
+            Some((run.number(), run.mask().clone(), Arc::downgrade(run)))
+        };
+        let inputs: Option<Vec<_>> = spec.inputs.iter().map(of_run).collect();
+        let origin = inputs.filter(|inputs| !inputs.is_empty()).map(|inputs| {
+            let is_oldest = spec.drop_deletes;
+            Arc::new(Origin { inputs, is_oldest, slice_count: OnceLock::new() })
+        });
 
         Self {
             set: Arc::clone(set),
             plan,
+            slice_entries: spec.slice_entries,
+            origin,
             drop_deletes: spec.drop_deletes,
             operator: spec.operator,
             planned_bytes: planned.bytes(spec.filter, spec.index),
@@ -304,7 +431,10 @@ impl Compaction {
             blob_pages,
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
-            view: RwLock::new(View::Inputs(spec.inputs.into())),
+            view: RwLock::new(View::Inputs {
+                slices: spec.slices.into(),
+                inputs: spec.inputs.into(),
+            }),
             job: Mutex::new((Job::Idle, WorkTally::default())),
             failed: Mutex::new(None),
         }
@@ -324,7 +454,7 @@ impl Compaction {
         debug_assert!(reread <= total, "rereading is a part of the work");
         debug_assert_eq!(compaction.done(), 0, "nothing was done before it is shared");
 
-        let tally = WorkTally { skipped, reread, pages_before: 0 };
+        let tally = WorkTally { skipped, reread, ..WorkTally::default() };
         let job = (Job::Interrupted(Box::new(taken)), tally);
         Self { total: AtomicU64::new(total), job: Mutex::new(job), ..compaction }
     }
@@ -333,6 +463,8 @@ impl Compaction {
     pub(crate) fn completed(set: &Arc<FileSet>, run: Arc<Run>) -> Self {
         let spec = CompactionSpec {
             inputs: Vec::new(),
+            slices: Vec::new(),
+            slice_entries: ONE_RUN,
             drop_deletes: false,
             operator: MergeOperator::default(),
             filter: None,
@@ -344,7 +476,7 @@ impl Compaction {
         };
 
         let compaction = Self {
-            view: RwLock::new(View::Output(Some(run))),
+            view: RwLock::new(View::Output([run].into())),
             job: Mutex::new((Job::Done, WorkTally::default())),
             ..Self::new(set, spec)
         };
@@ -392,9 +524,18 @@ impl Compaction {
         self.plan.access
     }
 
-    /// Memory set aside for the output's filter and index while they are built, in bytes.
+    /// Memory set aside for the output's filter and index while they are built, in bytes; slices
+    /// that are whole count as the runs that they are.
     pub(crate) fn planned_bytes(&self) -> u64 {
-        self.planned_bytes
+        let View::Inputs { slices, .. } = self.view() else { return self.planned_bytes };
+        let bytes = |run: &Arc<Run>| run.memory_bytes().0 + run.memory_bytes().1;
+        let built = slices.iter().map(bytes).sum::<usize>() as u64;
+        self.planned_bytes.saturating_sub(built)
+    }
+
+    /// Entries of a slice, for a snapshot.
+    pub(crate) fn slice_entries(&self) -> u64 {
+        self.slice_entries
     }
 
     /// Memory of the output's filter and index, as far as they are built, in bytes.
@@ -424,30 +565,37 @@ impl Compaction {
 
         let tally = guard.1;
         let flushed = match &mut guard.0 {
-            Job::Idle | Job::Done => None,
+            Job::Idle | Job::BetweenSlices(_) | Job::Done => None,
             Job::Interrupted(taken) => Some(taken.flushed()),
             Job::ResumedOutput(resumed) => Some(resumed.flushed()),
             Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
-            Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
+            Job::Finishing { finisher, passed, .. } => Some(finisher.flush(*passed)?),
         };
 
         // Read under the lock of the job: nothing can complete the compaction between flush and
         // view.
         let view = self.view();
         debug_assert!(
-            flushed.is_none() || matches!(view, View::Inputs(_)),
+            flushed.is_none() || matches!(view, View::Inputs { .. }),
             "only an unfinished output is flushed"
         );
         Ok((view, flushed))
     }
 
-    /// Does the rest of the work and returns the output; `None` if nothing is left.
-    pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
+    /// Does the rest of the work and returns the output: slices, one run, or none.
+    pub(crate) fn finish(&self) -> Result<Arc<[Arc<Run>]>> {
         self.advance_to(u64::MAX)?;
         match self.view() {
-            View::Output(run) => Ok(run),
-            View::Inputs(_) => unreachable!("complete after advancing to the end"),
+            View::Output(slices) => Ok(slices),
+            View::Inputs { .. } => unreachable!("complete after advancing to the end"),
         }
+    }
+
+    /// Does the rest of the work and returns the output, which is to be one run; `None` if nothing
+    /// is left.
+    pub(crate) fn finish_one(&self) -> Result<Option<Arc<Run>>> {
+        assert_eq!(self.slice_entries, ONE_RUN, "only then the output is one run");
+        Ok(self.finish()?.first().cloned())
     }
 
     /// Works until at least `target` pages are done; from `total` on, until the output is complete.
@@ -517,9 +665,10 @@ impl Compaction {
         let target = self.done() + 1;
         self.advance_job_by(&mut job, |(job, tally)| match job {
             Job::Entries { merge, builder } if !builder.may_wait() && !merge.may_wait() => {
-                self.merge_entries(merge, builder, *tally, target).map(|has_ended| !has_ended)
+                let stop = self.merge_entries(merge, builder, *tally, target)?;
+                Ok(stop == Stop::Target)
             }
-            Job::Finishing { finisher, passed } if finisher.can_step() => {
+            Job::Finishing { finisher, passed, .. } if finisher.can_step() => {
                 finisher.step(1)?;
                 self.note(self.done().max(tally.done(*passed)).saturating_add(1));
                 Ok(true)
@@ -544,7 +693,8 @@ impl Compaction {
         // Held to the end: nobody else may step the compaction while two threads work on it.
         let mut job = lock(&self.job);
         job.0 = self.start()?;
-        let Job::Entries { merge, builder } = &mut job.0 else {
+        let (job_now, tally) = &mut *job;
+        let Job::Entries { merge, builder } = job_now else {
             return Ok(ControlFlow::Continue(()));
         };
 
@@ -553,7 +703,7 @@ impl Compaction {
             // Each side of the pipe drops with its thread's work, however that ends, so that the
             // other side never waits for it.
             let compaction = scope.spawn(move || self.write_to_pipe(merge, &writer));
-            let written = self.read_from_pipe(builder, &reader, watch);
+            let written = self.read_from_pipe((builder, tally), &reader, watch);
             drop(reader);
             let merged = compaction.join();
             (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
@@ -602,19 +752,30 @@ impl Compaction {
     /// Writes the entries that arrive through the pipe.
     fn read_from_pipe<B>(
         &self,
-        builder: &mut RunBuilder,
+        (builder, tally): (&mut Box<RunBuilder>, &mut WorkTally),
         reader: &PipeReader,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
         let salt = self.plan.salt;
         while let Some(batch) = reader.receive() {
             for (entry, blob) in batch.entries() {
+                if builder.entries() >= self.slice_entries {
+                    builder.finish_last_page()?;
+                    let View::Inputs { inputs, .. } = self.view() else { break };
+                    let after = builder.last_key().to_vec();
+                    let next = RunBuilder::new(&self.set, &self.plan_after(&inputs, Some(&after)))?;
+                    let whole = std::mem::replace(builder, Box::new(next));
+                    if let Some(mut finisher) = whole.finish_entries()? {
+                        finisher.step(u32::MAX)?;
+                        self.add_slice(finisher, tally);
+                    }
+                }
                 builder.push(entry, blob, || key_hash(salt, entry.key))?;
             }
             // The plan counts blobs of runs only, so blobs of memtables must not raise the count
             // further.
             let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
-            self.note(batch.pages_passed + blob_pages);
+            self.note(tally.done(batch.pages_passed + blob_pages));
             reader.recycle(batch);
             let watched = watch(self.done(), self.total());
             if watched.is_break() {
@@ -655,8 +816,14 @@ impl Compaction {
         }
     }
 
-    /// Returns the plan with the bounds of the keys.
-    fn bounded_plan(&self, inputs: &[Input]) -> RunPlan {
+    /// Returns the plan of the next slice of the output: the keys of `inputs` that are not in the
+    /// slices there are.
+    fn next_plan(&self, slices: &[Arc<Run>], inputs: &[Input]) -> RunPlan {
+        self.plan_after(inputs, slices.last().map(|run| run.max_key()))
+    }
+
+    /// Returns the plan of a slice of `inputs` behind a key.
+    fn plan_after(&self, inputs: &[Input], after: Option<&[u8]>) -> RunPlan {
         let mut bounds: Option<(Vec<u8>, Vec<u8>)> = None;
         let mut widen = |min: &[u8], max: &[u8]| {
             let (lower, upper) = bounds.get_or_insert_with(|| (min.to_vec(), max.to_vec()));
@@ -679,9 +846,30 @@ impl Compaction {
         }
 
         // Inputs without entries have no bounds, and no key is ever compared with the default.
-        let (lower, upper) = bounds.unwrap_or_default();
+        let (mut lower, upper) = bounds.unwrap_or_default();
+        let mut plan = self.plan.clone();
+
+        // Between two looks at its size a slice takes a few entries more.
+        let slice_entries =
+            self.slice_entries.saturating_add(entries_per_look(inputs.len()) as u64);
+        plan.entries_max = plan.entries_max.min(slice_entries);
+
+        if let Some(after) = after {
+            let runs = || inputs.iter().filter_map(Input::run);
+            let pages: u64 = runs().map(|run| u64::from(run.meta().data_pages)).sum();
+            let before: u64 = runs().map(|run| u64::from(run.pages_before(after))).sum();
+            // The index tells keys apart as if all that is left were to be in this slice.
+            let left = |count: u64| {
+                let left = u128::from(count) * u128::from(pages - before);
+                left.div_ceil(u128::from(pages.max(1))) as u64
+            };
+            plan.entries_between = left(plan.entries_between).max(plan.entries_max);
+            plan.pages_between = left(plan.pages_between);
+            lower = lower.max(after.to_vec()).min(upper.clone());
+        }
+
         debug_assert!(lower <= upper, "the smallest key is no larger than the largest");
-        RunPlan { lower, upper, ..self.plan.clone() }
+        RunPlan { lower, upper, ..plan }
     }
 
     /// Opens the merge of those entries of the inputs that are in a range.
@@ -689,35 +877,38 @@ impl Compaction {
         let combine = Combine::Levels;
         let order = Order::Ascending;
         let operator = self.operator.clone();
-        // Only runs read ahead; they share the memory for it.
-        let runs = inputs.iter().filter(|input| input.run().is_some()).count();
-        let reading = Reading::merge(&self.set, runs);
+        let groups = || inputs.chunk_by(Input::are_slices);
+        // Only runs read ahead, and of slices one; they share the memory for it.
+        let readers = groups().filter(|group| group[0].run().is_some()).count();
+        let reading = Reading::merge(&self.set, readers);
+        let pages = |group: &[Input]| -> u64 {
+            group.iter().filter_map(Input::run).map(|run| u64::from(run.meta().data_pages)).sum()
+        };
+        let all_pages = pages(inputs);
 
         let mut sources = Vec::new();
-        for input in inputs {
-            match input {
-                Input::Run(run) => {
-                    let reader = RunReader::new(run, range, order, reading.clone());
-                    sources.push(Source::Run(Box::new(reader)));
-                }
-                Input::Buffer(buffer) => {
-                    // The newest part stands last, and a merge takes its newest source first.
-                    let parts = buffer.parts().iter().rev();
-                    let readers = parts.map(|part| MemtablePartReader::new(part, range, order));
-                    sources.extend(readers.map(Source::Memtable));
-                }
+        for group in groups() {
+            if let Input::Buffer(buffer) = &group[0] {
+                // The newest part stands last, and a merge takes its newest source first.
+                let parts = buffer.parts().iter().rev();
+                let readers = parts.map(|part| MemtablePartReader::new(part, range, order));
+                sources.extend(readers.map(Source::Memtable));
             }
+            let slices: Vec<_> = group.iter().filter_map(Input::run).cloned().collect();
+            let reading = reading.with_share(pages(group), all_pages);
+            let reader = SlicesReader::new(&slices, range, order, reading);
+            sources.extend(reader.map(|reader| Source::Runs(Box::new(reader))));
         }
 
-        debug_assert!(runs <= sources.len(), "each run is a source");
+        debug_assert!(readers <= sources.len(), "runs are sources");
         let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, operator, order }));
         merge.load()?;
         Ok(merge)
     }
 
     fn start(&self) -> Result<Job> {
-        let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
-        let builder = Box::new(RunBuilder::new(&self.set, &self.bounded_plan(&inputs))?);
+        let View::Inputs { slices, inputs } = self.view() else { return Ok(Job::Done) };
+        let builder = Box::new(RunBuilder::new(&self.set, &self.next_plan(&slices, &inputs))?);
         Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
     }
 
@@ -728,13 +919,13 @@ impl Compaction {
     /// # Errors
     /// Errors of the disk, and damaged inputs.
     fn reread(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
-        let View::Inputs(inputs) = self.view() else { return Ok(()) };
+        let View::Inputs { slices, inputs } = self.view() else { return Ok(()) };
         // A reread page costs half of a merged one.
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
         // The job is idle while its output is out, so a panic in here leads to a new beginning.
         let mut resumed = match std::mem::replace(&mut job.0, Job::Idle) {
             Job::Interrupted(taken) => {
-                Box::new(ResumedOutput::new(*taken, &self.bounded_plan(&inputs)))
+                Box::new(ResumedOutput::new(*taken, &self.next_plan(&slices, &inputs)))
             }
             Job::ResumedOutput(resumed) => resumed,
             other => {
@@ -789,14 +980,45 @@ impl Compaction {
         self.done.fetch_max(done, Ordering::AcqRel);
     }
 
+    /// Lets readers look into a slice that is whole, and counts its pages as work.
+    fn add_slice(&self, finisher: RunFinisher, tally: &mut WorkTally) {
+        tally.finished += u64::from(finisher.pages());
+        let run = finisher.into_run();
+        tally.finished += run.meta().blob_pages();
+        let slice = self.counted(run);
+
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let View::Inputs { slices, inputs } = &*view else { return };
+        debug_assert!(slices.last().is_none_or(|last| follows(last, &slice)), "keys follow");
+        let inputs = beyond(&slice, inputs).into();
+        let slices = slices.iter().cloned().chain([slice]).collect();
+        let before = std::mem::replace(&mut *view, View::Inputs { slices, inputs });
+        drop(view);
+        // As in `complete`: no reader waits for the removal of files.
+        drop(before);
+    }
+
+    /// A run of the output, counted as written, with its origin.
+    fn counted(&self, run: Run) -> Arc<Run> {
+        debug_assert!(run.meta().entries <= self.plan.entries_max, "entries only combine");
+        debug_assert!(run.meta().entries > 0, "no run is without entries");
+        run.count_written();
+        let Some(origin) = &self.origin else { return Arc::new(run) };
+        let slice = self.own_slices(&self.view().runs());
+        Arc::new(run.with_origin(SliceOrigin { origin: Arc::clone(origin), slice }))
+    }
+
+    /// How many of some runs this compaction has made.
+    fn own_slices(&self, runs: &[Arc<Run>]) -> usize {
+        let is_own = |run: &&Arc<Run>| {
+            let origins = run.origin().zip(self.origin.as_ref());
+            origins.is_some_and(|(of_run, own)| Arc::ptr_eq(&of_run.origin, own))
+        };
+        runs.iter().filter(is_own).count()
+    }
+
     fn complete(&self, output: Option<Run>) {
         assert!(self.done() < self.total(), "a compaction completes once");
-        if let Some(run) = &output {
-            debug_assert!(run.meta().entries <= self.plan.entries_max, "entries only combine");
-            debug_assert!(run.meta().entries > 0, "no run is without entries");
-            run.count_written();
-        }
-
         debug_event!(
             "merge.completed",
             self.set.session_dir(),
@@ -804,18 +1026,22 @@ impl Compaction {
             entries = output.as_ref().map_or(0, |run| run.meta().entries),
         );
 
-        // The origin names the inputs, which the view shows until here.
-        let output = View::Output(output.map(|run| Arc::new(self.with_origin(run))));
+        let output = output.map(|run| self.counted(run));
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let inputs = std::mem::replace(&mut *view, output);
+        let View::Inputs { slices, .. } = &*view else { return };
+        let slices: Arc<[_]> = slices.iter().cloned().chain(output).collect();
+        debug_assert!(slices.is_sorted_by(|one, next| follows(one, next)), "keys follow");
+        if let Some(origin) = &self.origin {
+            origin.slice_count.get_or_init(|| self.own_slices(&slices));
+        }
+        let inputs = std::mem::replace(&mut *view, View::Output(slices));
         drop(view);
         // Readers must find the output before the compaction counts as complete.
         self.done.store(self.total(), Ordering::Release);
 
         // Dropped without the lock of the view: the last holder of an input removes its file, and
         // no reader should wait for that.
-        debug_assert!(matches!(inputs, View::Inputs(_)), "a compaction completes once");
-        let View::Inputs(inputs) = inputs else { return };
+        let View::Inputs { inputs, .. } = inputs else { return };
         let buffers = inputs.iter().filter_map(|input| match input {
             Input::Buffer(buffer) => Some(buffer.clone()),
             Input::Run(_) => None,
@@ -828,20 +1054,6 @@ impl Compaction {
         self.set.reclaimer().reclaim(buffers, bytes);
     }
 
-    /// Returns the output with its origin, if all inputs are runs.
-    fn with_origin(&self, output: Run) -> Run {
-        let View::Inputs(inputs) = self.view() else { return output };
-        let runs = inputs.iter().map(|input| {
-            let run = input.run()?;
-            // A weak reference, so that an origin keeps no file of an input.
-            Some((run.number(), run.mask().clone(), Arc::downgrade(run)))
-        });
-        match runs.collect() {
-            Some(inputs) => output.with_origin(Origin { inputs, is_oldest: self.drop_deletes }),
-            None => output,
-        }
-    }
-
     fn work_to(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         while self.done() < target {
             let tally = job.1;
@@ -849,11 +1061,12 @@ impl Compaction {
                 Job::Idle => job.0 = self.start()?,
                 Job::Interrupted(_) | Job::ResumedOutput(_) => self.reread(job, target)?,
                 Job::Entries { merge, builder } => {
-                    if self.merge_entries(merge, builder, tally, target)? {
+                    if self.merge_entries(merge, builder, tally, target)? != Stop::Target {
                         self.end_entries(job)?;
                     }
                 }
-                Job::Finishing { finisher, passed } => {
+                Job::BetweenSlices(_) => self.begin_slice(job)?,
+                Job::Finishing { finisher, passed, .. } => {
                     debug_assert!(!self.is_complete(), "the output is not there yet");
                     // The total is an estimate, and a caller that asks for it needs the output.
                     let is_last = target >= self.total();
@@ -861,10 +1074,8 @@ impl Compaction {
                     let left = finisher.step(u32::try_from(wanted).unwrap_or(u32::MAX))?;
                     if left > 0 {
                         self.note(self.done().max(tally.done(*passed)).saturating_add(wanted));
-                    } else if let Job::Finishing { finisher, .. } =
-                        std::mem::replace(&mut job.0, Job::Done)
-                    {
-                        self.complete(Some(finisher.into_run()));
+                    } else {
+                        self.end_finishing(job);
                     }
                 }
                 Job::Done => {
@@ -877,28 +1088,60 @@ impl Compaction {
         Ok(())
     }
 
-    /// Continues with filter and index once the inputs are used up.
+    /// Continues with filter and index once a slice has its entries or the inputs are used up.
     fn end_entries(&self, (job, tally): &mut (Job, WorkTally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
-        debug_assert!(merge.current().is_none(), "every entry of the inputs was merged");
         debug_assert!(merge.is_whole(), "a merge that failed begins anew");
 
         // The page is written while the job is whole, so the step can be repeated on a full disk.
         builder.finish_last_page()?;
-        let pages = tally.pages_before + merge.pages_passed();
-        let passed = pages + self.blob_pages + self.buffer_pages;
+        let has_ended = merge.current().is_none();
+        let passed = if has_ended {
+            tally.pages_before + merge.pages_passed() + self.blob_pages + self.buffer_pages
+        } else {
+            self.passed(merge, builder, *tally)
+        };
 
-        let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
+        let Job::Entries { merge, builder } = std::mem::replace(job, Job::Idle) else {
             return Ok(());
         };
 
+        let rest = (!has_ended).then_some(merge);
         if let Some(finisher) = builder.finish_entries()? {
-            *job = Job::Finishing { finisher: Box::new(finisher), passed };
+            *job = Job::Finishing { finisher: Box::new(finisher), passed, rest };
         } else {
+            debug_assert!(rest.is_none(), "a slice that is full has entries");
             *job = Job::Done;
             self.complete(None);
         }
 
+        Ok(())
+    }
+
+    /// Lets readers look into a run that is whole; it may be the last one.
+    fn end_finishing(&self, (job, tally): &mut (Job, WorkTally)) {
+        let Job::Finishing { finisher, rest, passed } = std::mem::replace(job, Job::Done) else {
+            return;
+        };
+        match rest {
+            None => self.complete(Some(finisher.into_run())),
+            Some(merge) => {
+                self.add_slice(*finisher, tally);
+                self.note(tally.done(passed));
+                *job = Job::BetweenSlices(merge);
+            }
+        }
+    }
+
+    /// Begins the next slice.
+    fn begin_slice(&self, (job, _): &mut (Job, WorkTally)) -> Result<()> {
+        let View::Inputs { slices, inputs } = self.view() else { return Ok(()) };
+        // Without a file the job stays as it is, and the step can be repeated.
+        let builder = Box::new(RunBuilder::new(&self.set, &self.next_plan(&slices, &inputs))?);
+        match std::mem::replace(job, Job::Idle) {
+            Job::BetweenSlices(merge) => *job = Job::Entries { merge, builder },
+            other => *job = other,
+        }
         Ok(())
     }
 
@@ -922,7 +1165,7 @@ impl Compaction {
         pages + blob_pages.min(self.blob_pages) + written
     }
 
-    /// Merges entries until `target` is reached (false) or the inputs are used up (true).
+    /// Merges entries until there is a reason to stop.
     #[inline(never)] // so that `cargo xtask counts` sees it apart
     fn merge_entries(
         &self,
@@ -930,25 +1173,28 @@ impl Compaction {
         builder: &mut RunBuilder,
         tally: WorkTally,
         target: u64,
-    ) -> Result<bool> {
+    ) -> Result<Stop> {
         let salt = self.plan.salt;
 
-        // Computing the work done visits each source, so the cost per entry stays constant.
-        let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
+        let per_look = entries_per_look(merge.source_count());
         loop {
+            if builder.entries() >= self.slice_entries && merge.current().is_some() {
+                return Ok(Stop::SliceFull);
+            }
+
             let has_ended = merge.pass_to(per_look, |entry, blob, hash| {
                 let Some(entry) = self.kept(entry) else { return Ok(()) };
                 builder.push(entry, blob, || hash.unwrap_or_else(|| key_hash(salt, entry.key)))
             })?;
             if has_ended {
-                return Ok(true);
+                return Ok(Stop::End);
             }
 
             let done = tally.done(self.passed(merge, builder, tally));
             self.note(done);
             // From the total on, only the end of the inputs ends the step.
             if done >= target && target < self.total() {
-                return Ok(false);
+                return Ok(Stop::Target);
             }
         }
     }

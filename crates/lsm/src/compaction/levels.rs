@@ -14,9 +14,10 @@
 //! - levelling, and r too large for the level: r moves down alone and becomes the new last level;
 //! - levelling otherwise: what arrives is merged with r.
 //!
-//! Residents that a levelling level has from a time when it was a tiering one (the policy may
-//! change, and the last level may become another one), or from a union, go with r, which is newer:
-//! down, or into the merge.
+//! Where the output has slices, r is the first of them and the others are residents. These go with
+//! r, as do residents that a levelling level has from a time when it was a tiering one (the policy
+//! may change, and the last level may become another one), or from a union, which are older: down,
+//! or into the merge.
 //!
 //! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the memtable. A
 //! compaction on level l is due T^(l-1) flushes after it began, because the next run arrives there
@@ -24,9 +25,15 @@
 //! its time that has passed, rounded up once from the running total. So each compaction is complete
 //! exactly when it is needed, and no update does more than its part.
 //!
-//! A merge on a levelling last level from [`HASTY_LEVEL_MIN`] on gets the time of the level above,
-//! a T-th of its own. Its inputs and its output are together on the disk for as long as it takes,
-//! and they are most of the table.
+//! **Last level.** From [`SLICED_LEVEL_MIN`] on the output of a merge on a levelling last level is
+//! cut into [`slices`](crate::run::slices), [`SLICES`] of them or fewer. The old slices are let go
+//! of one by one as the new ones are made, so old and new are never there together. Such a merge
+//! gets a T-th of the time until the next one, since what arrives is on the disk for as long.
+//!
+//! Under lazy levelling such a level takes T times as much as its number says. The level above
+//! hands its runs down as soon as they delete a sixth of its entries ([`ENTRIES_PER_DELETED`]),
+//! are as large, or are [`RUNS_ABOVE_LAST_MAX`] times T: what is deleted stays on the disk until
+//! then.
 //!
 //! Time stands still while the WAL is [replayed](crate::table::table::Table::replay): the memtable
 //! grows beyond its capacity by the replayed updates, and no compaction is due any earlier. The
@@ -42,24 +49,35 @@
 
 use std::sync::Arc;
 
-use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View, planned};
+use crate::block::page::PAGE_SIZE;
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input, ONE_RUN, View, planned};
 use crate::compaction::sources::Sources;
 use crate::compaction::union::{
     Piece, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionProgress, UnionTable,
 };
-use crate::config::{CompactionPolicy, LEVELS_MAX, TableConfig, WriteBuffer as BufferSize};
+use crate::config::{
+    CompactionPolicy, LEVELS_MAX, SLICED_LEVEL_MIN, TableConfig, WriteBuffer as BufferSize,
+};
 use crate::entry::mask::{Mask, Masking, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
-use crate::memory::budget::TableMemory;
+use crate::memory::budget::{Planned, TableMemory};
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{MemtablePart, Room};
 use crate::run::run::{Purpose, Run};
+use crate::run::slices::groups;
 use crate::trace::debug_event;
 
-/// A last level from this one on merges in a T-th of its time. A table of fewer levels takes little
-/// of the disk, and its updates would each do more for it.
-const HASTY_LEVEL_MIN: usize = 4;
+/// Slices of a last level, about. More would free space sooner, and each lookup has to find its
+/// slice.
+const SLICES: u64 = 16;
+
+/// A sliced level is merged with the runs above once these delete one of so many of its entries.
+/// With a larger number updates write more, with a smaller one more stays on the disk.
+const ENTRIES_PER_DELETED: u64 = 6;
+
+/// Runs above a sliced level, in units of T: each is looked into by lookups and cursors.
+const RUNS_ABOVE_LAST_MAX: usize = 2;
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
@@ -91,9 +109,11 @@ impl ScheduledCompaction {
         self.compaction.view().under_mask(&self.mask)
     }
 
-    /// Does the rest of the work and returns the output as this table sees it.
-    pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
-        Ok(self.compaction.finish()?.map(|run| run.under_mask(&self.mask)))
+    /// Does the rest of the work and returns the output as this table sees it: slices, one run, or
+    /// none.
+    pub(crate) fn finish(&self) -> Result<Vec<Arc<Run>>> {
+        let slices = self.compaction.finish()?;
+        Ok(slices.iter().map(|run| run.under_mask(&self.mask)).collect())
     }
 
     /// Pages of work that must be done by `now`.
@@ -133,6 +153,15 @@ pub(crate) struct Level {
     pub(crate) incoming: Option<Incoming>,
     /// Newest first.
     pub(crate) residents: Vec<Arc<Run>>,
+}
+
+impl Level {
+    /// A level of slices, of one run, or of none.
+    pub(crate) fn of(runs: Vec<Arc<Run>>) -> Self {
+        let mut runs = runs.into_iter();
+        let incoming = runs.next().map(Incoming::Single);
+        Self { incoming, residents: runs.collect() }
+    }
 }
 
 /// Content of a table: memtable, flush under way, levels and union. Cheap to clone.
@@ -243,6 +272,7 @@ impl CompactionEnv<'_> {
     fn run_size_max(&self, level: usize, policy: LevelPolicy) -> u64 {
         let exponent = match policy {
             LevelPolicy::Tiering => level.saturating_sub(1),
+            LevelPolicy::Levelling if self.config.has_wide_last(level) => level + 1,
             LevelPolicy::Levelling => level,
         };
         // Saturates: a level of 2^64 bytes holds any run.
@@ -269,6 +299,8 @@ impl CompactionEnv<'_> {
         memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
+        let planned = planned(&inputs);
+        let slice_entries = self.slice_entries(at, drop_deletes, planned);
 
         // Level 1 gets filters as if a level were below: it has several runs even if it is the
         // last.
@@ -278,12 +310,14 @@ impl CompactionEnv<'_> {
             None => self.config.filter_allocation(level as u32, last),
             Some(budget) => {
                 let budget = (budget, self.config.memory_goal);
-                memory.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
+                memory.make_room(budget, planned, self.config.index, drop_deletes)
             }
         };
 
         CompactionSpec {
             inputs,
+            slices: Vec::new(),
+            slice_entries,
             drop_deletes,
             operator: self.config.merge_operator.clone(),
             filter: Some(filter),
@@ -293,6 +327,30 @@ impl CompactionEnv<'_> {
             salt: self.salt,
             purpose: Purpose::Level,
         }
+    }
+
+    /// Whether level `at.0` of `at.1` levels has slices.
+    fn is_sliced(&self, at: (usize, usize)) -> bool {
+        let (level, last) = at;
+        let policy = level_policy(self.config.compaction_policy, level, last);
+        level >= SLICED_LEVEL_MIN && level == last && policy == LevelPolicy::Levelling
+    }
+
+    /// Entries of a slice of a compaction on a level.
+    fn slice_entries(&self, at: (usize, usize), is_oldest: bool, planned: Planned) -> u64 {
+        if !is_oldest || !self.is_sliced(at) {
+            return ONE_RUN;
+        }
+        // Of less than a memtable, filter, index and footer would take too much.
+        let memtable = match self.capacity {
+            Capacity::Entries(entries) => entries,
+            Capacity::Weight(bytes) | Capacity::Charged(bytes) => {
+                let entries = u128::from(planned.entries) * u128::from(bytes);
+                let bytes = u128::from(planned.key_pages.max(1)) * PAGE_SIZE as u128;
+                u64::try_from(entries / bytes).unwrap_or(ONE_RUN)
+            }
+        };
+        planned.entries.div_ceil(SLICES).max(memtable).max(1)
     }
 
     /// Prepares a union of tables that has made some progress.
@@ -307,23 +365,40 @@ impl CompactionEnv<'_> {
         }
         let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &memory);
         // The inputs served the plan; the union must not hold runs that its tables have replaced.
-        let spec = CompactionSpec { inputs: Vec::new(), ..spec };
+        let spec = CompactionSpec { inputs: Vec::new(), slice_entries: ONE_RUN, ..spec };
         Union::new(self.set, spec, self.config.compaction_batch_pages, tables, progress)
     }
 
-    /// Ticks that a merge on level `at.0` of `at.1` levels has: those to the next one on the level,
-    /// or on the level above if it is a large levelling last one.
-    pub(crate) fn merge_ticks(&self, at: (usize, usize)) -> u64 {
-        let (level, last) = at;
-        let policy = level_policy(self.config.compaction_policy, level, last);
-        let is_hasty = level >= HASTY_LEVEL_MIN && level == last;
-        let is_hasty = is_hasty && policy == LevelPolicy::Levelling;
-        let level = if is_hasty { level - 1 } else { level };
+    /// Ticks from one merge on a level to the next one there.
+    pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
         let ratio = u64::from(self.config.size_ratio);
         // 2^40 flushes of 2^20 ticks are 2^60 ticks, so sums of times stay within 64 bits.
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
         debug_assert!(flushes > 0, "a merge has time");
         flushes * TICKS_PER_FLUSH
+    }
+
+    /// Ticks that a merge on a sliced level has, into which runs of this size arrive: a T-th of
+    /// those that as much takes to arrive again, but those from one run to the next at the least.
+    fn hasty_ticks(&self, level: usize, arriving: u64) -> u64 {
+        let ratio = u128::from(self.config.size_ratio);
+        let capacity = u128::from(self.buffer_capacity()) * ratio;
+        let ticks = u128::from(arriving) * u128::from(TICKS_PER_FLUSH) / capacity;
+        let most = self.merge_ticks(level);
+        u64::try_from(ticks).map_or(most, |ticks| ticks.clamp(self.merge_ticks(level - 1), most))
+    }
+
+    /// Ticks that a merge of some runs, which was begun some time ago, has had.
+    pub(crate) fn merge_span(&self, at: (usize, usize), runs: &[Arc<Run>]) -> u64 {
+        if !self.is_sliced(at) {
+            return self.merge_ticks(at.0);
+        }
+        // Most of the runs by far are what was there; the others have arrived.
+        let sizes =
+            groups(runs).map(|group| runs[group].iter().map(|run| self.run_size(run)).sum());
+        let sizes: Vec<u64> = sizes.collect();
+        let there = sizes.iter().max().copied().unwrap_or(0);
+        self.hasty_ticks(at.0, sizes.iter().sum::<u64>() - there)
     }
 
     fn trace_run_added(&self, run: &Run, level: usize) {
@@ -337,17 +412,23 @@ impl CompactionEnv<'_> {
         );
     }
 
-    /// Begins a compaction of `runs` on a level, due when the next run can arrive there. A single
-    /// run without deletions to drop is taken as it is.
+    /// Begins a compaction of runs on a level, those that arrive and those that are there, due when
+    /// the next run can arrive. A single run without deletions to drop is taken as it is.
     fn merge(
         &self,
-        runs: Vec<Arc<Run>>,
+        (arriving, there): (Vec<Arc<Run>>, Vec<Arc<Run>>),
         now: u64,
         at: (usize, usize),
         drop: bool,
         memory: &TableMemory,
     ) -> Incoming {
         let level = at.0;
+        let ticks = if self.is_sliced(at) {
+            self.hasty_ticks(level, arriving.iter().map(|run| self.run_size(run)).sum())
+        } else {
+            self.merge_ticks(level)
+        };
+        let runs = [arriving, there].concat();
         assert!(!runs.is_empty(), "a compaction has inputs");
 
         // A single run is moved, not rewritten, unless rewriting drops deletions or masked keys.
@@ -369,14 +450,14 @@ impl CompactionEnv<'_> {
 
         let inputs = runs.into_iter().map(Input::Run).collect();
         let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
-        let due = now + self.merge_ticks(at);
+        let due = now + ticks;
 
         Incoming::Compaction(ScheduledCompaction::new(compaction, now, due))
     }
 }
 
 /// Completes a compaction that is due.
-fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
+fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Vec<Arc<Run>>> {
     // Credits should have paid for all of the work, so a rest is worth an event.
     let left = pending.compaction.left();
     if left > 0 {
@@ -494,7 +575,7 @@ impl Levels {
     pub(crate) fn with_flush_finished(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.clone();
         if let Some(pending) = next.flushing.take()
-            && let Some(run) = finish(&pending, context)?
+            && let Some(run) = finish(&pending, context)?.pop()
         {
             next.written_bytes += run.meta().file_bytes();
             next.offer(context, self, 1, vec![run])?;
@@ -576,24 +657,26 @@ impl Levels {
         next.fold_union(context);
 
         let mut readable = Sources::default();
-        if let Some(View::Output(run)) = next.flushing.as_ref().map(ScheduledCompaction::view) {
+        let flushing = next.flushing.as_ref().map(ScheduledCompaction::view);
+        if let Some(view @ View::Output(_)) = flushing {
             next.flushing = None;
-            next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
-            readable.runs.extend(run);
+            next.written_bytes += file_bytes(&view.runs());
+            readable.add(view);
         }
 
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
 
         let runs = readable.runs;
         let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
-        // One run without deletions is what a full compaction would write.
-        if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
-            return None;
-        }
-
         // The output is as large as its inputs at most, so it belongs on the level of their sum.
         let size = runs.iter().map(|run| context.run_size(run)).sum();
         let level = context.last_level_of(size);
+        // One run, or slices, without deletions is what a full compaction would write.
+        if runs.len() <= SLICES as usize && groups(&runs).count() <= 1 && runs.iter().all(is_clean)
+        {
+            return None;
+        }
+
         // A union below holds older entries, which the deletions have to go on hiding.
         let oldest = next.union.is_none();
         let memory = next.memory(context, self);
@@ -601,7 +684,7 @@ impl Levels {
         let spec = context.spec(inputs, (level, level), oldest, &memory);
         let compaction = Arc::new(Compaction::new(context.set, spec));
         let start = next.now(context);
-        let due = start + context.merge_ticks((level, level));
+        let due = start + context.merge_ticks(level);
         let pending = ScheduledCompaction::new(Arc::clone(&compaction), start, due);
 
         // All levels were drained, so the full compaction stands alone on its level.
@@ -629,18 +712,16 @@ impl Levels {
         // compaction.
         let Some(mut at) = next.levels.iter().position(is_it) else { return next };
         let Some(Incoming::Compaction(pending)) = &next.levels[at].incoming else { return next };
-        let run = match pending.view() {
-            View::Inputs(inputs) => {
-                // In front of the residents: the inputs are newer.
-                let runs = inputs.iter().filter_map(Input::run).cloned();
-                next.levels[at].residents.splice(..0, runs);
-                next.levels[at].incoming = None;
-                return next;
-            }
-            View::Output(run) => run,
-        };
+        let view = pending.view();
+        let runs = view.runs();
+        if let View::Inputs { .. } = view {
+            // In front of the residents: the inputs are newer.
+            next.levels[at].residents.splice(..0, runs);
+            next.levels[at].incoming = None;
+            return next;
+        }
 
-        let level = context.last_level_of(run.as_ref().map_or(0, |run| context.run_size(run)));
+        let level = context.last_level_of(runs.iter().map(|run| context.run_size(run)).sum());
         let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
         while at + 1 == next.levels.len() && at >= level && is_empty(&next.levels[at - 1]) {
             at -= 1;
@@ -648,9 +729,11 @@ impl Levels {
         }
 
         debug_assert!(at < next.levels.len(), "the level has moved with its run");
-        next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        next.written_bytes += file_bytes(&runs);
         let access = context.config.disk_cache.access(at + 1);
-        next.levels[at].incoming = run.map(|run| Incoming::Single(run.with_access(access)));
+        let residents = std::mem::take(&mut next.levels[at].residents);
+        next.levels[at] = Level::of(runs.iter().map(|run| run.with_access(access)).collect());
+        next.levels[at].residents.extend(residents);
         next
     }
 
@@ -710,7 +793,7 @@ impl Levels {
     pub(crate) fn buffer_memory_bytes(&self) -> u64 {
         let flushing = self.flushing.as_ref().map(|flush| flush.compaction.view());
         let flushing = match &flushing {
-            Some(View::Inputs(inputs)) => inputs.iter().map(Input::memory_bytes).sum(),
+            Some(View::Inputs { inputs, .. }) => inputs.iter().map(Input::memory_bytes).sum(),
             None | Some(View::Output(_)) => 0,
         };
         self.buffer.memory_bytes() as u64 + flushing
@@ -741,20 +824,20 @@ impl Levels {
         memory
     }
 
-    /// Returns the incoming run of a level; completes its compaction first.
+    /// Returns the incoming run of a level, or its slices; completes its compaction first.
     fn finished_incoming(
         &mut self,
         context: &CompactionEnv<'_>,
         level: usize,
-    ) -> Result<Option<Arc<Run>>> {
-        let run = match &self.levels[level - 1].incoming {
-            None => None,
-            Some(Incoming::Single(run)) => return Ok(Some(Arc::clone(run))),
+    ) -> Result<Vec<Arc<Run>>> {
+        let runs = match &self.levels[level - 1].incoming {
+            None => Vec::new(),
+            Some(Incoming::Single(run)) => return Ok(vec![Arc::clone(run)]),
             Some(Incoming::Compaction(pending)) => finish(pending, context)?,
         };
         // A single run is moved, not written, so only a compaction adds to the bytes.
-        self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
-        Ok(run)
+        self.written_bytes += file_bytes(&runs);
+        Ok(runs)
     }
 
     /// Offers runs, newest first, to a level; `before` is the levels before anything moved. The
@@ -777,34 +860,36 @@ impl Levels {
         let policy = level_policy(context.config.compaction_policy, level, last);
 
         let finished = self.finished_incoming(context, level)?;
-        let mut inputs = arriving;
-        match (finished, policy) {
-            (None, LevelPolicy::Tiering) => {}
-            (Some(run), LevelPolicy::Tiering) => {
+        let mut there = Vec::new();
+        let size: u64 = finished.iter().map(|run| context.run_size(run)).sum();
+        let is_full = self.is_full_with(context, level, &finished);
+        match policy {
+            LevelPolicy::Tiering if finished.is_empty() => {}
+            LevelPolicy::Tiering => {
                 let above = context.run_size_max(level - 1, LevelPolicy::Tiering);
                 let residents = &mut self.levels[level - 1].residents;
                 // Hold back: a run that fits the level above is too small to be a resident here.
-                if level > 1 && context.run_size(&run) <= above {
-                    inputs.push(run);
-                } else if residents.len() + 1 >= context.config.size_ratio as usize {
+                if level > 1 && size <= above {
+                    there = finished;
+                } else if is_full {
                     // The incoming run is newer than the residents.
-                    let mut down = vec![run];
+                    let mut down = finished;
                     down.append(residents);
                     self.offer(context, before, level + 1, down)?;
                 } else {
-                    context.trace_run_added(&run, level);
-                    residents.insert(0, run);
+                    for run in &finished {
+                        context.trace_run_added(run, level);
+                    }
+                    residents.splice(..0, finished);
                 }
             }
-            (run, LevelPolicy::Levelling) => {
-                // Residents, from a time of tiering or from a union, are older than the run.
+            LevelPolicy::Levelling => {
+                // Residents are further slices, or from a time of tiering or from a union: older.
                 let residents = std::mem::take(&mut self.levels[level - 1].residents);
-                let there: Vec<_> = run.into_iter().chain(residents).collect();
+                there = [finished, residents].concat();
                 let size: u64 = there.iter().map(|run| context.run_size(run)).sum();
                 if size > context.run_size_max(level, LevelPolicy::Levelling) {
-                    self.offer(context, before, level + 1, there)?;
-                } else {
-                    inputs.extend(there);
+                    self.offer(context, before, level + 1, std::mem::take(&mut there))?;
                 }
             }
         }
@@ -817,10 +902,40 @@ impl Levels {
         let memory = self.memory(context, before);
         // The flush that causes the move is not counted in `before` yet.
         let now = before.next_flush();
-        let incoming = context.merge(inputs, now, (level, last), oldest, &memory);
+        let incoming = context.merge((arriving, there), now, (level, last), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
 
         Ok(())
+    }
+
+    /// Whether a tiering level hands its runs down, with those that are finished.
+    fn is_full_with(
+        &self,
+        context: &CompactionEnv<'_>,
+        level: usize,
+        finished: &[Arc<Run>],
+    ) -> bool {
+        let residents = &self.levels[level - 1].residents;
+        let count = residents.len() + 1;
+        let ratio = context.config.size_ratio as usize;
+        if level + 1 != self.levels.len() || !context.config.has_wide_last(level + 1) {
+            return count >= ratio;
+        }
+
+        let mut last = Sources::default();
+        last.add_level(&self.levels[level]);
+        let above = || residents.iter().chain(finished);
+        let sum = |runs: &mut dyn Iterator<Item = &Arc<Run>>, of: &dyn Fn(&Arc<Run>) -> u64| {
+            runs.map(of).sum::<u64>()
+        };
+
+        // What was deleted may be as many entries of the last level.
+        let deleted = sum(&mut above(), &|run| run.meta().deletes);
+        let entries = sum(&mut last.runs.iter(), &|run| run.meta().entries);
+        let size = |run: &Arc<Run>| context.run_size(run);
+        deleted.saturating_mul(ENTRIES_PER_DELETED) >= entries
+            || sum(&mut above(), &size) >= sum(&mut last.runs.iter(), &size)
+            || count >= RUNS_ABOVE_LAST_MAX * ratio
     }
 
     /// Adds a level below all others, with the arriving runs as its incoming one.
@@ -836,9 +951,21 @@ impl Levels {
         debug_event!("table.level_added", dir, table = context.table, level);
 
         let oldest = self.union.is_none();
+        let has_nothing_to_drop = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
+        // Slices are moved, not rewritten, as a single run is.
+        if groups(&arriving).count() == 1 && (!oldest || arriving.iter().all(has_nothing_to_drop)) {
+            let access = context.config.disk_cache.access(level);
+            for run in &arriving {
+                context.trace_run_added(run, level);
+            }
+            let runs = arriving.iter().map(|run| run.with_access(access)).collect();
+            self.levels[level - 1] = Level::of(runs);
+            return;
+        }
+
         let memory = self.memory(context, before);
         let now = before.next_flush();
-        let incoming = context.merge(arriving, now, (level, level), oldest, &memory);
+        let incoming = context.merge((arriving, Vec::new()), now, (level, level), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
     }
 
@@ -882,12 +1009,12 @@ impl Levels {
             let inputs = vec![Input::Buffer(self.buffer.clone())];
             let memory = self.memory(context, self);
             let spec = context.spec(inputs, (1, self.levels.len()), false, &memory);
-            let run = Compaction::new(context.set, spec).finish()?;
+            let run = Compaction::new(context.set, spec).finish_one()?;
             table.pieces.extend(run.map(Piece::Run));
         }
 
         if let Some(pending) = &self.flushing {
-            table.pieces.extend(pending.finish()?.map(Piece::Run));
+            table.pieces.extend(pending.finish()?.into_iter().map(Piece::Run));
         }
 
         for level in &self.levels {
@@ -966,6 +1093,11 @@ impl Levels {
         sources.union = self.union.as_ref().map(|union| Box::new(of_union(union)));
         sources
     }
+}
+
+/// Bytes of the files of some runs.
+fn file_bytes(runs: &[Arc<Run>]) -> u64 {
+    runs.iter().map(|run| run.meta().file_bytes()).sum()
 }
 
 impl Sources {

@@ -32,12 +32,13 @@ use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::memtable::part::MemtablePartReader;
 use crate::run::blob::Blob;
-use crate::run::reader::RunReader;
+use crate::run::slices::SlicesReader;
 
 /// A sorted source.
 #[derive(Debug)]
 pub(crate) enum Source {
-    Run(Box<RunReader>),
+    /// One run, or slices.
+    Runs(Box<SlicesReader>),
     Memtable(MemtablePartReader),
     /// A table of a union, or a union below a table.
     Merge(Box<MergeIterator>),
@@ -47,7 +48,7 @@ impl Source {
     #[inline]
     fn is_loaded(&self) -> bool {
         match self {
-            Self::Run(reader) => reader.is_loaded(),
+            Self::Runs(reader) => reader.is_loaded(),
             Self::Memtable(_) => true,
             Self::Merge(merge) => merge.is_loaded,
         }
@@ -56,7 +57,7 @@ impl Source {
     /// Asks for what [`load`](Self::load) reads first.
     fn ask_first(&mut self) {
         match self {
-            Self::Run(reader) => reader.ask_first(),
+            Self::Runs(reader) => reader.ask_first(),
             Self::Memtable(_) => {}
             Self::Merge(merge) => merge.ask_first(),
         }
@@ -64,7 +65,7 @@ impl Source {
 
     fn load(&mut self) -> Result<()> {
         match self {
-            Self::Run(reader) => reader.load(),
+            Self::Runs(reader) => reader.load(),
             Self::Memtable(_) => Ok(()),
             Self::Merge(merge) => merge.load(),
         }
@@ -73,7 +74,7 @@ impl Source {
     #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         match self {
-            Self::Run(reader) => reader.current(),
+            Self::Runs(reader) => reader.current(),
             Self::Memtable(reader) => reader.current(),
             Self::Merge(merge) => merge.current(),
         }
@@ -83,7 +84,7 @@ impl Source {
     #[inline]
     fn kind(&self) -> Option<Kind> {
         match self {
-            Self::Run(reader) => reader.kind(),
+            Self::Runs(reader) => reader.kind(),
             Self::Memtable(reader) => reader.kind(),
             Self::Merge(merge) => merge.kind(),
         }
@@ -93,7 +94,7 @@ impl Source {
     #[inline]
     fn key(&self) -> Option<&[u8]> {
         match self {
-            Self::Run(reader) => reader.key(),
+            Self::Runs(reader) => reader.key(),
             Self::Memtable(reader) => reader.key(),
             Self::Merge(merge) => merge.key(),
         }
@@ -103,7 +104,7 @@ impl Source {
     #[inline]
     fn key_prefix(&self) -> Option<u64> {
         match self {
-            Self::Run(reader) => reader.key_prefix(),
+            Self::Runs(reader) => reader.key_prefix(),
             Self::Memtable(reader) => reader.key().map(key_prefix),
             Self::Merge(merge) => merge.key().map(key_prefix),
         }
@@ -112,7 +113,7 @@ impl Source {
     /// The blob of the current entry, if it has one.
     fn blob(&self) -> Option<Blob> {
         match self {
-            Self::Run(reader) => reader.blob(),
+            Self::Runs(reader) => reader.blob(),
             Self::Memtable(reader) => reader.blob(),
             Self::Merge(merge) => merge.blob(),
         }
@@ -121,7 +122,7 @@ impl Source {
     #[inline]
     fn advance(&mut self) -> Result<()> {
         match self {
-            Self::Run(reader) => reader.advance(),
+            Self::Runs(reader) => reader.advance(),
             Self::Memtable(reader) => {
                 reader.advance();
                 Ok(())
@@ -145,7 +146,7 @@ trait Position {
     fn advance(&mut self) -> Result<()>;
 }
 
-impl Position for RunReader {
+impl Position for SlicesReader {
     #[inline]
     fn current(&self) -> Option<EntryRef<'_>> {
         Self::current(self)
@@ -527,7 +528,7 @@ impl MergeIterator {
         let is_alone = |prefix: u64| (if is_descending { !prefix } else { prefix }) < runner_up;
 
         let (count, passing) = match &mut self.sources[winner] {
-            Source::Run(reader) => pass_alone(&mut **reader, limit, is_alone, sink),
+            Source::Runs(reader) => pass_alone(&mut **reader, limit, is_alone, sink),
             Source::Memtable(reader) => pass_alone(reader, limit, is_alone, sink),
             Source::Merge(merge) => pass_alone(&mut **merge, limit, is_alone, sink),
         };
@@ -720,7 +721,7 @@ impl MergeIterator {
     /// Whether advancing past some entries may wait for a read; a union is never asked.
     pub(crate) fn may_wait(&self) -> bool {
         self.sources.iter().any(|source| match source {
-            Source::Run(reader) => reader.may_wait(),
+            Source::Runs(reader) => reader.may_wait(),
             Source::Memtable(_) | Source::Merge(_) => false,
         })
     }
@@ -738,7 +739,7 @@ impl MergeIterator {
     /// Pages passed in all runs together.
     pub(crate) fn pages_passed(&self) -> u64 {
         let pages = |source: &Source| match source {
-            Source::Run(reader) => u64::from(reader.pages_passed()),
+            Source::Runs(reader) => reader.pages_passed(),
             Source::Memtable(_) => 0,
             Source::Merge(merge) => merge.pages_passed(),
         };
@@ -748,7 +749,7 @@ impl MergeIterator {
     /// Entries passed in all runs together.
     pub(crate) fn entries_passed(&self) -> u64 {
         let entries = |source: &Source| match source {
-            Source::Run(reader) => reader.entries_passed(),
+            Source::Runs(reader) => reader.entries_passed(),
             Source::Memtable(_) => 0,
             Source::Merge(merge) => merge.entries_passed(),
         };

@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! levels ─┬─ parts of memtables, newest first
-//!         ├─ runs, newest first
-//!         ├─ slices
+//!         ├─ runs, newest first; slices as one
+//!         ├─ slices of the union
 //!         └─ union, beyond the frontier ─┬─ levels of the first table
 //!                                        └─ levels of the second table, ...
 //! ```
@@ -31,8 +31,8 @@ use crate::entry::merge_operator::MergeOperator;
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::MemtablePartReader;
 use crate::run::chunk_reader::Reading;
-use crate::run::reader::RunReader;
 use crate::run::run::Run;
+use crate::run::slices::{SlicesReader, groups};
 
 /// Sources of a table for a reader.
 #[derive(Debug, Default, Clone)]
@@ -102,8 +102,11 @@ impl Sources {
     /// Adds the view of a compaction, which must be older than the sources so far.
     pub(crate) fn add(&mut self, view: View) {
         match view {
-            View::Output(run) => self.runs.extend(run),
-            View::Inputs(inputs) => {
+            View::Output(slices) => self.runs.extend(slices.iter().cloned()),
+            View::Inputs { slices, inputs } => {
+                // First, so that what is older than a slice is the same to whoever has it: later
+                // slices, or the inputs that these are made of (`table::divergence`).
+                self.runs.extend(slices.iter().cloned());
                 for input in inputs.iter() {
                     match input {
                         Input::Run(run) => self.runs.push(Arc::clone(run)),
@@ -202,11 +205,9 @@ impl Scan {
             sources.push(Source::Memtable(reader));
         }
 
-        // Keys of slices follow each other, so a merge reads one slice at a time.
-        let slices = table.union.iter().flat_map(|union| &union.slices);
-        for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
-            let reader = RunReader::new(run, range, self.order, self.reading.clone());
-            sources.push(Source::Run(Box::new(reader)));
+        self.add_runs(&mut sources, &table.runs, range);
+        if let Some(union) = &table.union {
+            self.add_runs(&mut sources, &union.slices, range);
         }
 
         if let Some(union) = &table.union {
@@ -214,6 +215,16 @@ impl Scan {
         }
 
         self.merge(Combine::Levels, sources)
+    }
+
+    /// Adds those of some runs, newest first, that can hold keys in `range`.
+    fn add_runs(&self, sources: &mut Vec<Source>, runs: &[Arc<Run>], range: &KeyRange) {
+        let runs: Vec<_> = runs.iter().filter(|run| is_in(run, range)).cloned().collect();
+        for group in groups(&runs) {
+            let reading = self.reading.clone();
+            let reader = SlicesReader::new(&runs[group], range, self.order, reading);
+            sources.extend(reader.map(|reader| Source::Runs(Box::new(reader))));
+        }
     }
 
     /// Returns the merge of a union's entries with keys in `range` that are not in its slices.

@@ -236,9 +236,7 @@ impl Union {
                 (tables, UnionProgress { slices, frontier, passed })
             }
             Stage::Joining(compaction) => {
-                let mut joined = Sources::default();
-                joined.add(compaction.view());
-                let slices = joined.runs;
+                let slices = compaction.view().runs();
                 (Arc::new([]), UnionProgress { slices, frontier: Frontier::Everything, passed })
             }
             Stage::Complete(run) => {
@@ -255,11 +253,7 @@ impl Union {
                 let tables = tables.iter().map(UnionTable::sources).collect();
                 UnionSources { slices, frontier, tables }
             }
-            Stage::Joining(compaction) => {
-                let mut slices = Sources::default();
-                slices.add(compaction.view());
-                UnionSources::complete(slices.runs)
-            }
+            Stage::Joining(compaction) => UnionSources::complete(compaction.view().runs()),
             Stage::Complete(run) => UnionSources::complete(run.into_iter().collect()),
         }
     }
@@ -325,9 +319,8 @@ impl Union {
                 united + self.slice_written.load(Ordering::Acquire) + 2 * left + 1
             }
             Stage::Joining(compaction) => {
-                let mut slices = Sources::default();
-                slices.add(compaction.view());
-                let entries: u64 = slices.runs.iter().map(|run| run.meta().entries).sum();
+                let runs = compaction.view().runs();
+                let entries: u64 = runs.iter().map(|run| run.meta().entries).sum();
                 let left = u128::from(compaction.left());
                 let left = u128::from(entries) * left;
                 left.div_ceil(u128::from(compaction.total().max(1))) as u64 + 1
@@ -378,8 +371,7 @@ impl Union {
             Stage::Joining(compaction) => {
                 compaction.advance_to((compaction.done() + 1).min(compaction.total()))?;
                 if compaction.is_complete() {
-                    let run = compaction.finish()?;
-                    self.enter(Stage::Complete(run));
+                    self.enter(Stage::Complete(compaction.finish_one()?));
                 }
                 Ok(())
             }
@@ -504,7 +496,8 @@ impl Union {
             lower,
             upper,
             entries_max: self.slice_entries,
-            pages_max: key_pages.min(self.slice_entries),
+            entries_between: self.slice_entries,
+            pages_between: key_pages.min(self.slice_entries),
             filter: self.spec.filter,
             index: self.spec.index,
             compression: self.spec.compression,

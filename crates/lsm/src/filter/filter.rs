@@ -369,25 +369,57 @@ impl FilterDecoder {
 pub(crate) struct Hit {
     /// Place of the key.
     pub(crate) key: u32,
-    /// Place of the filter.
+    /// Place of the filter among those that the key is asked of.
     pub(crate) filter: u32,
 }
 
-/// Appends to `hits` every pair of key and filter for which [`Filter::contains`] holds, by rising
-/// key and then by rising filter. `key_at` gives the key of a hash.
+/// The filters that keys are asked of.
+#[derive(Debug)]
+pub(crate) struct Asked<'f, F> {
+    /// The same ones for every key, or those of the first key and so on.
+    pub(crate) filters: &'f [&'f F],
+    /// How many a key is asked of.
+    pub(crate) per_key: usize,
+}
+
+impl<F> Clone for Asked<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Asked<'_, F> {}
+
+impl<'f, F> Asked<'f, F> {
+    /// Those of a key.
+    #[inline]
+    fn of_key(self, key: u32) -> &'f [&'f F] {
+        if self.filters.len() == self.per_key {
+            return self.filters;
+        }
+        let first = key as usize * self.per_key;
+        &self.filters[first..first + self.per_key]
+    }
+}
+
+/// Appends to `hits` every pair of a key and a filter asked about it for which
+/// [`Filter::contains`] holds, by rising key and then by rising filter. `key_at` gives the key of a
+/// hash.
 ///
 /// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once;
 /// allocates what `hits` needs, and a few kilobytes at most.
 #[inline(never)] // so that `cargo xtask counts` sees it apart
 pub(crate) fn probe_batch<'k>(
-    filters: &[&Filter],
+    asked: Asked<'_, Filter>,
     hashes: &[u64],
     key_at: &dyn Fn(usize) -> &'k [u8],
     hits: &mut Vec<Hit>,
 ) {
+    let Asked { filters, per_key } = asked;
     // Places of keys and filters in hits have 32 bits.
     assert!(u32::try_from(filters.len()).is_ok());
     assert!(u32::try_from(hashes.len()).is_ok());
+    assert!(filters.len() == per_key || filters.len() == per_key * hashes.len());
 
     // Few tables have filters that are folded unevenly, or ribbons, so the others do not pay for
     // it.
@@ -397,31 +429,31 @@ pub(crate) fn probe_batch<'k>(
     });
 
     match plain.collect::<Option<Vec<&Bloom>>>() {
-        Some(filters) => probe_plain(&filters, hashes, hits),
-        None => probe_mixed(filters, hashes, key_at, hits),
+        Some(filters) => probe_plain(Asked { filters: &filters, per_key }, hashes, hits),
+        None => probe_mixed(asked, hashes, key_at, hits),
     }
 }
 
 /// Keys whose memory is asked for before the first of them is tested.
-fn keys_per_group(filter_count: usize) -> usize {
-    (PREFETCH_PAIRS / filter_count.max(1)).max(1)
+fn keys_per_group(per_key: usize) -> usize {
+    (PREFETCH_PAIRS / per_key.max(1)).max(1)
 }
 
 /// Bloom filters that are not folded unevenly. The pattern of a key is the same for all that have
 /// as many probes, as the filters of one table do, so it is drawn once.
-fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
+fn probe_plain(asked: Asked<'_, Bloom>, hashes: &[u64], hits: &mut Vec<Hit>) {
     let mut key = 0;
-    for group in hashes.chunks(keys_per_group(filters.len())) {
+    for group in hashes.chunks(keys_per_group(asked.per_key)) {
         // The memory of the whole group is asked for before its first answer waits for any.
-        for &hash in group {
-            for filter in filters {
+        for (at, &hash) in (key..).zip(group) {
+            for filter in asked.of_key(at) {
                 filter.prefetch::<false>(hash);
             }
         }
 
         for &hash in group {
             let mut pattern = CachedPattern::default();
-            for (index, filter) in (0u32..).zip(filters) {
+            for (index, filter) in (0u32..).zip(asked.of_key(key)) {
                 if pattern.is_in::<false>(filter, hash) {
                     hits.push(Hit { key, filter: index });
                 }
@@ -435,7 +467,7 @@ fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
 
 /// Filters of any kind.
 fn probe_mixed<'k>(
-    filters: &[&Filter],
+    asked: Asked<'_, Filter>,
     hashes: &[u64],
     key_at: &dyn Fn(usize) -> &'k [u8],
     hits: &mut Vec<Hit>,
@@ -443,13 +475,15 @@ fn probe_mixed<'k>(
     // To the ribbons, in the order in which they are answered.
     let mut questions: Vec<RibbonProbe<'_>> = Vec::new();
     let mut key = 0;
-    for group in hashes.chunks(keys_per_group(filters.len())) {
+    for group in hashes.chunks(keys_per_group(asked.per_key)) {
         questions.clear();
-        for (at, &hash) in (key as usize..).zip(group) {
-            for filter in filters {
+        for (at, &hash) in (key..).zip(group) {
+            for filter in asked.of_key(at) {
                 match filter {
                     Filter::Bloom(bloom) => bloom.prefetch::<true>(hash),
-                    Filter::Ribbon(ribbon) => questions.push(ribbon.question(hash, key_at(at))),
+                    Filter::Ribbon(ribbon) => {
+                        questions.push(ribbon.question(hash, key_at(at as usize)));
+                    }
                 }
             }
         }
@@ -458,7 +492,7 @@ fn probe_mixed<'k>(
         let mut questions = questions.iter();
         for &hash in group {
             let mut pattern = CachedPattern::default();
-            for (index, filter) in (0u32..).zip(filters) {
+            for (index, filter) in (0u32..).zip(asked.of_key(key)) {
                 let is_hit = match filter {
                     Filter::Bloom(bloom) => pattern.is_in::<true>(bloom, hash),
                     Filter::Ribbon(_) => questions.next().is_some_and(RibbonProbe::is_answered_yes),
@@ -523,7 +557,8 @@ mod tests {
 
     fn probe(filters: &[&Filter], hashes: &[u64], hits: &mut Vec<Hit>) {
         let keys: Vec<_> = hashes.iter().map(|hash| hash.to_le_bytes()).collect();
-        probe_batch(filters, hashes, &|at| &keys[at], hits);
+        let asked = Asked { filters, per_key: filters.len() };
+        probe_batch(asked, hashes, &|at| &keys[at], hits);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::entry::entry::{BlobSpan, Kind, key_hash};
 use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::filter::filter::{Filter, Hit, probe_batch};
+use crate::filter::filter::{Asked, Filter, Hit, probe_batch};
 use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
 use crate::lookup::result::{Answers, Lookup};
 use crate::memtable::memtable::Memtable;
@@ -180,22 +180,36 @@ struct RunTally {
     false_positives: u64,
 }
 
+impl RunTally {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            found: self.found + other.found,
+            decided: self.decided + other.decided,
+            false_positives: self.false_positives + other.false_positives,
+        }
+    }
+}
+
 /// Whether the page cache may have a location of a run: single pages, of runs that bypass the
 /// system's cache.
 fn is_cached(run: &Run, location: Location) -> bool {
     location.pages == 1 && run.access() == Access::Direct
 }
 
-/// Answers of the filters, by level. `asked` keys were looked for in the first run; each run was
-/// asked about those that no newer one had decided.
+/// Answers of the filters, by level. `asked` keys were looked for in the first column; each column
+/// was asked about those that no newer one had decided.
 fn filter_stats(plan: &Plan, tallies: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
     let mut levels: Vec<FilterStats> = Vec::new();
-    for (run, tally) in tallies.iter().enumerate() {
-        let level = plan.level_of(run);
+    // The table's own runs come first, and have tallies.
+    let runs = plan.columns().iter().map(|column| &column.runs);
+    for runs in runs.take_while(|runs| runs.end as usize <= tallies.len()) {
+        let level = plan.level_of(runs.start as usize);
         if levels.len() <= level {
             levels.resize_with(level + 1, FilterStats::default);
         }
-        let &RunTally { found, decided, false_positives } = tally;
+        let tallies = &tallies[runs.start as usize..runs.end as usize];
+        let tally = tallies.iter().copied().fold(RunTally::default(), RunTally::plus);
+        let RunTally { found, decided, false_positives } = tally;
         let denied = asked.saturating_sub(found + false_positives);
         debug_assert!(decided <= found && decided <= asked);
         levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
@@ -209,8 +223,10 @@ fn filter_stats(plan: &Plan, tallies: &[RunTally], mut asked: u64) -> Vec<Filter
 #[derive(Debug)]
 pub(crate) struct Batch<A = Vec<Lookup>> {
     plan: Arc<Plan>,
-    /// Those of all runs, as long as keys are to be asked about.
-    filters: Vec<Arc<Filter>>,
+    /// Those of all runs that were asked, as long as keys are to be asked about.
+    filters: Vec<Option<Arc<Filter>>>,
+    /// For each key that filters are asked about at once, the run of each column.
+    asked: Vec<u32>,
     /// The first key that has not been begun.
     next_key: usize,
     /// Hits of the keys begun; a key is its index in the batch.
@@ -235,7 +251,8 @@ impl<A: Answers> Batch<A> {
         debug_assert_eq!(answers.len(), 0, "answers of one batch");
         Self {
             plan: Arc::clone(plan),
-            filters: plan.runs.iter().map(|run| run.filter()).collect(),
+            filters: vec![None; plan.runs.len()],
+            asked: Vec::new(),
             next_key: 0,
             hits: Vec::with_capacity(if plan.runs.is_empty() { 0 } else { keys }),
             answers,
@@ -302,10 +319,9 @@ impl<A: Answers> Batch<A> {
         self.next_key = self.answers.len();
         debug_assert!(self.next_key <= keys.len(), "each key is begun once");
         self.open += count as u64;
-        let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
         let mut first = self.hits.len();
         let key_at = |at: usize| keys[open[at] as usize].as_ref();
-        probe_batch(&filters, &hashes[..count], &key_at, &mut self.hits);
+        self.ask_filters(&hashes[..count], &key_at);
 
         // Hits are grouped by key, newest run first within a key.
         while first < self.hits.len() {
@@ -322,6 +338,36 @@ impl<A: Answers> Batch<A> {
         }
 
         Ok(true)
+    }
+
+    /// Asks the filters about keys of these hashes; adds the runs that may have them to the hits.
+    fn ask_filters<'k>(&mut self, hashes: &[u64], key_at: &dyn Fn(usize) -> &'k [u8]) {
+        let Self { plan, filters, asked, hits, .. } = self;
+        let columns = plan.columns();
+        asked.clear();
+        if plan.has_slices() {
+            for key in (0..hashes.len()).map(key_at) {
+                asked.extend(columns.iter().map(|column| plan.run_of(column, key)));
+            }
+        } else {
+            // The same runs for every key.
+            asked.extend(columns.iter().map(|column| column.runs.start));
+        }
+
+        for &run in &*asked {
+            filters[run as usize].get_or_insert_with(|| plan.runs[run as usize].filter());
+        }
+        let filters: Vec<&Filter> =
+            asked.iter().filter_map(|&run| filters[run as usize].as_deref()).collect();
+        debug_assert_eq!(filters.len(), asked.len(), "the filters of all runs were taken");
+
+        let first = hits.len();
+        let per_key = columns.len();
+        probe_batch(Asked { filters: &filters, per_key }, hashes, key_at, hits);
+        for hit in &mut hits[first..] {
+            let row = if asked.len() == per_key { 0 } else { hit.key as usize * per_key };
+            hit.filter = asked[row + hit.filter as usize];
+        }
     }
 
     /// The next place to look for a key: from candidate `next` on, and from run `run` on.

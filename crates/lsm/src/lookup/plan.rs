@@ -6,9 +6,15 @@
 //! a span of numbers, and so has each union. A decisive entry ends the search in the span of its
 //! table; outside of unions that is everything.
 //!
+//! Runs whose keys follow each other, as [`slices`](crate::run::slices) do, make one *column*: a
+//! key can be in one of them at most, which is found in memory before any filter is asked.
+//!
 //! Invariant: of a union, a key is looked for either in the slices or in the tables, never in both.
 
+use std::ops::Range;
 use std::sync::Arc;
+
+use terrane_io::key_order::key_prefix;
 
 use crate::compaction::sources::{Frontier, Sources, UnionSources};
 use crate::entry::entry::Kind;
@@ -18,6 +24,7 @@ use crate::lookup::result::Lookup;
 use crate::memtable::memtable::Memtable;
 use crate::run::blob::BlobRef;
 use crate::run::run::Run;
+use crate::run::slices::groups;
 
 /// An entry that a run has of a key.
 #[derive(Debug)]
@@ -69,12 +76,22 @@ struct UnionSpan {
     tables: Vec<TableSpan>,
 }
 
+/// Runs of which a key can be in one at most.
+#[derive(Debug)]
+pub(crate) struct Column {
+    pub(crate) runs: Range<u32>,
+    /// First bytes of the smallest key of each run but the first, as numbers; none for one run.
+    firsts: Vec<u64>,
+}
+
 /// The runs of a table, in order.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Memtables that are newer than all runs.
     pub(crate) buffers: Vec<Memtable>,
     pub(crate) runs: Vec<Arc<Run>>,
+    /// All runs, by columns.
+    columns: Vec<Column>,
     /// The runs after those of each level of the table.
     level_ends: Vec<usize>,
     places: Vec<RunPlace>,
@@ -87,6 +104,7 @@ impl Plan {
         let mut plan = Self {
             buffers: std::mem::take(&mut sources.buffers),
             runs: Vec::new(),
+            columns: Vec::new(),
             level_ends: std::mem::take(&mut sources.level_ends),
             places: Vec::new(),
             guards: Vec::new(),
@@ -105,6 +123,13 @@ impl Plan {
 
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
         self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
+        let first = self.next_run();
+        for group in groups(&runs) {
+            let firsts = runs[group.start + 1..group.end].iter();
+            let firsts = firsts.map(|run| key_prefix(run.min_key())).collect();
+            let runs = first + group.start as u32..first + group.end as u32;
+            self.columns.push(Column { runs, firsts });
+        }
         self.runs.extend(runs);
         debug_assert_eq!(self.places.len(), self.runs.len(), "each run has a place");
     }
@@ -169,6 +194,34 @@ impl Plan {
         debug_assert!(run <= allowed, "the search goes on to older runs");
         debug_assert!(allowed <= self.next_run());
         allowed
+    }
+
+    /// All runs, by columns; those of the table come first.
+    pub(crate) fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Whether a column has several runs.
+    pub(crate) fn has_slices(&self) -> bool {
+        self.columns.len() < self.runs.len()
+    }
+
+    /// The run of a column that may have a key.
+    #[inline]
+    pub(crate) fn run_of(&self, column: &Column, key: &[u8]) -> u32 {
+        if column.firsts.is_empty() {
+            return column.runs.start;
+        }
+        let prefix = key_prefix(key);
+        // Those that begin with the same bytes are told apart by their whole keys.
+        let mut at = column.firsts.partition_point(|&first| first < prefix);
+        while column.firsts.get(at) == Some(&prefix)
+            && self.runs[column.runs.start as usize + at + 1].min_key() <= key
+        {
+            at += 1;
+        }
+        debug_assert!(at < column.runs.len(), "a run of the column");
+        column.runs.start + at as u32
     }
 
     /// How many runs are the table's own, not those of a union below.

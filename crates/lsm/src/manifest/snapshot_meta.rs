@@ -28,7 +28,7 @@ pub(crate) const SESSION_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub(crate) const SNAPSHOT_VERSION: u32 = 5;
+pub(crate) const SNAPSHOT_VERSION: u32 = 6;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
@@ -137,6 +137,11 @@ pub(crate) struct MaskedRef {
 pub(crate) struct MergeRef {
     pub(crate) due: u64,
     pub(crate) drop_deletes: bool,
+    /// Entries of a slice; the largest number if the output is one run.
+    pub(crate) slice_entries: u64,
+    /// Slices that are whole, in key order.
+    pub(crate) slices: Vec<MaskedRef>,
+    /// Newest first, without the keys up to the last one of the slices.
     pub(crate) inputs: Vec<MaskedRef>,
     /// The keys that the table has deleted since the merge began: what it writes may have them.
     pub(crate) mask: Mask,
@@ -407,21 +412,21 @@ fn replace_all(runs: &mut Vec<MaskedRef>, replace: &dyn Fn(&RunRef) -> Option<Ru
 impl LevelRef {
     /// All runs of the level, newest first.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &MaskedRef> {
-        let incoming: &[MaskedRef] = match &self.incoming {
-            IncomingRef::Nothing => &[],
-            IncomingRef::Single(run) => std::slice::from_ref(run),
-            IncomingRef::Compaction(merge) => &merge.inputs,
+        let (slices, inputs): (&[MaskedRef], &[MaskedRef]) = match &self.incoming {
+            IncomingRef::Nothing => (&[], &[]),
+            IncomingRef::Single(run) => (&[], std::slice::from_ref(run)),
+            IncomingRef::Compaction(merge) => (&merge.slices, &merge.inputs),
         };
-        incoming.iter().chain(&self.residents)
+        slices.iter().chain(inputs).chain(&self.residents)
     }
 
     fn sources_mut(&mut self) -> impl Iterator<Item = &mut MaskedRef> {
-        let incoming: &mut [MaskedRef] = match &mut self.incoming {
-            IncomingRef::Nothing => &mut [],
-            IncomingRef::Single(run) => std::slice::from_mut(run),
-            IncomingRef::Compaction(merge) => &mut merge.inputs,
+        let (slices, inputs): (&mut [MaskedRef], &mut [MaskedRef]) = match &mut self.incoming {
+            IncomingRef::Nothing => (&mut [], &mut []),
+            IncomingRef::Single(run) => (&mut [], std::slice::from_mut(run)),
+            IncomingRef::Compaction(merge) => (&mut merge.slices, &mut merge.inputs),
         };
-        incoming.iter_mut().chain(&mut self.residents)
+        slices.iter_mut().chain(inputs).chain(&mut self.residents)
     }
 }
 
@@ -498,11 +503,13 @@ impl SnapshotMeta {
                     level.incoming = replaced.map_or(IncomingRef::Nothing, IncomingRef::Single);
                 }
                 IncomingRef::Compaction(merge) => {
+                    replace_all(&mut merge.slices, replace);
                     let is_changed = replace_all(&mut merge.inputs, replace);
                     // Other inputs make another output, so the pages written so far are of no use.
                     merge.output.take_if(|output| is_changed || is_lost(output));
-                    // A merge without inputs has no output.
+                    // A merge without inputs has no output but the slices that are whole.
                     if merge.inputs.is_empty() {
+                        level.residents.splice(..0, merge.slices.drain(..));
                         level.incoming = IncomingRef::Nothing;
                     }
                 }
@@ -583,6 +590,8 @@ impl SnapshotMeta {
                 }
                 IncomingRef::Compaction(merge) => {
                     out.u8(2).u64(merge.due).u8(u8::from(merge.drop_deletes));
+                    out.u64(merge.slice_entries);
+                    put_runs(&mut out, &merge.slices, masks);
                     put_runs(&mut out, &merge.inputs, masks);
                     out.u32(masks.place(&merge.mask));
                     put_partial(&mut out, merge.output.as_ref());
@@ -626,6 +635,8 @@ impl SnapshotMeta {
                 2 => IncomingRef::Compaction(MergeRef {
                     due: input.u64()?,
                     drop_deletes: input.u8()? != 0,
+                    slice_entries: input.u64()?,
+                    slices: take_runs(&mut input, &masks)?,
                     inputs: take_runs(&mut input, &masks)?,
                     mask: take_mask(&mut input, &masks)?,
                     output: take_partial(&mut input)?,
@@ -638,6 +649,11 @@ impl SnapshotMeta {
         let union = take_union(&mut input, UNION_DEPTH_MAX, &masks)?;
         if !input.rest().is_empty() {
             return damaged("bytes after the end");
+        }
+
+        let is_forged = |level: &LevelRef| matches!(&level.incoming, IncomingRef::Compaction(merge) if merge.slice_entries == 0);
+        if levels.iter().any(is_forged) {
+            return damaged("slices without entries");
         }
 
         // Far above what any table reaches, far below what arithmetic on ticks can bear.
@@ -687,6 +703,8 @@ mod tests {
         let merge = MergeRef {
             due: 9,
             drop_deletes: true,
+            slice_entries: 100,
+            slices: vec![run(8, Mask::default())],
             inputs: vec![run(3, mask(1)), run(4, Mask::default())],
             mask: mask(2),
             output: None,

@@ -23,7 +23,8 @@
 //! saves most lookups per byte, as a [`MemoryGoal`] counts them: a filter says no to all absent
 //! keys, and to those present keys that an older run has. So the oldest run's filter is of no use
 //! for keys that are present. Where a page cache takes what is left, no filter gets a byte that
-//! would save more as a part of a cached page.
+//! would save more as a part of a cached page. Slices ([`crate::run::slices`]) count as one run,
+//! since a lookup asks the filter of one of them.
 //!
 //! **Pages** that lookups read ([`page_cache`](crate::run::page_cache)) take the bytes that
 //! nothing else needs: in a table that is only read all that is left, else what is left beside full
@@ -38,7 +39,7 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
-use crate::block::index::IndexKind;
+use crate::block::index::{Index, IndexKind};
 use crate::block::page::PAGE_SIZE;
 use crate::config::{
     BUFFER_WEIGHTS, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight,
@@ -47,6 +48,7 @@ use crate::error::{Error, Result};
 use crate::filter::bloom::BloomSize;
 use crate::filter::filter::{Filter, FilterAllocation, FilterBuilder, FilterPortion, FilterShape};
 use crate::run::run::Run;
+use crate::run::slices::follows;
 
 /// The total false-positive rate below which more memory gains nothing worth having.
 const TOTAL_FPR_MIN: f64 = 1e-3;
@@ -103,6 +105,11 @@ fn index_bytes_planned(kind: IndexKind, key_pages: u64, input_bytes: u64) -> u64
         IndexKind::Ordinary => (10, 3),
     };
     1024 + (key_pages * bytes_per_page).max(input_bytes * per_input_byte)
+}
+
+/// Memory of a run's index that grows with its pages.
+fn index_bytes_of(run: &Run) -> u64 {
+    run.memory_bytes().1.saturating_sub(size_of::<Index>()) as u64
 }
 
 /// Memory of a filter beside its blocks.
@@ -238,7 +245,7 @@ impl Planned {
     pub(crate) fn add_run(&mut self, run: &Run) {
         self.entries += run.meta().entries;
         self.key_pages += run.meta().key_pages_uncompressed();
-        self.input_index_bytes += run.memory_bytes().1 as u64;
+        self.input_index_bytes += index_bytes_of(run);
     }
 
     /// Memory for building filter and index of the output.
@@ -252,10 +259,20 @@ impl Planned {
     }
 }
 
+/// Slices, or one run: a lookup asks one of their filters.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    runs: usize,
+    /// Entries of all of them.
+    entries: u64,
+}
+
 /// Memory of a table when a compaction begins, without its memtables.
 #[derive(Debug, Default)]
 pub(crate) struct TableMemory {
     runs: Vec<Arc<Run>>,
+    /// The runs, in their order.
+    groups: Vec<Group>,
     /// Numbers of the runs.
     numbers: BTreeSet<u64>,
     /// Filters and indexes that merges under way are building, as planned.
@@ -267,6 +284,14 @@ impl TableMemory {
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
         // A union may have one twice.
         if self.numbers.insert(run.number()) {
+            let entries = run.meta().entries;
+            match self.groups.last_mut() {
+                Some(group) if self.runs.last().is_some_and(|last| follows(last, run)) => {
+                    group.runs += 1;
+                    group.entries += entries;
+                }
+                _ => self.groups.push(Group { runs: 1, entries }),
+            }
             self.runs.push(Arc::clone(run));
         }
         debug_assert_eq!(self.runs.len(), self.numbers.len(), "each run counts once");
@@ -288,6 +313,13 @@ impl TableMemory {
     /// Memory of the indexes of all runs.
     pub(crate) fn index_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.memory_bytes().1 as u64).sum()
+    }
+
+    /// Each run with the place of its group.
+    fn grouped(&self) -> impl Iterator<Item = (&Arc<Run>, usize)> {
+        let groups = self.groups.iter().enumerate();
+        let groups = groups.flat_map(|(at, group)| std::iter::repeat_n(at, group.runs));
+        self.runs.iter().zip(groups)
     }
 
     /// Memory of what stands for the filters of all runs if nothing of them is there: a block each.
@@ -317,17 +349,24 @@ impl TableMemory {
         };
 
         // A present key asks the filters of newer runs in vain, in proportion to the older entries.
+        // Of slices it asks one, in proportion to its entries.
+        let all = entries.max(1) as f64;
         let mut older = entries;
+        let mut groups_before = 0;
         let candidates: Vec<FilterCandidate> = self
-            .runs
-            .iter()
-            .map(|run| {
-                older -= run.meta().entries;
+            .grouped()
+            .map(|(run, at)| {
+                let group = self.groups[at];
+                if at == groups_before {
+                    older -= group.entries;
+                    groups_before += 1;
+                }
                 let shape = run.meta().filter_shape();
+                let share = run.meta().entries as f64 / group.entries.max(1) as f64;
                 FilterCandidate {
                     entries: run.meta().entries,
                     shape,
-                    weight: 1.0 - hits + hits * older as f64 / entries.max(1) as f64,
+                    weight: (1.0 - hits + hits * older as f64 / all) * share,
                     most: if can_be_read(run) { shape.whole() } else { run.filter().kept() },
                 }
             })
@@ -424,7 +463,7 @@ impl TableMemory {
         output: Planned,
         index: IndexKind,
     ) -> f64 {
-        let mut sizes: Vec<u64> = self.runs.iter().map(|run| run.meta().entries).collect();
+        let mut sizes: Vec<u64> = self.groups.iter().map(|group| group.entries).collect();
         sizes.sort_unstable();
         let entries = sizes.iter().sum::<u64>().max(output.entries);
         let above_last = entries - sizes.last().copied().unwrap_or(0).min(entries);
@@ -436,7 +475,7 @@ impl TableMemory {
         let mut whole = Planned { entries, ..Planned::default() };
         for run in &self.runs {
             whole.key_pages += u64::from(run.meta().key_pages);
-            whole.input_index_bytes += run.memory_bytes().1 as u64;
+            whole.input_index_bytes += index_bytes_of(run);
         }
 
         let room = room.saturating_sub(whole.input_index_bytes);
@@ -476,20 +515,24 @@ impl TableMemory {
     /// lookups of keys that are there count.
     fn fold_filters(&self, goal: MemoryGoal, rate_per_entry: f64, bytes_max: u64) {
         let mut held = self.bytes();
-        let last = self.runs.iter().max_by_key(|run| run.meta().entries).map(|run| run.number());
+        let largest = self.groups.iter().enumerate().max_by_key(|(_, group)| group.entries);
+        let last = largest.map(|(at, _)| at);
         while held > bytes_max {
-            let excess = |run: &Arc<Run>| {
-                if goal == MemoryGoal::Hit && Some(run.number()) == last {
+            let excess = |(run, at): &(&Arc<Run>, usize)| {
+                if goal == MemoryGoal::Hit && Some(*at) == last {
                     return f64::INFINITY;
                 }
+                let group = self.groups[*at];
+                // A slice's filter is as large as its share of one of all slices.
+                let share = run.meta().entries as f64 / group.entries.max(1) as f64;
                 run.memory_bytes().0 as f64
-                    / filter_bytes_at(rate_per_entry, run.meta().entries) as f64
+                    / (filter_bytes_at(rate_per_entry, group.entries) as f64 * share)
             };
 
-            let smaller = self.runs.iter().filter_map(|run| Some((run, run.filter().smaller()?)));
+            let smaller = self.grouped().filter_map(|run| Some((run, run.0.filter().smaller()?)));
             let too_large = smaller.filter(|(run, _)| excess(run) > 1.0);
-            let largest = too_large.max_by(|a, b| excess(a.0).total_cmp(&excess(b.0)));
-            let Some((run, part)) = largest else { break };
+            let largest = too_large.max_by(|a, b| excess(&a.0).total_cmp(&excess(&b.0)));
+            let Some(((run, _), part)) = largest else { break };
             let freed = run.reduce_filter(part) as u64;
             held = held.saturating_sub(freed);
         }

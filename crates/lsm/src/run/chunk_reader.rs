@@ -15,7 +15,7 @@
 //!
 //! Merges read whole runs in chunks of one size. Each of their readers has the next one under way
 //! while the entries of this one are merged, and one that had to wait asks for more; all of them
-//! together for [`MERGE_CHUNKS_EXTRA`] beyond that.
+//! together for [`MERGE_CHUNKS_EXTRA`] beyond that, in proportion to their sizes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -68,6 +68,14 @@ impl Reading {
         let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
         debug_assert!((1..=CHUNKS_AHEAD_MAX).contains(&ahead_max));
         Self::Merge(Prefetcher::of_merge(set.handles()), ahead_max)
+    }
+
+    /// For a run of the merge that has so many pages `of` all: the largest one reads furthest
+    /// ahead, since most of the merge waits for it.
+    pub(crate) fn with_share(&self, pages: u64, of: u64) -> Self {
+        let Self::Merge(prefetcher, _) = self else { return self.clone() };
+        let extra = (MERGE_CHUNKS_EXTRA as u64).saturating_mul(pages) / of.max(1);
+        Self::Merge(Arc::clone(prefetcher), (1 + extra as usize).min(CHUNKS_AHEAD_MAX))
     }
 
     fn prefetcher(&self) -> &Arc<Prefetcher> {
@@ -151,6 +159,13 @@ impl ChunkReader {
             ahead_max: 1,
             is_first: false,
         }
+    }
+
+    /// Reads in chunks of the size that another reader has come to.
+    pub(crate) fn grow_to(&mut self, other: &Self) {
+        debug_assert!(self.buffer.is_none() && self.ahead.is_empty(), "nothing was read");
+        self.chunk_pages = other.chunk_pages;
+        self.ahead_max = other.ahead_max;
     }
 
     /// Asks for the first page of a scan, of which nothing was read or asked for, unless the cache

@@ -163,6 +163,13 @@ impl RunReader {
         }
     }
 
+    /// A reader that has read nothing, as one that goes on where another one has ended: it reads
+    /// in requests of the same size.
+    pub(crate) fn after(mut self, ended: &Self) -> Self {
+        self.chunks.grow_to(&ended.chunks);
+        self
+    }
+
     /// Whether the first entry has been gone to.
     #[inline]
     pub(crate) fn is_loaded(&self) -> bool {
@@ -246,6 +253,17 @@ impl RunReader {
         };
 
         (self.pages_entered + start).saturating_sub(page + pages)
+    }
+
+    /// Whether there is no further entry. A reader before its first entry may come to that, too.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state == ReaderState::Ended
+    }
+
+    /// Whether no page follows the one that the reader is on.
+    pub(crate) fn is_on_last_page(&self) -> bool {
+        self.state == ReaderState::Here && self.ordinals.is_empty()
     }
 
     /// Whether to pass the entries of this page may take a wait for the next one, in ascending

@@ -7,6 +7,7 @@
 #![doc = include_str!("../../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::key_order::compare_keys;
@@ -505,7 +506,7 @@ pub(crate) struct Location {
     pub(crate) pages: u32,
 }
 
-/// Inputs of the compaction that made a run.
+/// Inputs of the compaction that made a run, or slices.
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// Numbers of the runs, newest first, and their masks, with the runs for as long as a holder
@@ -513,6 +514,15 @@ pub(crate) struct Origin {
     pub(crate) inputs: Vec<(u64, Mask, Weak<Run>)>,
     /// Whether the run stands for them only where nothing older is, as deletions were dropped.
     pub(crate) is_oldest: bool,
+    /// How many slices the compaction has made, once it is complete.
+    pub(crate) slice_count: OnceLock<usize>,
+}
+
+/// Origin of a run, and how many slices of the same compaction are in front of it.
+#[derive(Debug, Clone)]
+pub(crate) struct SliceOrigin {
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) slice: usize,
 }
 
 /// An open run.
@@ -533,7 +543,7 @@ pub(crate) struct Run {
     section: Arc<IndexSection>,
     gauge: Arc<Gauge>,
     /// Known of a run that was merged from others since the session was opened.
-    origin: Option<Arc<Origin>>,
+    origin: Option<SliceOrigin>,
     /// Keys that this view of the run hides.
     mask: Mask,
 }
@@ -653,8 +663,8 @@ impl Run {
     }
 
     /// Returns the run with the inputs that it was merged from.
-    pub(crate) fn with_origin(self, origin: Origin) -> Self {
-        Self { origin: Some(Arc::new(origin)), ..self }
+    pub(crate) fn with_origin(self, origin: SliceOrigin) -> Self {
+        Self { origin: Some(origin), ..self }
     }
 
     /// Returns the run with another access mode for lookups: through the page cache or past it.
@@ -823,8 +833,8 @@ impl Run {
     }
 
     /// Returns the inputs that it was merged from, if they are known.
-    pub(crate) fn origin(&self) -> Option<&Origin> {
-        self.origin.as_deref()
+    pub(crate) fn origin(&self) -> Option<&SliceOrigin> {
+        self.origin.as_ref()
     }
 
     /// Counts the run among what the session has written.

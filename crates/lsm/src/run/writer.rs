@@ -57,10 +57,13 @@ pub(crate) struct RunPlan {
     pub(crate) lower: Vec<u8>,
     /// No key is above this one.
     pub(crate) upper: Vec<u8>,
-    /// No more entries than this; filter and index are laid out for it.
+    /// No more entries than this; the filter is laid out for them.
     pub(crate) entries_max: u64,
-    /// About as many key pages, at the most.
-    pub(crate) pages_max: u64,
+    /// About as many entries lie between the bounds, with those of the slices that follow. The
+    /// index is laid out for them.
+    pub(crate) entries_between: u64,
+    /// About as many key pages, likewise.
+    pub(crate) pages_between: u64,
     /// `None` for a run that is never looked up.
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
@@ -464,8 +467,8 @@ impl RunBuilder {
                 kind: plan.index,
                 lower: &plan.lower,
                 upper: &plan.upper,
-                entries_max: plan.entries_max,
-                pages_max: plan.pages_max,
+                entries_max: plan.entries_between,
+                pages_max: plan.pages_between,
             }),
         }
     }
@@ -478,6 +481,12 @@ impl RunBuilder {
     /// Whether adding a few entries may have to wait for a write.
     pub(crate) fn may_wait(&self) -> bool {
         self.writer.may_wait() || self.blobs.as_ref().is_some_and(|blobs| blobs.writer.may_wait())
+    }
+
+    /// Entries added so far.
+    #[inline]
+    pub(crate) fn entries(&self) -> u64 {
+        self.meta.entries
     }
 
     /// Pages written or in the chunk.
@@ -907,6 +916,11 @@ impl RunFinisher {
     pub(crate) fn memory_bytes(&self) -> usize {
         let index = self.section.index.memory_bytes() + self.index_bytes.capacity();
         self.filter.memory_bytes() + index
+    }
+
+    /// Pages of filter, index and footer.
+    pub(crate) fn pages(&self) -> u32 {
+        self.meta.filter_pages + self.meta.index_pages + 1
     }
 
     /// Whether more than the last page is left, which ends the run, and can be written without

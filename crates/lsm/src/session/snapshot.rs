@@ -28,7 +28,7 @@ use terrane_io::Access;
 use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
-use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View};
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input, ONE_RUN, View, runs_under};
 use crate::compaction::levels::{
     Capacity, CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
 };
@@ -54,6 +54,7 @@ use crate::run::check::{Checking, check_blobs_len};
 use crate::run::chunk_reader;
 use crate::run::reader::RunReader;
 use crate::run::run::{Purpose, Run, RunMeta};
+use crate::run::slices::follows;
 use crate::run::writer::Flushed;
 use crate::session::inner::{
     ACTIVE, Registered, SNAPSHOTS, SessionInner, snapshot_names, snapshot_path,
@@ -188,7 +189,7 @@ pub(crate) fn write_out(
     let config = context.config;
     let images = write_images(inner, context, &tree.buffer)?;
     let flushed = match &tree.flushing {
-        Some(pending) => pending.finish()?,
+        Some(pending) => pending.finish()?.pop(),
         None => None,
     };
 
@@ -313,6 +314,8 @@ fn write_images(
 fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Option<Arc<Run>>> {
     let spec = CompactionSpec {
         inputs: vec![Input::Buffer(Memtable::of(segment))],
+        slices: Vec::new(),
+        slice_entries: ONE_RUN,
         drop_deletes: false,
         operator: context.config.merge_operator.clone(),
         filter: None,
@@ -322,7 +325,7 @@ fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Opt
         salt: context.salt,
         purpose: Purpose::BufferImage,
     };
-    Compaction::new(context.set, spec).finish()
+    Compaction::new(context.set, spec).finish_one()
 }
 
 /// The output of a merge under way, which a snapshot refers to.
@@ -342,15 +345,20 @@ fn level_ref(
     refer: &mut impl FnMut(&Arc<Run>) -> MaskedRef,
     unfinished: &mut Vec<Unfinished>,
 ) -> Result<LevelRef> {
+    let mut residents = Vec::new();
     let incoming = match &level.incoming {
         None => IncomingRef::Nothing,
         Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
         Some(Incoming::Compaction(pending)) => match pending.compaction.flush()? {
-            (View::Output(None), _) => IncomingRef::Nothing,
-            (View::Output(Some(run)), _) => {
-                IncomingRef::Single(refer(&run.under_mask(&pending.mask)))
+            (View::Output(slices), _) => {
+                // As `Level::of` has them.
+                let slices = runs_under(&slices, &pending.mask);
+                let mut slices = slices.iter().map(&mut *refer);
+                let first = slices.next();
+                residents.extend(slices);
+                first.map_or(IncomingRef::Nothing, IncomingRef::Single)
             }
-            (View::Inputs(inputs), flushed) => {
+            (View::Inputs { slices, inputs }, flushed) => {
                 let runs = inputs.iter().filter_map(Input::run);
                 let output = flushed.as_ref().map(|flushed| flushed.partial);
                 let compaction = Arc::clone(&pending.compaction);
@@ -358,6 +366,8 @@ fn level_ref(
                 IncomingRef::Compaction(MergeRef {
                     due: pending.due,
                     drop_deletes: pending.compaction.drops_deletes(),
+                    slice_entries: pending.compaction.slice_entries(),
+                    slices: slices.iter().map(&mut *refer).collect(),
                     inputs: runs.map(&mut *refer).collect(),
                     mask: pending.mask.clone(),
                     output,
@@ -366,7 +376,8 @@ fn level_ref(
         },
     };
 
-    Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
+    residents.extend(level.residents.iter().map(refer));
+    Ok(LevelRef { incoming, residents })
 }
 
 /// A union without the keys that a mask covers.
@@ -785,9 +796,12 @@ fn restore_levels(
         // The sources of a level end with its residents.
         let residents = runs.split_off(runs.len() - level.residents.len());
         let incoming = if let IncomingRef::Compaction(merge) = &level.incoming {
-            let inputs = runs.into_iter().map(Input::Run).collect();
+            let inputs = runs.split_off(merge.slices.len());
+            check_slices(&runs)?;
+            let time = (meta.now, context.merge_span((at, meta.levels.len()), &inputs));
+            let inputs = inputs.into_iter().map(Input::Run).collect();
             let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
-            let time = (meta.now, context.merge_ticks((at, meta.levels.len())));
+            let spec = spec.resuming(runs, merge.slice_entries);
             let incoming = restore_merge(inner, merge, spec, time)?;
             match &incoming {
                 Incoming::Compaction(pending) => {
@@ -806,6 +820,18 @@ fn restore_levels(
     debug_assert_eq!(levels.len(), meta.levels.len(), "each level is restored");
 
     Ok(levels)
+}
+
+/// Refuses slices that do not follow each other.
+fn check_slices(slices: &[Arc<Run>]) -> Result<()> {
+    let wrong = slices.windows(2).position(|pair| !follows(&pair[0], &pair[1]));
+    match wrong {
+        None => Ok(()),
+        Some(at) => {
+            let what = Corrupt::rule("slices of a merge follow each other", 1, 0);
+            Err(Error::corrupt(slices[at + 1].path(), what))
+        }
+    }
 }
 
 fn restore_union(
@@ -859,7 +885,7 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
 fn restore_merge(
     inner: &SessionInner,
     merge: &MergeRef,
-    spec: CompactionSpec,
+    mut spec: CompactionSpec,
     time: (u64, u64),
 ) -> Result<Incoming> {
     let mut known = None;
@@ -870,7 +896,10 @@ fn restore_merge(
             match inner.run(output.number, spec.access) {
                 Ok(run) if run.meta().identity == output.identity => {
                     inner.files().sync_whole(output.number)?;
-                    return Ok(Incoming::Single(run.with_mask(&merge.mask)));
+                    if spec.slice_entries == ONE_RUN {
+                        return Ok(Incoming::Single(run.with_mask(&merge.mask)));
+                    }
+                    spec = spec.with_slice(run);
                 }
                 Err(error) if !error.is_damage() => return Err(error),
                 Ok(_) | Err(_) => {}

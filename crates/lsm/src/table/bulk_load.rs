@@ -21,8 +21,8 @@ use terrane_io::sync::atomic::Ordering;
 
 use crate::block::codec::Compression;
 use crate::block::index::IndexKind;
-use crate::compaction::compaction::{Compaction, CompactionSpec, Input};
-use crate::compaction::levels::{Capacity, CompactionEnv, Incoming, Level, Levels};
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input, ONE_RUN};
+use crate::compaction::levels::{Capacity, CompactionEnv, Level, Levels};
 use crate::config::{CompactionThread, LEVELS_MAX, TableConfig};
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::entry::mask::{Masking, Span};
@@ -252,6 +252,8 @@ impl BulkLoader {
     fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Compaction> {
         let spec = CompactionSpec {
             inputs,
+            slices: Vec::new(),
+            slice_entries: ONE_RUN,
             drop_deletes: false,
             operator: self.config.merge_operator.clone(),
             filter: None,
@@ -292,7 +294,7 @@ impl BulkLoader {
     /// Ends the writing that is under way.
     fn settle(&mut self) -> Result<()> {
         let Some(compaction) = &self.flushing else { return Ok(()) };
-        let run = compaction.finish()?;
+        let run = compaction.finish_one()?;
         self.flushing = None;
         self.add_run(0, run);
         Ok(())
@@ -308,7 +310,7 @@ impl BulkLoader {
             };
             // The oldest runs of a tier go together, so that the order of arrival is kept across
             // tiers.
-            let run = self.begin_merge(newest_first(oldest)).finish()?;
+            let run = self.begin_merge(newest_first(oldest)).finish_one()?;
             self.tiers[tier].drain(..FAN_IN);
             self.add_run(tier + 1, run);
         }
@@ -390,15 +392,17 @@ impl BulkLoader {
         }
 
         let mut tree = Levels { written_bytes: self.written_bytes, ..Levels::default() };
-        if let Some(run) = compaction.finish()? {
+        let runs = compaction.finish()?;
+        if !runs.is_empty() {
             // The budget is checked only now: the size of the index depends on the keys.
             if let Some(budget) = self.config.memory_budget {
-                let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);
+                let index_bytes: usize = runs.iter().map(|run| run.memory_bytes().1).sum();
+                let least = budget_min(index_bytes as u64, self.config.memory_goal);
                 check_budget(budget, least, "for a table of this size")?;
             }
-            tree.written_bytes += run.meta().file_bytes();
+            tree.written_bytes += runs.iter().map(|run| run.meta().file_bytes()).sum::<u64>();
             tree.levels = vec![Level::default(); level];
-            tree.levels[level - 1].incoming = Some(Incoming::Single(run));
+            tree.levels[level - 1] = Level::of(runs.to_vec());
         }
 
         Ok(ControlFlow::Continue(Table::new(self.session, tree, self.config)))

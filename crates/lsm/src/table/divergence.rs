@@ -17,9 +17,13 @@
 //!
 //! A merge that one table has completed, and the other not begun, replaces a run by others that
 //! hold the same. So where the other table has what a run was merged from, directly or through
-//! other merges, and all of that is still there, these runs stand for it as layers. The runs are
-//! held by whoever has them, never for the sake of this: with the last version between two others,
-//! what only that had goes.
+//! other merges, and all of that is still there, these runs stand for it as layers. The same goes
+//! for all slices of a merge, or for those that there are and what is left of the inputs. The runs
+//! are held by whoever has them, never for the sake of this: with the last version between two
+//! others, what only that had goes.
+//!
+//! Slices stand in front of what is left of the inputs, in key order. So what is older than a slice
+//! is the same whether the next ones are there or what they are made of.
 //!
 //! Chunks are the same if they are the same piece of memory, runs if they are the same file, unions
 //! if they are made of the same; and all of them only under the same mask. A deleted range masks
@@ -34,8 +38,8 @@ use crate::compaction::sources::{Scan, Sources, UnionSources};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
 use crate::memtable::part::{Chunk, MemtablePart, MemtablePartReader};
-use crate::run::reader::RunReader;
-use crate::run::run::Run;
+use crate::run::run::{Run, SliceOrigin};
+use crate::run::slices::SlicesReader;
 
 /// Entries of which each is newer than those of its key in the next layer.
 #[derive(Debug, Clone)]
@@ -59,8 +63,8 @@ impl Layer {
         }
     }
 
-    fn source(&self, scan: &Scan, range: &KeyRange) -> Source {
-        match self {
+    fn source(&self, scan: &Scan, range: &KeyRange) -> Option<Source> {
+        Some(match self {
             Self::Chunk(chunk) => {
                 let segment = MemtablePart::Chunk(Arc::clone(chunk));
                 Source::Memtable(MemtablePartReader::new(&segment, range, scan.order))
@@ -69,17 +73,18 @@ impl Layer {
                 Source::Memtable(MemtablePartReader::new(segment, range, scan.order))
             }
             Self::Run(run) => {
-                let reader = RunReader::new(run, range, scan.order, scan.reading.clone());
-                Source::Run(Box::new(reader))
+                let run = std::slice::from_ref(run);
+                let reader = SlicesReader::new(run, range, scan.order, scan.reading.clone())?;
+                Source::Runs(Box::new(reader))
             }
             Self::Union(union) => Source::Merge(Box::new(scan.of_union(union, range))),
-        }
+        })
     }
 }
 
 /// The entries of layers, as they combine. Reads nothing.
 pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> MergeIterator {
-    let sources = layers.iter().map(|layer| layer.source(scan, &KeyRange::ALL)).collect();
+    let sources = layers.iter().filter_map(|layer| layer.source(scan, &KeyRange::ALL)).collect();
     let combine = Combine::Levels;
     let operator = scan.operator.clone();
     let order = scan.order;
@@ -143,10 +148,10 @@ fn runs_in(layers: &[Layer]) -> impl Iterator<Item = &Arc<Run>> {
     })
 }
 
-/// Inputs of the compaction that wrote a run, newest first and under its mask, if all of them
-/// remain.
+/// Inputs of the compaction that wrote a run, or one slice, newest first and under its mask, if all
+/// of them remain.
 fn inputs_of(run: &Run, there: &Runs) -> Option<Vec<Arc<Run>>> {
-    let inputs = run.origin()?.inputs.iter();
+    let inputs = run.origin()?.origin.inputs.iter();
     let found = inputs.map(|(number, mask, input)| {
         // Any view of the run serves: masks are put on below.
         let any_mask = there.range((*number, Mask::default())..).next();
@@ -171,6 +176,47 @@ fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) ->
     all
 }
 
+/// How many of the runs at the end of `rest`, newest last, have been made of the inputs of `run` or
+/// are what is left of these: further slices of its compaction, and the inputs without the keys
+/// that are in slices. `None` if all of them together are not what the inputs are.
+fn others_of(run: &Run, inputs: &[Arc<Run>], rest: &[Layer]) -> Option<usize> {
+    let SliceOrigin { origin, slice } = run.origin()?;
+    // Without the first slices the others stand for a part of the inputs only.
+    if *slice > 0 {
+        return None;
+    }
+
+    let mut behind = rest.iter().rev().map_while(|layer| match layer {
+        Layer::Run(run) => Some(run),
+        Layer::Chunk(_) | Layer::Masked(_) | Layer::Union(_) => None,
+    });
+    let is_next = |next: &Arc<Run>, slice: usize| {
+        let of_next = next.origin().filter(|of| Arc::ptr_eq(&of.origin, origin));
+        of_next.is_some_and(|of| of.slice == slice) && next.mask() == run.mask()
+    };
+
+    let mut slices = 1;
+    let mut last = run;
+    let mut next = behind.next();
+    while let Some(slice) = next.filter(|next| is_next(next, slices)) {
+        slices += 1;
+        last = slice;
+        next = behind.next();
+    }
+
+    // What is left of the inputs stands behind the slices, in the same order.
+    let mut left = 0;
+    if origin.slice_count.get() != Some(&slices) {
+        for input in inputs.iter().filter(|input| input.max_key() > last.max_key()) {
+            next.filter(|next| next.number() == input.number())?;
+            left += 1;
+            next = behind.next();
+        }
+    }
+
+    Some(slices - 1 + left)
+}
+
 /// The layers with runs replaced by what they were merged from, where that leads to some of the
 /// `others`.
 fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
@@ -180,22 +226,28 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
     rest.reverse();
 
     while let Some(layer) = rest.pop() {
-        let inputs = match &layer {
+        let found = match &layer {
             Layer::Run(run) if !others.contains_key(&place_of(run)) => {
-                // A run that dropped deletions stands for its inputs only if nothing is older.
-                let is_right = run.origin().is_some_and(|of| rest.is_empty() || !of.is_oldest);
-                inputs_of(run, there).filter(|_| is_right)
+                inputs_of(run, there).and_then(|inputs| {
+                    let behind = rest.len() - others_of(run, &inputs, &rest)?;
+                    // What dropped deletions stands for its inputs only if nothing is older.
+                    let is_oldest = run.origin()?.origin.is_oldest;
+                    (behind == 0 || !is_oldest).then_some((inputs, behind))
+                })
             }
             _ => None,
         };
 
-        let leads_there = |inputs: &Vec<Arc<Run>>| {
+        let leads_there = |inputs: &[Arc<Run>]| {
             let ancestors = with_ancestors(inputs.iter(), there);
             ancestors.keys().any(|place| others.contains_key(place))
         };
 
-        match inputs.filter(leads_there) {
-            Some(inputs) => rest.extend(inputs.into_iter().rev().map(Layer::Run)),
+        match found.filter(|(inputs, _)| leads_there(inputs)) {
+            Some((inputs, behind)) => {
+                rest.truncate(behind);
+                rest.extend(inputs.into_iter().rev().map(Layer::Run));
+            }
             None => traced.push(layer),
         }
     }

@@ -30,6 +30,7 @@ use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{Room, Undo};
 use crate::run::page_cache::CacheShare;
 use crate::run::run::Run;
+use crate::run::slices::groups;
 use crate::session::inner::{Holder, Registered, SessionInner};
 use crate::session::snapshot::{self, SnapshotName, WrittenOut};
 use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
@@ -1341,11 +1342,11 @@ impl Table {
 
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
         let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.compaction.view());
-        if let Some(View::Output(Some(run))) = flushed {
+        if let Some(View::Output(runs)) = flushed {
             if stats.levels.is_empty() {
                 stats.levels.push(LevelStats::default());
             }
-            count_run(&mut stats.levels[0], &run);
+            runs.iter().for_each(|run| count_run(&mut stats.levels[0], run));
         }
 
         for (level, filter) in stats.levels.iter_mut().zip(filters) {
@@ -1407,6 +1408,8 @@ fn level_stats(level: &Level) -> LevelStats {
     let mut sources = Sources::default();
     sources.add_level(level);
     sources.runs.iter().for_each(|run| count_run(&mut shape, run));
+    // A lookup looks into one of some slices.
+    shape.runs = groups(&sources.runs).count() as u64;
     shape
 }
 
@@ -1448,6 +1451,7 @@ pub(crate) fn check_batch<K: AsRef<[u8]>>(batch: &[(K, Update<'_>)]) -> Result<(
 
 fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.runs += 1;
+    shape.files += 1;
     shape.entries += run.meta().entries;
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().file_bytes();

@@ -168,7 +168,7 @@ fn saving_a_snapshot_costs_a_few_calls_for_each_run_whatever_they_hold() {
         let before = disk.counts();
         table.save_snapshot(&name("first"), "").unwrap();
         let first = disk.counts() - before;
-        let runs = table.stats().runs();
+        let runs = table.stats().files();
         let merges = merges_under_way(&table);
         assert_eq!(first.reads, 0, "a save reads nothing");
         let syncs = runs + merges + 1;
@@ -217,7 +217,7 @@ fn opening_reads_filters_and_indexes_and_no_data() {
     assert_eq!(table.stats().runs(), stats.runs());
 
     // Of each run the footer, and filter and index in pages that they do not fill.
-    let pages = (stats.filter_bytes + stats.index_bytes) / 4_000 + 4 * stats.runs();
+    let pages = (stats.filter_bytes + stats.index_bytes) / 4_000 + 4 * stats.files();
     assert!(spent.read_pages <= pages, "{} pages read, {pages} wanted", spent.read_pages);
     let data_pages = stats.levels.iter().map(|level| level.bytes).sum::<u64>() / 4_096;
     assert!(spent.read_pages < data_pages / 10, "of {data_pages} pages");
@@ -262,7 +262,7 @@ fn an_update_does_its_share_of_compaction_and_no_more() {
     for compaction_policy in
         [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
     {
-        let incremental = buffer_of(200).compaction_policy(compaction_policy);
+        let incremental = buffer_of(100).compaction_policy(compaction_policy);
         let one_shot = incremental.clone().compaction_schedule(CompactionSchedule::OneShot);
         let (worst, pages, levels) = worst_update(&incremental, 100_000);
         assert!(levels >= 4, "{levels} levels");
@@ -284,7 +284,7 @@ fn an_update_does_its_share_of_compaction_and_no_more() {
 /// one-shot schedule are above.
 #[test]
 fn no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
-    let config = buffer_of(1_000);
+    let config = buffer_of(250);
     let (worst, _, levels) = worst_update(&config, by_effort(160_000, 1_000_000));
     assert!(levels >= by_effort(4, 5), "{levels} levels");
     assert!(worst <= 128 * levels as u64, "{worst} pages, {levels} levels");
@@ -353,7 +353,7 @@ fn worst_of(disk: &SimDisk, table: &mut Table, updates: &[([u8; 34], Update<'_>)
 /// done all the same, and by no update at once.
 #[test]
 fn updates_do_little_each_however_often_a_table_is_reopened() {
-    let config = buffer_of(200).compaction_batch_pages(1);
+    let config = buffer_of(100).compaction_batch_pages(1);
     let mut disk = SimDisk::new(1);
     let mut table = open(&disk).new_table(&config).unwrap();
     fill(&mut table, 0..20_000);

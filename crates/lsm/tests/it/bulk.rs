@@ -108,7 +108,8 @@ fn every_entry_is_written_twice() {
 
     // Runs that are only read in order have no filter; pages that are not full at their ends.
     assert!(written > bytes + 20_000 * 94 && written < 2 * bytes + bytes / 4, "{written}, {bytes}");
-    assert_eq!(place.runs().len(), 1);
+    // Of what was written in order nothing is left.
+    assert_eq!((table.stats().runs(), table.stats().files()), (1, place.runs().len() as u64));
 }
 
 /// More runs than are merged at once.
@@ -344,7 +345,7 @@ fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
     let keys: Vec<_> = (0..2_000).map(key).collect();
     let mut failed = 0;
     // Chunks are written behind, so it takes some until one fails.
-    for round in 0..100 {
+    for round in 0..250 {
         let first = 30_000 + round * 400;
         crate::fill(&mut table, first..first + 400);
         let at_call = disk.calls();
@@ -357,5 +358,5 @@ fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
     }
 
     assert!(failed > 0, "no merge work of a lookup met the fault");
-    assert_eq!(table.count_exact().unwrap(), 70_000);
+    assert_eq!(table.count_exact().unwrap(), 130_000);
 }

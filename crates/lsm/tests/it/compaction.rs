@@ -130,7 +130,7 @@ fn what_nobody_needs_is_gone_from_the_disk() {
     }
 
     let table = store.table(&main_table()).unwrap();
-    let doomed: Vec<_> = (0..80_000).map(|n| (key(n), Update::Delete)).collect();
+    let doomed: Vec<_> = (0..90_000).map(|n| (key(n), Update::Delete)).collect();
     for batch in doomed.chunks(1_000) {
         drop(table.write_batch(batch).unwrap());
     }
@@ -138,11 +138,11 @@ fn what_nobody_needs_is_gone_from_the_disk() {
     store.checkpoint().unwrap();
     let before = taken();
     store.compact(&mut |_, _| {}).unwrap();
-    let live = 20_000 * (34 + 60);
+    let live = 10_000 * (34 + 60);
     let most = live + live / 4 + (64 << 10) + store.session().stats().reserve_bytes;
     assert!(before > 3 * most && taken() < most, "{before}, then {} of {live} live", taken());
     let expected = content(&table.view().unwrap());
-    assert_eq!(expected.len(), 20_000);
+    assert_eq!(expected.len(), 10_000);
     store.close().unwrap();
     let store = open(&disk.after_crash(Survival::Nothing)).unwrap();
     assert_eq!(content(&store.table(&main_table()).unwrap().view().unwrap()), expected);

@@ -48,6 +48,7 @@ mod schedules;
 mod session_memory;
 mod side_by_side;
 mod sim;
+mod slices;
 mod snapshots;
 mod space;
 mod stats;

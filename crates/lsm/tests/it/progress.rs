@@ -151,7 +151,7 @@ fn look_at(disk: &Arc<dyn Disk>, dir: &Path, name: &str) -> SnapshotInfo {
     }
 }
 
-fn look(disk: &Arc<SimDisk>, name: &str) -> SnapshotInfo {
+pub(crate) fn look(disk: &Arc<SimDisk>, name: &str) -> SnapshotInfo {
     look_at(&(Arc::clone(disk) as _), Path::new(DIR), name)
 }
 
@@ -170,7 +170,8 @@ fn is_whole(disk: &Arc<SimDisk>, path: &Path) -> bool {
 fn nearly_merged() -> (Arc<SimDisk>, Entries) {
     let disk = SimDisk::new(1);
     let session = open(&disk).unwrap();
-    let config = buffer_of(500).compaction_policy(CompactionPolicy::Levelling);
+    // Only level 3 has slices, and this table has no such level.
+    let config = buffer_of(500).compaction_policy(CompactionPolicy::Levelling).size_ratio(12);
     let mut table = session.new_table(&config).unwrap();
     let mut entries = Entries::new();
     let mut next = 0;
@@ -414,12 +415,13 @@ struct Halfway {
 }
 
 /// The configuration of small tables that merge all the time.
+/// The table has no level 3, and so no slices.
 fn small() -> TableConfig {
     buffer_of(8)
         .merge_operator(resolve())
         .compaction_policy(CompactionPolicy::Levelling)
         .compaction_batch_pages(1)
-        .size_ratio(3)
+        .size_ratio(12)
 }
 
 /// The hundredths of its work that the merge on the deepest level has done, if it is one of many

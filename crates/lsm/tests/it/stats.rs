@@ -195,7 +195,7 @@ fn a_session_counts_what_is_open_and_each_run_once() {
     fill(&mut table, 0..200 * 40);
     let alone = session.stats();
     let levels = table.stats().levels;
-    assert_eq!(alone.runs, levels.iter().map(|level| level.runs).sum::<u64>());
+    assert_eq!(alone.runs, levels.iter().map(|level| level.files).sum::<u64>());
     assert_eq!(alone.entries, levels.iter().map(|level| level.entries).sum::<u64>());
     assert_eq!(alone.bytes, levels.iter().map(|level| level.bytes).sum::<u64>());
     assert_eq!(alone.filter_bytes, table.stats().filter_bytes);

@@ -388,7 +388,7 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
         assert_eq!(problem.path, path);
 
         let reads = match path.extension().and_then(OsStr::to_str) {
-            Some("snapshot") => 5,
+            Some("snapshot") => 6,
             Some("run") => 3,
             _ => 1,
         };

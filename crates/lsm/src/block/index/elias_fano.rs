@@ -166,10 +166,10 @@ impl SequenceBuilder {
         self.highs.push_zeros(to_usize(bucket - closed));
     }
 
-    /// Ends the sequence.
-    pub(super) fn finish(mut self) -> Sequence {
-        self.skip_buckets((self.value_max >> self.low_bits) + 1);
-        let value_max = self.value_max;
+    /// Ends the sequence, in which nothing above `value_max` will be looked for.
+    pub(super) fn finish(mut self, value_max: u64) -> Sequence {
+        assert!(self.last <= value_max && value_max <= self.value_max);
+        self.skip_buckets((value_max >> self.low_bits) + 1);
         let low_bits = self.low_bits;
         let count = self.count;
         self.lows.words.shrink_to_fit();
@@ -183,7 +183,7 @@ impl SequenceBuilder {
 
         let mut smaller = Self::new(value_max, u64::from(count));
         sequence.iter().for_each(|value| smaller.push(value));
-        smaller.finish()
+        smaller.finish(value_max)
     }
 }
 
@@ -416,7 +416,7 @@ mod tests {
         for &value in values {
             builder.push(value);
         }
-        builder.finish()
+        builder.finish(value_max)
     }
 
     fn check(sequence: &Sequence, values: &[u64], value_max: u64) {

@@ -113,8 +113,10 @@ impl FencesBuilder {
     }
 
     pub(super) fn finish(self) -> Fences {
-        let Self { cut, sequence, extra_reads, .. } = self;
-        Fences { cut, sequence: sequence.finish(), extra_reads }
+        let Self { mut cut, sequence, value, extra_reads, .. } = self;
+        // Nothing lies between the last key and the upper bound.
+        cut.value_max = value;
+        Fences { cut, sequence: sequence.finish(value), extra_reads }
     }
 }
 
