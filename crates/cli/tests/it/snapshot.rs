@@ -112,7 +112,7 @@ fn list_tells_other_format_versions_from_damage() {
     let listed = snapshot(&store.dir(), &["list"]).done();
     assert_eq!(listed["damage"].as_array().unwrap().len(), 0);
     let snapshots = [&listed["snapshots"][0], &listed["snapshots"][1]];
-    assert_eq!(snapshots.map(|snapshot| snapshot["format_version"].as_u64()), [Some(9), Some(5)]);
+    assert_eq!(snapshots.map(|snapshot| snapshot["format_version"].as_u64()), [Some(9), Some(6)]);
     assert_eq!(snapshots[0]["saved"], Value::Null);
     let shown = plain(&store.dir(), &["list"]);
     assert!(shown.code == Some(0) && shown.stdout.contains("format version 9"), "{shown:?}");

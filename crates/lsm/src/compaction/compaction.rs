@@ -91,16 +91,6 @@ impl Input {
         }
     }
 
-    /// The input without the keys up to `last`, which `mask` covers; `None` if it has no others.
-    fn beyond(&self, last: &[u8], mask: &Mask) -> Option<Self> {
-        match self {
-            Self::Run(run) if run.max_key() <= last => None,
-            // A mask costs each lookup a comparison.
-            Self::Run(run) if run.min_key() > last => Some(self.clone()),
-            Self::Run(_) | Self::Buffer(_) => Some(self.under_mask(mask)),
-        }
-    }
-
     /// Whether two inputs are runs of which the second follows the first.
     fn are_slices(one: &Self, next: &Self) -> bool {
         one.run().zip(next.run()).is_some_and(|(one, next)| follows(one, next))
@@ -112,7 +102,17 @@ fn beyond(slice: &Run, inputs: &[Input]) -> Vec<Input> {
     let last = slice.max_key();
     let range = KeyRange::ALL.to(Bound::Included(last.to_vec()));
     let mask = Span::of(&range).map_or_else(Mask::default, |span| Mask::default().with(&span));
-    inputs.iter().filter_map(|input| input.beyond(last, &mask)).collect()
+
+    // Those at the end that follow each other stay as they are: no key of the slice was in or
+    // behind them. Every other one changes, as does what is older than it (`table::divergence`).
+    let at_end = inputs.chunk_by(Input::are_slices).last().map_or(0, <[_]>::len);
+    let others = inputs.len() - at_end;
+    let rest = inputs.iter().enumerate().filter_map(|(at, input)| match input {
+        Input::Run(run) if run.max_key() <= last => None,
+        Input::Run(run) if at >= others && run.min_key() > last => Some(input.clone()),
+        Input::Run(_) | Input::Buffer(_) => Some(input.under_mask(&mask)),
+    });
+    rest.collect()
 }
 
 /// Slices of one compaction, at most.
@@ -211,8 +211,9 @@ struct WorkTally {
     reread: u64,
     /// Pages of the inputs in front of the key at which the compaction continued.
     pages_before: u64,
-    /// Pages of filter, index and footer of the slices that are whole.
+    /// Pages of filter, index and footer of the slices that are whole, and of their blobs.
     finished: u64,
+    finished_blobs: u64,
 }
 
 impl WorkTally {
@@ -316,6 +317,8 @@ pub(crate) struct Compaction {
     plan: RunPlan,
     /// Entries of a slice; [`ONE_RUN`] if there is only one.
     slice_entries: u64,
+    /// Slices that were there when it began.
+    slices_before: usize,
     /// Where the output comes from, if all inputs are runs.
     origin: Option<Arc<Origin>>,
     drop_deletes: bool,
@@ -330,7 +333,8 @@ pub(crate) struct Compaction {
     total: AtomicU64,
     /// Pages of the memtables among the inputs, as estimated.
     buffer_pages: u64,
-    /// Pages of blobs of the runs among the inputs.
+    /// Pages of entries of the runs that were its inputs when it began, and pages of their blobs.
+    run_pages: u64,
     blob_pages: u64,
     done: AtomicU64,
     /// Pages of work that tables have asked the background thread for.
@@ -400,10 +404,11 @@ impl Compaction {
         };
 
         // The index takes a page for each 2,000 to 3,000 pages.
-        let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
+        assert!(spec.slice_entries > 0, "a slice has entries");
+        let slices = planned.entries.div_ceil(spec.slice_entries).max(1);
+        let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2 * slices;
         let work = run_pages + blob_pages + buffer_pages + finishing;
         assert!(work > 0, "the footer is a page of work");
-        assert!(spec.slice_entries > 0, "a slice has entries");
 
         let of_run = |input: &Input| {
             let run = input.run()?;
@@ -420,6 +425,7 @@ impl Compaction {
             set: Arc::clone(set),
             plan,
             slice_entries: spec.slice_entries,
+            slices_before: spec.slices.len(),
             origin,
             drop_deletes: spec.drop_deletes,
             operator: spec.operator,
@@ -428,6 +434,7 @@ impl Compaction {
             work,
             total: AtomicU64::new(work),
             buffer_pages,
+            run_pages,
             blob_pages,
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
@@ -529,7 +536,7 @@ impl Compaction {
     pub(crate) fn planned_bytes(&self) -> u64 {
         let View::Inputs { slices, .. } = self.view() else { return self.planned_bytes };
         let bytes = |run: &Arc<Run>| run.memory_bytes().0 + run.memory_bytes().1;
-        let built = slices.iter().map(bytes).sum::<usize>() as u64;
+        let built = slices.iter().skip(self.slices_before).map(bytes).sum::<usize>() as u64;
         self.planned_bytes.saturating_sub(built)
     }
 
@@ -564,12 +571,17 @@ impl Compaction {
         self.begin_anew_unless_whole(&mut guard);
 
         let tally = guard.1;
+        // Whoever goes on has the inputs that there are now, without those that were let go of.
+        let gone = self.pages_gone() + tally.finished_blobs.min(self.blob_pages);
+        let work = |passed: u64| passed.saturating_sub(gone);
         let flushed = match &mut guard.0 {
             Job::Idle | Job::BetweenSlices(_) | Job::Done => None,
             Job::Interrupted(taken) => Some(taken.flushed()),
             Job::ResumedOutput(resumed) => Some(resumed.flushed()),
-            Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
-            Job::Finishing { finisher, passed, .. } => Some(finisher.flush(*passed)?),
+            Job::Entries { merge, builder } => {
+                builder.flush(work(self.passed(merge, builder, tally)))?
+            }
+            Job::Finishing { finisher, passed, .. } => Some(finisher.flush(work(*passed))?),
         };
 
         // Read under the lock of the job: nothing can complete the compaction between flush and
@@ -774,7 +786,8 @@ impl Compaction {
             }
             // The plan counts blobs of runs only, so blobs of memtables must not raise the count
             // further.
-            let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
+            let blob_pages = tally.finished_blobs + u64::from(builder.blob_pages());
+            let blob_pages = blob_pages.min(self.blob_pages);
             self.note(tally.done(batch.pages_passed + blob_pages));
             reader.recycle(batch);
             let watched = watch(self.done(), self.total());
@@ -807,12 +820,24 @@ impl Compaction {
         result
     }
 
+    /// Pages of entries of the inputs that were let go of.
+    fn pages_gone(&self) -> u64 {
+        let View::Inputs { inputs, .. } = self.view() else { return self.run_pages };
+        let pages = |run: &Arc<Run>| u64::from(run.meta().data_pages);
+        self.run_pages - inputs.iter().filter_map(Input::run).map(pages).sum::<u64>()
+    }
+
     fn begin_anew_unless_whole(&self, job: &mut (Job, WorkTally)) {
         if !job.0.can_go_on() {
-            // Without the output of the interrupted attempt all planned work is ahead again.
-            *job = (Job::Idle, WorkTally::default());
-            self.done.store(0, Ordering::Release);
+            // All planned work is ahead again, but for that of the slices that are whole.
+            let WorkTally { finished, finished_blobs, .. } = job.1;
+            let pages_before = self.pages_gone();
+            let tally =
+                WorkTally { pages_before, finished, finished_blobs, ..WorkTally::default() };
+            *job = (Job::Idle, tally);
             self.total.fetch_max(self.work, Ordering::AcqRel);
+            let done = tally.done(pages_before + finished_blobs.min(self.blob_pages));
+            self.done.store(done.min(self.total() - 1), Ordering::Release);
         }
     }
 
@@ -855,13 +880,12 @@ impl Compaction {
         plan.entries_max = plan.entries_max.min(slice_entries);
 
         if let Some(after) = after {
-            let runs = || inputs.iter().filter_map(Input::run);
-            let pages: u64 = runs().map(|run| u64::from(run.meta().data_pages)).sum();
-            let before: u64 = runs().map(|run| u64::from(run.pages_before(after))).sum();
+            let left = |run: &Arc<Run>| u64::from(run.meta().data_pages - run.pages_before(after));
+            let pages_left: u64 = inputs.iter().filter_map(Input::run).map(left).sum();
             // The index tells keys apart as if all that is left were to be in this slice.
             let left = |count: u64| {
-                let left = u128::from(count) * u128::from(pages - before);
-                left.div_ceil(u128::from(pages.max(1))) as u64
+                let left = u128::from(count) * u128::from(pages_left);
+                left.div_ceil(u128::from(self.run_pages.max(1))) as u64
             };
             plan.entries_between = left(plan.entries_between).max(plan.entries_max);
             plan.pages_between = left(plan.pages_between);
@@ -984,7 +1008,7 @@ impl Compaction {
     fn add_slice(&self, finisher: RunFinisher, tally: &mut WorkTally) {
         tally.finished += u64::from(finisher.pages());
         let run = finisher.into_run();
-        tally.finished += run.meta().blob_pages();
+        tally.finished_blobs += run.meta().blob_pages();
         let slice = self.counted(run);
 
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
@@ -1162,7 +1186,7 @@ impl Compaction {
         // Memtables have no pages to pass, so written pages stand for them, up to the estimate.
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
         let pages = tally.pages_before + merge.pages_passed();
-        pages + blob_pages.min(self.blob_pages) + written
+        pages + (tally.finished_blobs + blob_pages).min(self.blob_pages) + written
     }
 
     /// Merges entries until there is a reason to stop.
@@ -1197,5 +1221,60 @@ impl Compaction {
                 return Ok(Stop::Target);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_io::SimDisk;
+
+    use super::*;
+    use crate::memtable::part::{NewEntry, Room};
+    use crate::table::session::{Session, SessionOptions};
+
+    fn run_of(set: &Arc<FileSet>, keys: &[u8]) -> Arc<Run> {
+        let operator = MergeOperator::newest();
+        let mut buffer = Memtable::default();
+        buffer.begin(Room::default(), &operator).unwrap();
+        for key in keys {
+            let key = std::slice::from_ref(key);
+            let hash = key_hash(1, key);
+            let entry = NewEntry { key, hash, kind: Kind::Insert, value: b"", blob: None };
+            buffer.put(entry, &operator, None).unwrap();
+        }
+
+        let spec = CompactionSpec {
+            inputs: vec![Input::Buffer(buffer)],
+            slices: Vec::new(),
+            slice_entries: ONE_RUN,
+            drop_deletes: false,
+            operator,
+            filter: None,
+            index: IndexKind::Ordinary,
+            compression: Compression::None,
+            access: Access::Buffered,
+            salt: 1,
+            purpose: Purpose::Level,
+        };
+        Compaction::new(set, spec).finish_one().unwrap().unwrap()
+    }
+
+    /// Behind a slice an input that has some of its keys is masked or gone, and so is each that is
+    /// newer than such a one; a diff takes a run under the same mask for a sign that what is older
+    /// is the same. Only the old slices at the end stay as they are.
+    #[test]
+    fn whatever_is_newer_than_what_a_slice_replaces_changes_with_it() {
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(SimDisk::new(1), "/session".as_ref(), &options).unwrap();
+        let set = session.inner().files();
+        let runs = [&[1, 5][..], &[8, 9], &[0, 9], &[0, 3], &[6, 7], &[8, 9]];
+        let inputs: Vec<Input> = runs.iter().map(|keys| Input::Run(run_of(set, keys))).collect();
+        let numbers: Vec<u64> = inputs.iter().filter_map(Input::run).map(|r| r.number()).collect();
+
+        let rest = beyond(&run_of(set, &[0, 5]), &inputs);
+        let shape = rest.iter().filter_map(Input::run);
+        let shape: Vec<_> = shape.map(|run| (run.number(), run.mask().is_empty())).collect();
+        let expected = [(1, false), (2, false), (4, true), (5, true)];
+        assert_eq!(shape, expected.map(|(at, is_whole)| (numbers[at], is_whole)));
     }
 }

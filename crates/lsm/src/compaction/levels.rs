@@ -1,7 +1,8 @@
 //! The levels of a table, and the schedule of its compactions.
 //!
-//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming*
-//! run or merge; a *levelling* level has only the incoming one, which is merged with what arrives.
+//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs, above a wide last
+//! level up to 2 T, and one *incoming* run or merge; a *levelling* level has only the incoming one,
+//! which is merged with what arrives.
 //! Under lazy levelling every level tiers but the last one (unless it is level 1).
 //!
 //! Each flush offers a run to level 1. A level that is offered runs first takes its finished
@@ -113,7 +114,10 @@ impl ScheduledCompaction {
     /// none.
     pub(crate) fn finish(&self) -> Result<Vec<Arc<Run>>> {
         let slices = self.compaction.finish()?;
-        Ok(slices.iter().map(|run| run.under_mask(&self.mask)).collect())
+        let masked = slices.iter().map(|run| run.under_mask(&self.mask));
+        // A slice whose keys are all masked shows nothing, so its file can go.
+        let shows = |run: &Arc<Run>| !run.mask().covers_all(run.min_key(), run.max_key());
+        Ok(masked.filter(shows).collect())
     }
 
     /// Pages of work that must be done by `now`.
@@ -862,7 +866,7 @@ impl Levels {
         let finished = self.finished_incoming(context, level)?;
         let mut there = Vec::new();
         let size: u64 = finished.iter().map(|run| context.run_size(run)).sum();
-        let is_full = self.is_full_with(context, level, &finished);
+        let is_full = self.is_full_with(context, level, &finished, before.next_flush());
         match policy {
             LevelPolicy::Tiering if finished.is_empty() => {}
             LevelPolicy::Tiering => {
@@ -914,12 +918,21 @@ impl Levels {
         context: &CompactionEnv<'_>,
         level: usize,
         finished: &[Arc<Run>],
+        now: u64,
     ) -> bool {
         let residents = &self.levels[level - 1].residents;
         let count = residents.len() + 1;
         let ratio = context.config.size_ratio as usize;
         if level + 1 != self.levels.len() || !context.config.has_wide_last(level + 1) {
             return count >= ratio;
+        }
+
+        // What arrives before a merge is due would have it completed at once.
+        if let Some(Incoming::Compaction(pending)) = &self.levels[level].incoming
+            && pending.due > now
+            && !pending.compaction.is_complete()
+        {
+            return false;
         }
 
         let mut last = Sources::default();

@@ -124,7 +124,14 @@ impl Plan {
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
         self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
         let first = self.next_run();
-        for group in groups(&runs) {
+        // Columns do not go beyond a level, so that each is counted on its own.
+        let is_cut = |at: &usize| self.level_ends.contains(at);
+        let groups = groups(&runs).flat_map(|group| {
+            let cuts = (group.start + 1..group.end).filter(is_cut).collect::<Vec<_>>();
+            let starts = std::iter::once(group.start).chain(cuts.clone());
+            starts.zip(cuts.into_iter().chain([group.end])).map(|(start, end)| start..end)
+        });
+        for group in groups {
             let firsts = runs[group.start + 1..group.end].iter();
             let firsts = firsts.map(|run| key_prefix(run.min_key())).collect();
             let runs = first + group.start as u32..first + group.end as u32;

@@ -10,6 +10,7 @@ use terrane_io::checksum::crc32c;
 
 use crate::block::codec::Compression;
 use crate::block::page::PAYLOAD_SIZE;
+use crate::compaction::compaction::ONE_RUN;
 use crate::compaction::sources::Frontier;
 use crate::compaction::union::UNION_DEPTH_MAX;
 use crate::config::{LEVELS_MAX, TableConfig};
@@ -509,6 +510,9 @@ impl SnapshotMeta {
                     merge.output.take_if(|output| is_changed || is_lost(output));
                     // A merge without inputs has no output but the slices that are whole.
                     if merge.inputs.is_empty() {
+                        for slice in &mut merge.slices {
+                            slice.mask = slice.mask.union(&merge.mask);
+                        }
                         level.residents.splice(..0, merge.slices.drain(..));
                         level.incoming = IncomingRef::Nothing;
                     }
@@ -651,9 +655,16 @@ impl SnapshotMeta {
             return damaged("bytes after the end");
         }
 
-        let is_forged = |level: &LevelRef| matches!(&level.incoming, IncomingRef::Compaction(merge) if merge.slice_entries == 0);
+        let is_forged = |level: &LevelRef| match &level.incoming {
+            IncomingRef::Compaction(merge) => match merge.slice_entries {
+                0 => true,
+                ONE_RUN => !merge.slices.is_empty(),
+                _ => false,
+            },
+            IncomingRef::Nothing | IncomingRef::Single(_) => false,
+        };
         if levels.iter().any(is_forged) {
-            return damaged("slices without entries");
+            return damaged("slices of a merge without any, or without entries");
         }
 
         // Far above what any table reaches, far below what arithmetic on ticks can bear.

@@ -261,9 +261,9 @@ impl RunReader {
         self.state == ReaderState::Ended
     }
 
-    /// Whether no page follows the one that the reader is on.
-    pub(crate) fn is_on_last_page(&self) -> bool {
-        self.state == ReaderState::Here && self.ordinals.is_empty()
+    /// Whether one page at most follows the one that the reader is on.
+    pub(crate) fn is_near_end(&self) -> bool {
+        self.state == ReaderState::Here && self.ordinals.len() <= 1
     }
 
     /// Whether to pass the entries of this page may take a wait for the next one, in ascending

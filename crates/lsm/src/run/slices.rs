@@ -36,7 +36,8 @@ pub(crate) fn groups(runs: &[Arc<Run>]) -> impl Iterator<Item = Range<usize>> + 
 /// A position in slices.
 #[derive(Debug)]
 pub(crate) struct SlicesReader {
-    reader: RunReader,
+    /// `None` behind the last entry: nobody else may hold the run.
+    reader: Option<RunReader>,
     /// Those behind it, the next one last.
     rest: Vec<Arc<Run>>,
     range: KeyRange,
@@ -71,7 +72,7 @@ impl SlicesReader {
         }
 
         Some(Self {
-            reader,
+            reader: Some(reader),
             rest,
             range: range.clone(),
             order,
@@ -84,31 +85,28 @@ impl SlicesReader {
     /// Whether the first entry has been gone to.
     #[inline]
     pub(crate) fn is_loaded(&self) -> bool {
-        self.reader.is_loaded()
+        self.reader.as_ref().is_none_or(RunReader::is_loaded)
     }
 
     /// Asks for the page of the first entry, unless it is there.
     pub(crate) fn ask_first(&mut self) {
-        self.reader.ask_first();
+        self.reader.iter_mut().for_each(RunReader::ask_first);
     }
 
     /// Goes to the first entry, unless that has been done.
     pub(crate) fn load(&mut self) -> Result<()> {
-        self.reader.load()?;
+        self.reader.as_mut().map_or(Ok(()), RunReader::load)?;
         self.pass_ended()
     }
 
     /// Goes on to the next slice while the one that is read has ended.
     fn pass_ended(&mut self) -> Result<()> {
-        while self.reader.has_ended()
-            && let Some(next) = self.rest.pop()
-        {
-            self.pages_before += u64::from(self.reader.pages_passed());
-            self.entries_before += self.reader.entries_passed();
-            // The run that was passed is let go of here: nobody else may hold it.
+        while let Some(ended) = self.reader.take_if(|reader| reader.has_ended()) {
+            self.pages_before += u64::from(ended.pages_passed());
+            self.entries_before += ended.entries_passed();
+            let Some(next) = self.rest.pop() else { break };
             let reader = RunReader::new(&next, &self.range, self.order, self.reading.clone());
-            self.reader = reader.after(&self.reader);
-            self.reader.load()?;
+            self.reader.insert(reader.after(&ended)).load()?;
         }
         Ok(())
     }
@@ -119,51 +117,54 @@ impl SlicesReader {
     /// Those of [`RunReader::advance`].
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<()> {
-        self.reader.advance()?;
-        if self.reader.has_ended() { self.pass_ended() } else { Ok(()) }
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        reader.advance()?;
+        if reader.has_ended() { self.pass_ended() } else { Ok(()) }
     }
 
     #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
-        self.reader.current()
+        self.reader.as_ref()?.current()
     }
 
     /// The kind of the current entry; `None` at the end.
     #[inline]
     pub(crate) fn kind(&self) -> Option<Kind> {
-        self.reader.kind()
+        self.reader.as_ref()?.kind()
     }
 
     /// The current key, or a bound of the first one before it is loaded; `None` at the end.
     #[inline]
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        self.reader.key()
+        self.reader.as_ref()?.key()
     }
 
     /// First bytes of [`key`](Self::key) as a number; `None` at the end.
     #[inline]
     pub(crate) fn key_prefix(&self) -> Option<u64> {
-        self.reader.key_prefix()
+        self.reader.as_ref()?.key_prefix()
     }
 
     /// The blob of the current entry, if it has one.
     pub(crate) fn blob(&self) -> Option<Blob> {
-        self.reader.blob()
+        self.reader.as_ref()?.blob()
     }
 
     /// Whether to pass the entries of this page may take a wait for the next one, in ascending
     /// order.
     pub(crate) fn may_wait(&self) -> bool {
-        self.reader.may_wait() || (self.reader.is_on_last_page() && !self.rest.is_empty())
+        let is_over_soon = |reader: &RunReader| reader.is_near_end() && !self.rest.is_empty();
+        self.reader.as_ref().is_some_and(|reader| reader.may_wait() || is_over_soon(reader))
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u64 {
-        self.pages_before + u64::from(self.reader.pages_passed())
+        let here = self.reader.as_ref().map_or(0, RunReader::pages_passed);
+        self.pages_before + u64::from(here)
     }
 
     /// Entries passed, for the accounting of unions.
     pub(crate) fn entries_passed(&self) -> u64 {
-        self.entries_before + self.reader.entries_passed()
+        self.entries_before + self.reader.as_ref().map_or(0, RunReader::entries_passed)
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct RunPlan {
     pub(crate) lower: Vec<u8>,
     /// No key is above this one.
     pub(crate) upper: Vec<u8>,
-    /// No more entries than this; the filter is laid out for them.
+    /// About as many entries at the most; the filter is laid out for them.
     pub(crate) entries_max: u64,
     /// About as many entries lie between the bounds, with those of the slices that follow. The
     /// index is laid out for them.

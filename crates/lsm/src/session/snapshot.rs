@@ -900,6 +900,7 @@ fn restore_merge(
                         return Ok(Incoming::Single(run.with_mask(&merge.mask)));
                     }
                     spec = spec.with_slice(run);
+                    check_slices(&spec.slices)?;
                 }
                 Err(error) if !error.is_damage() => return Err(error),
                 Ok(_) | Err(_) => {}

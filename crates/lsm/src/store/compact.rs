@@ -1,5 +1,5 @@
-//! Compaction on demand: everything that a table holds becomes one run, without what was deleted or
-//! replaced.
+//! Compaction on demand: everything that a table holds becomes one run, or slices of one if it is
+//! large, without what was deleted or replaced.
 //!
 //! The write buffer is flushed, and then all runs are the inputs of one merge on the last level,
 //! which is done at once by whoever asks for it. It is a merge like any other: readers look into
@@ -104,16 +104,18 @@ fn advance(
 }
 
 impl Table {
-    /// Merges all that the table holds into one run, in which no key is twice and none is deleted.
+    /// Merges all that the table holds into one run, in which no key is twice and none is deleted;
+    /// that of a large table is cut into slices.
     /// The content stays the same. Duplicates, cursors and snapshots keep the runs that they have,
     /// which take room as long as they do. `progress` is told of pages. A union that is not
     /// complete is completed first.
     ///
     /// Cost: that of the next flush of the write buffer; then reads and writes each page once, in
     /// large chunks. Memory for these, and for the filter and the index of the run. Until it is
-    /// done the disk holds the table twice, without what was deleted. On a full disk that needs as
-    /// much room as the live entries take; where there is less, what was written for it is removed
-    /// again. Held by the test `compaction`.
+    /// done the disk holds the table twice, without what was deleted, but for old slices, which go
+    /// as the new ones come. On a full disk that needs as much room as the live entries take; where
+    /// there is less, the run that was being written is removed again. Held by the test
+    /// `compaction`.
     ///
     /// # Errors
     /// [`Error::Disk`] (also of a full disk), [`Error::Corrupt`] (damage in a page),

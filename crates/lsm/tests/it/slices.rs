@@ -285,3 +285,101 @@ fn a_diff_of_two_moments_of_a_merge_reads_what_differs() {
     println!("{read} pages read, of {compared}");
     assert!(read * 4 < compared, "{read} pages read, of {compared}");
 }
+
+/// Memtables of high keys only, and of deletions of low ones: an input of a merge may lie behind
+/// what the slices have, while those that are older do not.
+#[test]
+fn a_diff_tells_what_a_slice_has_dropped() {
+    let mut compared = 0;
+    for_each_seed("a_diff_tells_what_a_slice_has_dropped", 12, |rng, _| {
+        let disk = SimDisk::new(rng.below(1 << 32));
+        let session = open(&disk);
+        let mut table = session.new_table(&config()).unwrap();
+        let mut model = Model::new();
+        let mut kept: Vec<(String, Model)> = Vec::new();
+        for round in 0..160_u32 {
+            // In pairs, as level 2 has runs of two memtables.
+            let kind = if round < 60 { rng.below(2) } else { (u64::from(round) / 2) % 3 };
+            let first = if kind == 0 { 200 } else { 0 };
+            let numbers: Vec<u32> = (0..8).map(|_| first + rng.below(200) as u32).collect();
+            let is_deletion = kind == 1 && round >= 60;
+            for number in numbers {
+                let (key, value) = ([(number >> 8) as u8, number as u8], round.to_le_bytes());
+                if is_deletion {
+                    table.delete(&key).unwrap();
+                    model.remove(key.as_slice());
+                } else {
+                    table.insert(&key, &value).unwrap();
+                    model.insert(key.to_vec(), value.to_vec());
+                }
+            }
+
+            let text = format!("s{round}");
+            table.save_snapshot(&name(&text), "").unwrap();
+            kept.push((text, model.clone()));
+            if kept.len() > 8 {
+                session.delete_snapshot(&name(&kept.remove(0).0)).unwrap();
+            }
+            if round < 60 || round % 4 > 0 {
+                continue;
+            }
+
+            // Nothing is known of what the runs were merged from.
+            let other = open(&disk.process_kill());
+            let newer = other.open_snapshot(&name(&kept[kept.len() - 1].0), "").unwrap();
+            for (text, before) in &kept[..kept.len() - 1] {
+                let older = other.open_snapshot(&name(text), "").unwrap();
+                let found: Vec<_> =
+                    older.diff(&newer).unwrap().map(|change| change.unwrap().key).collect();
+                let keys = before.keys().chain(model.keys());
+                let mut expected: Vec<_> =
+                    keys.filter(|key| before.get(*key) != model.get(*key)).cloned().collect();
+                expected.sort();
+                expected.dedup();
+                assert_eq!(found, expected, "round {round}, {text}");
+                compared += 1;
+            }
+        }
+    });
+    assert!(compared > 500, "{compared}");
+}
+
+/// Opened again when half of its slices are there, a merge must not be done within one update.
+#[test]
+fn a_merge_that_goes_on_behind_its_slices_keeps_its_pace() {
+    let disk = SimDisk::new(1);
+    let session = open(&disk);
+    let config = buffer_of(200).compaction_batch_pages(1);
+    let mut table = session.new_table(&config).unwrap();
+    fill(&mut table, 0..40_000);
+    let mut next = 40_000;
+    loop {
+        fill(&mut table, next..next + 50);
+        crate::clear(&mut table, next - 40_000..next - 39_950);
+        next += 50;
+        table.save_snapshot(&name("a"), "").unwrap();
+        let output = look(&disk, "a").levels.pop().and_then(|level| level.output);
+        if slices(&disk, "a") >= 6 && output.is_some_and(|output| output.pages > 20) {
+            break;
+        }
+        session.delete_snapshot(&name("a")).unwrap();
+    }
+    drop(table);
+    session.close().unwrap();
+
+    let session = open(&disk);
+    let mut table = session.open_snapshot(&name("a"), "").unwrap();
+    let pages = || {
+        let counts = disk.counts();
+        counts.read_pages + counts.write_pages
+    };
+    let mut worst = 0;
+    for number in next..next + 4_000 {
+        let before = pages();
+        table.insert(&key(number), &value(number, 60)).unwrap();
+        worst = worst.max(pages() - before);
+    }
+    let levels = table.stats().levels.len() as u64;
+    println!("{worst} pages in one update, {levels} levels");
+    assert!(worst <= 128 * levels, "{worst} pages in one update, {levels} levels");
+}
