@@ -120,7 +120,7 @@ fn list_tells_other_format_versions_from_damage() {
     assert!(message.contains("--json writes"), "{message}");
     let message =
         snapshot(&store.dir(), &["export", "early", "--canonical", "/dev/null"]).failed(2);
-    assert!(message.contains("format version 9; this program reads 5"), "{message}");
+    assert!(message.contains("format version 9; this program reads 6"), "{message}");
 }
 
 #[test]
