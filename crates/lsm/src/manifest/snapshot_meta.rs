@@ -31,6 +31,9 @@ pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 /// Newest version of snapshots.
 pub(crate) const SNAPSHOT_VERSION: u32 = 6;
 
+/// Version of snapshots whose merges have no slices; it is read.
+const SNAPSHOT_VERSION_WITHOUT_SLICES: u32 = 5;
+
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
@@ -610,7 +613,10 @@ impl SnapshotMeta {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Refused> {
-        let mut input = open(bytes, SNAPSHOT_MAGIC, SNAPSHOT_VERSION)?;
+        let version = bytes.get(8..12).and_then(|bytes| bytes.try_into().ok());
+        let has_slices = version.map(u32::from_le_bytes) != Some(SNAPSHOT_VERSION_WITHOUT_SLICES);
+        let version = if has_slices { SNAPSHOT_VERSION } else { SNAPSHOT_VERSION_WITHOUT_SLICES };
+        let mut input = open(bytes, SNAPSHOT_MAGIC, version)?;
         let created_ns = input.u64()?;
         let Ok(label) = std::str::from_utf8(input.string()?) else {
             return damaged("label is not UTF-8");
@@ -639,8 +645,8 @@ impl SnapshotMeta {
                 2 => IncomingRef::Compaction(MergeRef {
                     due: input.u64()?,
                     drop_deletes: input.u8()? != 0,
-                    slice_entries: input.u64()?,
-                    slices: take_runs(&mut input, &masks)?,
+                    slice_entries: if has_slices { input.u64()? } else { ONE_RUN },
+                    slices: if has_slices { take_runs(&mut input, &masks)? } else { Vec::new() },
                     inputs: take_runs(&mut input, &masks)?,
                     mask: take_mask(&mut input, &masks)?,
                     output: take_partial(&mut input)?,
