@@ -437,7 +437,7 @@ impl CompactionEnv<'_> {
 
         // A single run is moved, not rewritten, unless rewriting drops deletions or masked keys.
         if let [run] = runs.as_slice()
-            && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
+            && (!drop || run.is_clean())
         {
             self.trace_run_added(run, level);
             return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
@@ -671,13 +671,12 @@ impl Levels {
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
 
         let runs = readable.runs;
-        let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
         // The output is as large as its inputs at most, so it belongs on the level of their sum.
         let size = runs.iter().map(|run| context.run_size(run)).sum();
         let level = context.last_level_of(size);
         // One run, or slices, without deletions is what a full compaction would write.
-        if runs.len() <= SLICES as usize && groups(&runs).count() <= 1 && runs.iter().all(is_clean)
-        {
+        let is_one = runs.len() <= SLICES as usize && groups(&runs).count() <= 1;
+        if is_one && runs.iter().all(|run| run.is_clean()) {
             return None;
         }
 
@@ -865,12 +864,12 @@ impl Levels {
 
         let finished = self.finished_incoming(context, level)?;
         let mut there = Vec::new();
-        let size: u64 = finished.iter().map(|run| context.run_size(run)).sum();
-        let is_full = self.is_full_with(context, level, &finished, before.next_flush());
         match policy {
             LevelPolicy::Tiering if finished.is_empty() => {}
             LevelPolicy::Tiering => {
                 let above = context.run_size_max(level - 1, LevelPolicy::Tiering);
+                let size: u64 = finished.iter().map(|run| context.run_size(run)).sum();
+                let is_full = self.is_full_with(context, level, &finished, before.next_flush());
                 let residents = &mut self.levels[level - 1].residents;
                 // Hold back: a run that fits the level above is too small to be a resident here.
                 if level > 1 && size <= above {
@@ -938,16 +937,14 @@ impl Levels {
         let mut last = Sources::default();
         last.add_level(&self.levels[level]);
         let above = || residents.iter().chain(finished);
-        let sum = |runs: &mut dyn Iterator<Item = &Arc<Run>>, of: &dyn Fn(&Arc<Run>) -> u64| {
-            runs.map(of).sum::<u64>()
-        };
 
         // What was deleted may be as many entries of the last level.
-        let deleted = sum(&mut above(), &|run| run.meta().deletes);
-        let entries = sum(&mut last.runs.iter(), &|run| run.meta().entries);
-        let size = |run: &Arc<Run>| context.run_size(run);
+        let deleted: u64 = above().map(|run| run.meta().deletes).sum();
+        let entries: u64 = last.runs.iter().map(|run| run.meta().entries).sum();
+        let size_above: u64 = above().map(|run| context.run_size(run)).sum();
+        let size: u64 = last.runs.iter().map(|run| context.run_size(run)).sum();
         deleted.saturating_mul(ENTRIES_PER_DELETED) >= entries
-            || sum(&mut above(), &size) >= sum(&mut last.runs.iter(), &size)
+            || size_above >= size
             || count >= RUNS_ABOVE_LAST_MAX * ratio
     }
 
@@ -964,9 +961,9 @@ impl Levels {
         debug_event!("table.level_added", dir, table = context.table, level);
 
         let oldest = self.union.is_none();
-        let has_nothing_to_drop = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
         // Slices are moved, not rewritten, as a single run is.
-        if groups(&arriving).count() == 1 && (!oldest || arriving.iter().all(has_nothing_to_drop)) {
+        if groups(&arriving).count() == 1 && (!oldest || arriving.iter().all(|run| run.is_clean()))
+        {
             let access = context.config.disk_cache.access(level);
             for run in &arriving {
                 context.trace_run_added(run, level);

@@ -208,9 +208,6 @@ impl Scan {
         self.add_runs(&mut sources, &table.runs, range);
         if let Some(union) = &table.union {
             self.add_runs(&mut sources, &union.slices, range);
-        }
-
-        if let Some(union) = &table.union {
             sources.push(Source::Merge(Box::new(self.of_union(union, range))));
         }
 

@@ -24,7 +24,7 @@ use crate::lookup::result::Lookup;
 use crate::memtable::memtable::Memtable;
 use crate::run::blob::BlobRef;
 use crate::run::run::Run;
-use crate::run::slices::groups;
+use crate::run::slices::follows;
 
 /// An entry that a run has of a key.
 #[derive(Debug)]
@@ -124,18 +124,19 @@ impl Plan {
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
         self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
         let first = self.next_run();
-        // Columns do not go beyond a level, so that each is counted on its own.
-        let is_cut = |at: &usize| self.level_ends.contains(at);
-        let groups = groups(&runs).flat_map(|group| {
-            let cuts = (group.start + 1..group.end).filter(is_cut).collect::<Vec<_>>();
-            let starts = std::iter::once(group.start).chain(cuts.clone());
-            starts.zip(cuts.into_iter().chain([group.end])).map(|(start, end)| start..end)
-        });
-        for group in groups {
-            let firsts = runs[group.start + 1..group.end].iter();
-            let firsts = firsts.map(|run| key_prefix(run.min_key())).collect();
-            let runs = first + group.start as u32..first + group.end as u32;
-            self.columns.push(Column { runs, firsts });
+        let mut before = None;
+        for (at, run) in (first..).zip(&runs) {
+            // Columns do not go beyond a level, so that each is counted on its own.
+            let is_next = before.is_some_and(|before: &Arc<Run>| follows(before, run))
+                && !self.level_ends.contains(&(at as usize));
+            match self.columns.last_mut().filter(|_| is_next) {
+                Some(column) => {
+                    column.runs.end = at + 1;
+                    column.firsts.push(key_prefix(run.min_key()));
+                }
+                None => self.columns.push(Column { runs: at..at + 1, firsts: Vec::new() }),
+            }
+            before = Some(run);
         }
         self.runs.extend(runs);
         debug_assert_eq!(self.places.len(), self.runs.len(), "each run has a place");

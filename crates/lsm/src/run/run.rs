@@ -837,6 +837,11 @@ impl Run {
         self.origin.as_ref()
     }
 
+    /// Whether all of its entries are seen, and none is a deletion: to merge it alone drops nothing.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.meta.deletes == 0 && self.mask.is_empty()
+    }
+
     /// Counts the run among what the session has written.
     pub(crate) fn count_written(&self) {
         let sums = self.handle.set().sums();
