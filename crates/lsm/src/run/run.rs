@@ -837,7 +837,7 @@ impl Run {
         self.origin.as_ref()
     }
 
-    /// Whether all of its entries are seen, and none is a deletion: to merge it alone drops nothing.
+    /// Whether all its entries are seen and none is a deletion: to merge it alone drops nothing.
     pub(crate) fn is_clean(&self) -> bool {
         self.meta.deletes == 0 && self.mask.is_empty()
     }
