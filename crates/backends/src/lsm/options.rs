@@ -44,6 +44,9 @@ pub struct LsmOptions {
     pub log_bytes_max: Option<u64>,
     /// Whether threads do compaction and checkpoints. Otherwise commits do their share.
     pub background: bool,
+    /// Salt of all hashes of a store that is created, drawn at random if `None` (the default); set
+    /// it for runs that are to be repeatable to the byte. A store that exists keeps its own.
+    pub salt: Option<u64>,
 }
 
 impl Default for LsmOptions {
@@ -61,6 +64,7 @@ impl Default for LsmOptions {
             size_ratio: table.size_ratio,
             log_bytes_max: None,
             background: false,
+            salt: None,
         }
     }
 }
@@ -78,6 +82,7 @@ impl LsmOptions {
         size_ratio: u32,
         log_bytes_max: impl Into<Option<u64>>,
         background: bool,
+        salt: impl Into<Option<u64>>,
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -144,7 +149,8 @@ impl LsmOptions {
 
         // No reserve: the size of a state is that of its records, and a commit on a full disk
         // fails.
-        let session = SessionOptions::default().create_dir().reserve_bytes(0);
+        let mut session = SessionOptions::default().create_dir().reserve_bytes(0);
+        session.salt = self.salt;
         let session = session.memory_budget(self.shared_memory_bytes);
         let options = StoreOptions::default().session(session).durability(durability);
         let options = options.checkpoint_thread(thread);

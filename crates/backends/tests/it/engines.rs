@@ -55,7 +55,7 @@ impl Opening {
         let disk = disk.clone();
         Ok(match self.kind {
             Kind::Lsm => {
-                let mut options = LsmOptions::default().durability(self.durability);
+                let mut options = LsmOptions::default().durability(self.durability).salt(7);
                 if is_least {
                     options.write_buffer_bytes = Some(2_000);
                     options.shared_memory_bytes = Some(1 << 20);

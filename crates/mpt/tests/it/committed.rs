@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use alloy_primitives::{Bytes, keccak256};
 use terrane_io::{Disk, FaultKind, FaultPlan, MemoryDisk, SimDisk, Survival};
-use terrane_lsm::{Store, StoreOptions, TableConfig, WriteBatch};
+use terrane_lsm::{SessionOptions, Store, StoreOptions, TableConfig, WriteBatch};
 use terrane_mpt::{B256, BinaryTree, CommittedTable, EMPTY_ROOT, KeccakMpt, Result, TableScheme};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
@@ -19,9 +19,14 @@ use terrane_testkit::sweep::{Loss, Sweep};
 
 use crate::naive::{self, Map};
 
+/// A salt of its own, so that a run makes the same calls again.
+fn options() -> StoreOptions {
+    StoreOptions::default().session(SessionOptions::with_salt(7).create_dir())
+}
+
 fn store() -> Store {
     let disk: Arc<dyn Disk> = MemoryDisk::new();
-    Store::open(disk, Path::new("/table"), &StoreOptions::default().create_dir()).unwrap()
+    Store::open(disk, Path::new("/table"), &options()).unwrap()
 }
 
 #[test]
@@ -207,11 +212,7 @@ fn a_load_gives_the_table_that_batches_give() {
 
 /// Loads 300 entries; the root, if the load ended well.
 fn load(disk: &Arc<SimDisk>, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<B256> {
-    let store = Store::open(
-        Arc::clone(disk) as _,
-        Path::new("/table"),
-        &StoreOptions::default().create_dir(),
-    )?;
+    let store = Store::open(Arc::clone(disk) as _, Path::new("/table"), &options())?;
     let mut loader = CommittedTable::bulk_load(&store, "ledger", &TableConfig::default())?;
     entries.iter().try_for_each(|(key, value)| loader.insert(key, value))?;
     loader.finish().map(|(_, root)| root)
@@ -222,8 +223,7 @@ fn check_load_image(disk: &Arc<SimDisk>, entries: &[(Vec<u8>, Vec<u8>)], map: &M
     let hashed = map.iter().map(|(key, value)| (keccak256(key).to_vec(), value.clone()));
     let root = naive::root(&hashed.collect());
     let shared: Arc<dyn Disk> = disk.clone();
-    let options = StoreOptions::default().create_dir();
-    let store = Store::open(shared, Path::new("/table"), &options).unwrap();
+    let store = Store::open(shared, Path::new("/table"), &options()).unwrap();
     let is_there = store.table("ledger").is_ok();
     assert!(is_there || !is_done, "a load that returned is there");
     if is_there {

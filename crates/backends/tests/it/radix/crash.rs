@@ -64,7 +64,7 @@ impl Engine {
             return Ok(Arc::new(BtreeDatabase::open(disk, dir, &INDEXES, &options)?));
         }
 
-        let mut options = LsmOptions::default().durability(durability);
+        let mut options = LsmOptions::default().durability(durability).salt(7);
         options.write_buffer_bytes = Some(2_000);
         options.log_bytes_max = Some(64 << 10);
         Ok(Arc::new(LsmDatabase::open(disk, dir, &INDEXES, &options)?))

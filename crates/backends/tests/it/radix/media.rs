@@ -35,7 +35,7 @@ impl Engine {
         let disk: Arc<dyn Disk> = disk.clone();
         Ok(match self {
             Self::Lsm => {
-                let options = LsmOptions::default();
+                let options = LsmOptions::default().salt(7);
                 Arc::new(LsmDatabase::open(disk, Path::new(DIR), &INDEXES, &options)?)
             }
             Self::Btree => {
