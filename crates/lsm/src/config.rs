@@ -280,6 +280,15 @@ pub struct TableConfig {
     pub write_buffer: WriteBuffer,
     /// Memory of the filters of a table.
     pub filter: FilterPolicy,
+    /// Length of a prefix of keys that the filters hold besides the keys, 1 to 255 bytes; `None` by
+    /// default. A cursor over keys that all begin with the same prefix, which is as long or longer,
+    /// then reads only from runs that may hold such a key: one read where one run does, about none
+    /// where no run does, instead of one for each run. Shorter keys are in no such range.
+    ///
+    /// Filters take as many bits for each prefix of a run as for an entry. Runs that were written
+    /// with another length are read for every prefix. Ribbon filters hold no prefixes.
+    #[doc(alias("prefix_extractor", "prefix bloom filter"))]
+    pub prefix_bytes: Option<u8>,
     /// Memory budget in bytes for memtables, filters, indexes and cached pages together,
     /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]. The engine splits it, so `write_buffer` and
     /// `filter` must keep their defaults.
@@ -341,6 +350,7 @@ impl Default for TableConfig {
             compaction_thread: CompactionThread::default(),
             write_buffer: WriteBuffer::Bytes(4 << 20),
             filter: FilterPolicy::TotalFpr(0.01),
+            prefix_bytes: None,
             memory_budget: None,
             memory_goal: MemoryGoal::default(),
             index: IndexKind::Auto,
@@ -390,6 +400,11 @@ impl LevelFilter {
 }
 
 impl FilterPolicy {
+    fn has_ribbon(&self) -> bool {
+        let Self::PerLevel(levels) = self else { return false };
+        levels.iter().any(|level| matches!(level, LevelFilter::Ribbon(_)))
+    }
+
     fn validate(&self) -> Result<()> {
         match self {
             // Below, the share of a small run would take more bits than a filter can use.
@@ -455,6 +470,12 @@ impl TableConfig {
         Self { filter, ..self }
     }
 
+    /// Sets [`prefix_bytes`](Self::prefix_bytes).
+    #[must_use]
+    pub fn prefix_bytes(self, prefix_bytes: impl Into<Option<u8>>) -> Self {
+        Self { prefix_bytes: prefix_bytes.into(), ..self }
+    }
+
     /// Sets [`memory_budget`](Self::memory_budget).
     #[must_use]
     pub fn memory_budget(self, memory_budget: impl Into<Option<u64>>) -> Self {
@@ -516,6 +537,14 @@ impl TableConfig {
 
         check("write_buffer", unit, size, 1, 1 << 30)?;
         self.filter.validate()?;
+        if let Some(bytes) = self.prefix_bytes {
+            check("prefix_bytes", "", bytes, 1, u8::MAX)?;
+            if self.filter.has_ribbon() {
+                let allowed = "none, as the filter of a level is a ribbon".to_owned();
+                let value = bytes.to_string();
+                return Err(Error::InvalidConfig { option: "prefix_bytes", value, allowed });
+            }
+        }
         if let Some(bytes) = self.memory_budget {
             self.validate_budget(bytes)?;
         }
@@ -792,6 +821,9 @@ impl DiskCache {
 /// compression is written as it was before there was any.
 const WITH_COMPRESSION: u8 = 16;
 
+/// Added to the tag of the index if a length of prefixes stands at the end.
+const WITH_PREFIXES: u8 = 32;
+
 impl Compression {
     fn tag(self) -> u8 {
         match self {
@@ -837,12 +869,16 @@ impl TableConfig {
         self.filter.encode(out);
         out.u64(self.memory_budget.unwrap_or(0)).u8(self.memory_goal.tag());
         let with_compression = if self.writes_compression() { WITH_COMPRESSION } else { 0 };
-        out.u8(self.index.tag() | with_compression);
+        let with_prefixes = if self.prefix_bytes.is_some() { WITH_PREFIXES } else { 0 };
+        out.u8(self.index.tag() | with_compression | with_prefixes);
         self.disk_cache.encode(out);
         out.u32(self.compaction_batch_pages).u32(self.queue_depth);
         if self.writes_compression() {
             out.u8(self.compression.tag());
             self.compressed_levels.encode(out);
+        }
+        if let Some(bytes) = self.prefix_bytes {
+            out.u8(bytes);
         }
     }
 
@@ -861,7 +897,8 @@ impl TableConfig {
         let memory_goal = MemoryGoal::from_tag(input.u8()?);
         let index = input.u8()?;
         let has_compression = index & WITH_COMPRESSION != 0;
-        let index = IndexKind::from_tag(index & !WITH_COMPRESSION);
+        let has_prefixes = index & WITH_PREFIXES != 0;
+        let index = IndexKind::from_tag(index & !(WITH_COMPRESSION | WITH_PREFIXES));
         let disk_cache = DiskCache::decode(input)?;
 
         let compaction_batch_pages = input.u32()?;
@@ -871,6 +908,7 @@ impl TableConfig {
         } else {
             (Some(Compression::default()), Some(CompressedLevels::default()))
         };
+        let prefix_bytes = if has_prefixes { Some(input.u8()?) } else { None };
         // An unknown tag is refused only after all bytes are read, so that input cut short is told
         // apart.
         let config = || {
@@ -882,6 +920,7 @@ impl TableConfig {
                 compaction_thread: compaction_thread?,
                 write_buffer: write_buffer?,
                 filter,
+                prefix_bytes,
                 memory_budget,
                 memory_goal: memory_goal?,
                 index: index?,
@@ -936,6 +975,8 @@ mod tests {
             },
             TableConfig { filter: FilterPolicy::BitsPerEntry(11.5), ..default.clone() },
             TableConfig { compression: Compression::Lz4, ..default.clone() },
+            TableConfig { prefix_bytes: Some(20), ..default.clone() },
+            TableConfig { prefix_bytes: Some(1), compression: Compression::Lz4, ..default.clone() },
             TableConfig {
                 filter: FilterPolicy::PerLevel(vec![
                     LevelFilter::Fpr(0.01),

@@ -68,6 +68,7 @@ fn configurations_of_tables_have_a_stable_form() {
         "compaction_thread": "caller",
         "write_buffer": {"bytes": 4_194_304},
         "filter": {"total_fpr": 0.01},
+        "prefix_bytes": null,
         "memory_budget": null,
         "memory_goal": "balanced",
         "index": "auto",

@@ -38,10 +38,11 @@
 //! `entries`, `tombstones`, `deleted_ranges` (of keys that are deleted and still in it; they count
 //! as `entries`; 0 for a file by itself), `key_bytes`, `value_bytes`, `bytes` (of the file and of
 //! that of its blobs), `data_pages`, `key_pages`, `compressed_pages` (of the key pages),
-//! `overflow_pages`, `filter_pages`, `filter_kind`
-//! (`bloom`, `ribbon`, or null), `filter_bits_per_entry`, `filter_probes` (of a ribbon its
-//! columns), `index_pages`, and `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in
-//! memory, for each key page), `index_extra_reads` (second reads if each key is looked up once),
+//! `overflow_pages`, `filter_pages`, `filter_kind` (`bloom`, `ribbon`, or null),
+//! `filter_bits_per_entry`, `filter_probes` (of a ribbon its columns), `filter_prefix_bytes` and
+//! `filter_prefixes` (0 if it holds none), `index_pages`, and `index_kind` (`compact` or
+//! `ordinary`), `index_bytes_per_page` (in memory, for each key page), `index_extra_reads` (second
+//! reads if each key is looked up once),
 //! which are null if filter or index are damaged.
 
 use std::collections::BTreeMap;

@@ -198,6 +198,8 @@ pub(super) struct Run {
     filter_kind: Option<&'static str>,
     filter_bits_per_entry: f64,
     filter_probes: u32,
+    filter_prefix_bytes: u8,
+    filter_prefixes: u64,
     index_pages: u32,
     index_kind: Option<&'static str>,
     index_bytes_per_page: Option<f64>,
@@ -370,6 +372,8 @@ impl Inspector {
             },
             filter_bits_per_entry: meta.filter_bits_per_entry(),
             filter_probes: if meta.filter_pages == 0 { 0 } else { meta.filter_probes },
+            filter_prefix_bytes: meta.prefix_bytes,
+            filter_prefixes: meta.prefixes,
             index_pages: meta.index_pages,
             index_kind: index.map(|index| index.kind),
             index_bytes_per_page: index.map(|index| index.bytes as f64 / f64::from(meta.key_pages)),
@@ -825,6 +829,13 @@ impl Run {
             None => bits,
             Some("ribbon") => format!("ribbon of {probes} columns, {bits} bits an entry"),
             Some(_) => format!("{bits} bits an entry, {probes} probes"),
+        };
+        let filter = match self.filter_prefix_bytes {
+            0 => filter,
+            bytes => {
+                let prefixes = grouped(self.filter_prefixes);
+                format!("{filter}, with {prefixes} prefixes of {bytes} bytes")
+            }
         };
 
         let purpose = match self.purpose {

@@ -1024,7 +1024,10 @@ impl<'a> Check<'a> {
         let len = file.len()?;
         // Pages that the file lacks cannot be walked; together they are one finding below.
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
-        let sums = Sums::new(wanted.build.purpose, wanted.run.identity, salt.unwrap_or_default());
+        let build = &wanted.build;
+        let prefix_bytes = run.as_ref().map_or(build.prefix_bytes, |run| run.meta().prefix_bytes);
+        let salt = salt.unwrap_or_default();
+        let sums = Sums::new(build.purpose, wanted.run.identity, salt, prefix_bytes);
         let mut walked = Walked { sums, damage: Damage::new(&path), broken: None };
         self.walk_pages(file.as_ref(), run.as_ref(), end, &mut walked)?;
         let Walked { sums, mut damage, broken } = walked;

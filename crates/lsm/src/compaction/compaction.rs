@@ -134,6 +134,8 @@ pub(crate) struct CompactionSpec {
     pub(crate) drop_deletes: bool,
     pub(crate) operator: MergeOperator,
     pub(crate) filter: Option<FilterAllocation>,
+    /// Bytes of the prefixes that the filter holds; 0 for none.
+    pub(crate) prefix_bytes: u8,
     pub(crate) index: IndexKind,
     pub(crate) compression: Compression,
     pub(crate) access: Access,
@@ -149,7 +151,7 @@ impl CompactionSpec {
             Some(last) => beyond(last, &self.inputs),
             None => self.inputs,
         };
-        let least = planned(&inputs).entries / SLICES_MAX;
+        let least = planned(&inputs, self.prefix_bytes).entries / SLICES_MAX;
         Self { slice_entries: slice_entries.max(least).max(1), slices, inputs, ..self }
     }
 
@@ -355,15 +357,18 @@ fn pages_of(weight_bytes: u64) -> u64 {
     weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
 }
 
-/// Returns the memory that a compaction of `inputs` will hold.
-pub(crate) fn planned(inputs: &[Input]) -> Planned {
+/// Returns the memory that a compaction of `inputs` will hold, whose filter has prefixes of so many
+/// bytes.
+pub(crate) fn planned(inputs: &[Input], prefix_bytes: u8) -> Planned {
     let mut planned = Planned::default();
     for input in inputs {
         match input {
-            Input::Run(run) => planned.add_run(run),
+            Input::Run(run) => planned.add_run(run, prefix_bytes),
             Input::Buffer(buffer) => {
                 // Entries of one key may become one later, so both counts are upper bounds.
-                planned.entries += buffer.len() as u64;
+                let entries = buffer.len() as u64;
+                planned.entries += entries;
+                planned.members += if prefix_bytes > 0 { 2 * entries } else { entries };
                 planned.key_pages += pages_of(buffer.weight_bytes());
             }
         }
@@ -374,7 +379,7 @@ pub(crate) fn planned(inputs: &[Input]) -> Planned {
 impl Compaction {
     /// Prepares a compaction; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: CompactionSpec) -> Self {
-        let planned = planned(&spec.inputs);
+        let planned = planned(&spec.inputs, spec.prefix_bytes);
         let mut run_pages = 0;
         let mut blob_pages = 0;
 
@@ -396,6 +401,8 @@ impl Compaction {
             lower: Vec::new(),
             upper: Vec::new(),
             entries_max: planned.entries,
+            prefix_bytes: spec.prefix_bytes,
+            members_max: planned.members,
             entries_between: planned.entries,
             pages_between: planned.key_pages,
             filter: spec.filter,
@@ -475,6 +482,7 @@ impl Compaction {
             drop_deletes: false,
             operator: MergeOperator::default(),
             filter: None,
+            prefix_bytes: 0,
             index: IndexKind::Ordinary,
             compression: Compression::None,
             access: Access::Buffered,
@@ -872,12 +880,11 @@ impl Compaction {
 
         // Inputs without entries have no bounds, and no key is ever compared with the default.
         let (mut lower, upper) = bounds.unwrap_or_default();
-        let mut plan = self.plan.clone();
 
         // Between two looks at its size a slice takes a few entries more.
         let slice_entries =
             self.slice_entries.saturating_add(entries_per_look(inputs.len()) as u64);
-        plan.entries_max = plan.entries_max.min(slice_entries);
+        let mut plan = self.plan.clone().part(self.plan.entries_max.min(slice_entries));
 
         if let Some(after) = after {
             let left = |run: &Arc<Run>| u64::from(run.meta().data_pages - run.pages_before(after));
@@ -1250,6 +1257,7 @@ mod tests {
             drop_deletes: false,
             operator,
             filter: None,
+            prefix_bytes: 0,
             index: IndexKind::Ordinary,
             compression: Compression::None,
             access: Access::Buffered,

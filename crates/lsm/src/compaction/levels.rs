@@ -303,7 +303,8 @@ impl CompactionEnv<'_> {
         memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
-        let planned = planned(&inputs);
+        let prefix_bytes = self.config.prefix_bytes.unwrap_or(0);
+        let planned = planned(&inputs, prefix_bytes);
         let slice_entries = self.slice_entries(at, drop_deletes, planned);
 
         // Level 1 gets filters as if a level were below: it has several runs even if it is the
@@ -325,6 +326,7 @@ impl CompactionEnv<'_> {
             drop_deletes,
             operator: self.config.merge_operator.clone(),
             filter: Some(filter),
+            prefix_bytes,
             index: self.config.index,
             compression: self.config.compression_of(level, last as usize),
             access: self.config.disk_cache.access(level),

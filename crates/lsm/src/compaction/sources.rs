@@ -141,7 +141,7 @@ impl Sources {
     /// nested.
     ///
     /// Cost: no I/O; entries of memtables are sorted if the range is bounded and no reader has
-    /// sorted them before.
+    /// sorted them before. The filters of runs are asked if they hold prefixes.
     pub(crate) fn narrow(&mut self, range: &KeyRange) {
         if *range == KeyRange::ALL {
             return;
@@ -153,9 +153,9 @@ impl Sources {
         }
 
         self.buffers.retain(|buffer| !buffer.is_empty());
-        self.runs.retain(|run| is_in(run, range));
+        self.runs.retain(|run| run.may_meet(range));
         if let Some(union) = &mut self.union {
-            union.slices.retain(|run| is_in(run, range));
+            union.slices.retain(|run| run.may_meet(range));
             // Tables are read beyond the frontier only.
             match union.frontier.beyond(range) {
                 Some(beyond) => union.tables.iter_mut().for_each(|table| table.narrow(&beyond)),

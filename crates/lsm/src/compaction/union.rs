@@ -289,7 +289,8 @@ impl Union {
         match self.stage() {
             Stage::Uniting { tables, slices, .. } => {
                 let mut planned = Planned::default();
-                tables.iter().flat_map(UnionTable::all_runs).for_each(|run| planned.add_run(&run));
+                let runs = tables.iter().flat_map(UnionTable::all_runs);
+                runs.for_each(|run| planned.add_run(&run, self.spec.prefix_bytes));
                 let built = |run: &Arc<Run>| run.memory_bytes().0 + run.memory_bytes().1;
                 let built = slices.iter().map(built).sum::<usize>() as u64;
                 planned.bytes(self.spec.filter, self.spec.index).saturating_sub(built)
@@ -473,10 +474,10 @@ impl Union {
     }
 
     fn plan(&self) -> RunPlan {
-        let mut key_pages = 0;
+        let mut planned = Planned::default();
         let mut bounds = None::<(Vec<u8>, Vec<u8>)>;
         self.sources().for_each_run(&mut |run| {
-            key_pages += run.meta().key_pages_uncompressed();
+            planned.add_run(run, self.spec.prefix_bytes);
             let (lower, upper) =
                 bounds.get_or_insert_with(|| (run.min_key().to_vec(), run.max_key().to_vec()));
             if run.min_key() < lower.as_slice() {
@@ -489,19 +490,22 @@ impl Union {
 
         let (lower, upper) = bounds.unwrap_or_default();
         // A key page holds at least one entry, so a slice has no more pages than entries.
-        RunPlan {
+        let plan = RunPlan {
             purpose: self.spec.purpose,
             salt: self.spec.salt,
             access: self.spec.access,
             lower,
             upper,
-            entries_max: self.slice_entries,
+            entries_max: planned.entries,
+            prefix_bytes: self.spec.prefix_bytes,
+            members_max: planned.members,
             entries_between: self.slice_entries,
-            pages_between: key_pages.min(self.slice_entries),
+            pages_between: planned.key_pages.min(self.slice_entries),
             filter: self.spec.filter,
             index: self.spec.index,
             compression: self.spec.compression,
-        }
+        };
+        plan.part(self.slice_entries)
     }
 
     /// Finishes the current slice and moves the frontier.

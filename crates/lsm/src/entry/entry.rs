@@ -153,3 +153,8 @@ impl<'a> Update<'a> {
 pub(crate) fn key_hash(salt: u64, key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(key, salt)
 }
+
+/// The hash by which a filter holds a prefix of keys: not that of a key of the same bytes.
+pub(crate) fn prefix_hash(salt: u64, prefix: &[u8]) -> u64 {
+    key_hash(!salt, prefix)
+}

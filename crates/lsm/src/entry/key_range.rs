@@ -39,6 +39,21 @@ impl KeyRange {
         Self { from: Bound::Included(prefix.to_vec()), to }
     }
 
+    /// The first `len` bytes, at least one, that all keys of the range have; `None` if they differ,
+    /// or one may be shorter.
+    pub(crate) fn shared_prefix(&self, len: usize) -> Option<&[u8]> {
+        let prefix = bound_key(&self.from)?.get(..len)?;
+        // The keys are at or above the prefix, so they have it if they are below its end.
+        let is_within = match (&self.to, Self::prefix(prefix).to) {
+            (Bound::Included(to), Bound::Excluded(end)) => *to < end,
+            (Bound::Excluded(to), Bound::Excluded(end)) => *to <= end,
+            (Bound::Unbounded, Bound::Excluded(_)) => false,
+            // No key without a prefix of the largest bytes alone is above it.
+            (_, Bound::Unbounded | Bound::Included(_)) => true,
+        };
+        is_within.then_some(prefix)
+    }
+
     /// Those of the keys that are at or above `from`, or just above it.
     pub(crate) fn from(&self, from: Bound<Vec<u8>>) -> Self {
         let is_narrower = match &from {
@@ -100,6 +115,42 @@ mod tests {
         assert_eq!(end(b"a\xFF\xFF"), Bound::Excluded(b"b".to_vec()));
         assert_eq!(end(b"\xFF\xFF"), Bound::Unbounded);
         assert_eq!(end(b""), Bound::Unbounded);
+    }
+
+    /// All pairs of bounds over short keys of three different bytes: what is called shared is that
+    /// of every key in between, and a range of one prefix is known as such.
+    #[test]
+    fn the_prefix_of_a_range_is_that_of_all_its_keys() {
+        let bytes = [0, 7, u8::MAX];
+        let mut keys: Vec<Vec<u8>> = vec![Vec::new()];
+        for len in 0..3 {
+            let longest: Vec<_> = keys.iter().filter(|key| key.len() == len).cloned().collect();
+            let longer = |key: &Vec<u8>| bytes.map(|byte| [key.as_slice(), &[byte]].concat());
+            keys.extend(longest.iter().flat_map(longer));
+        }
+        let mut bounds = vec![Bound::Unbounded];
+        for key in &keys {
+            bounds.extend([Bound::Included(key.clone()), Bound::Excluded(key.clone())]);
+        }
+
+        let mut shared = 0;
+        for from in &bounds {
+            for to in &bounds {
+                let range = KeyRange { from: from.clone(), to: to.clone() };
+                let Some(prefix) = range.shared_prefix(2) else { continue };
+                let mut within =
+                    keys.iter().filter(|key| !range.is_below(key) && !range.is_above(key));
+                assert!(within.all(|key| key.starts_with(prefix)), "{range:?}");
+                shared += 1;
+            }
+        }
+        assert!(shared > 100, "{shared}");
+
+        for prefix in keys.iter().filter(|key| key.len() >= 2) {
+            assert_eq!(KeyRange::prefix(prefix).shared_prefix(2), Some(&prefix[..2]));
+            assert_eq!(KeyRange::prefix(prefix).shared_prefix(4), None);
+        }
+        assert_eq!(KeyRange::ALL.shared_prefix(1), None);
     }
 
     /// All pairs of bounds over a few keys: what is left has exactly the keys that both ranges

@@ -561,13 +561,15 @@ impl SnapshotMeta {
         let index = self.config.index;
         let Some(level) = level else {
             let purpose = Purpose::BufferImage;
-            return RunBuild { purpose, filter: None, index, compression: Compression::None };
+            let compression = Compression::None;
+            return RunBuild { purpose, filter: None, prefix_bytes: 0, index, compression };
         };
         // As levels make them: level 1 is never the last one to them.
         let last = self.levels.len().max(2) as u32;
         RunBuild {
             purpose: Purpose::Level,
             filter: Some(self.config.filter_allocation(level, last)),
+            prefix_bytes: self.config.prefix_bytes.unwrap_or(0),
             index,
             compression: self.config.compression_of(level as usize, last as usize),
         }

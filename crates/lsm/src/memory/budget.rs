@@ -9,7 +9,7 @@
 //! **Filters** share the rest. A lookup reads in vain as often as the false-positive rates of all
 //! runs say together; for a given sum of filter bytes that sum is smallest if the rate of each run
 //! is in proportion to its entries (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is
-//! one number for the table, its *rate per entry*. It is chosen when a merge begins, as the
+//! one number for the table, its *rate per member*. It is chosen when a merge begins, as the
 //! smallest for which this fits: filters of that rate for all runs there are; beside them that of
 //! one run with all entries, which is what a merge into the last level comes to; and that of one
 //! run with all entries above the last level, for the other merges. The merge gets a filter of that
@@ -53,7 +53,7 @@ use crate::run::slices::follows;
 /// The total false-positive rate below which more memory gains nothing worth having.
 const TOTAL_FPR_MIN: f64 = 1e-3;
 
-/// Steps in which the rate per entry is found, each of which halves the error of its logarithm.
+/// Steps in which the rate per member is found, each of which halves the error of its logarithm.
 const RATE_STEPS: u32 = 18;
 
 /// Returns the part of a budget for memtables.
@@ -112,6 +112,11 @@ fn index_bytes_of(run: &Run) -> u64 {
     run.memory_bytes().1.saturating_sub(size_of::<Index>()) as u64
 }
 
+/// Members of a run's filter: its entries, and prefixes.
+fn members_of(run: &Run) -> u64 {
+    run.meta().filter_members(run.meta().prefix_bytes)
+}
+
 /// Memory of a filter beside its blocks.
 const FILTER_OVERHEAD_BYTES: u64 = 64 + {
     let filter = size_of::<Filter>();
@@ -119,20 +124,21 @@ const FILTER_OVERHEAD_BYTES: u64 = 64 + {
     if filter > builder { filter as u64 } else { builder as u64 }
 };
 
-fn filter_bytes(entries: u64, allocation: FilterAllocation) -> u64 {
-    allocation.memory_bytes(entries) + FILTER_OVERHEAD_BYTES
+fn filter_bytes(members: u64, allocation: FilterAllocation) -> u64 {
+    allocation.memory_bytes(members) + FILTER_OVERHEAD_BYTES
 }
 
-/// Memory of the filter of a run of this many entries in a table of a given rate per entry.
-fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
-    let size = BloomSize::for_rate(rate_per_entry * entries as f64);
-    filter_bytes(entries, FilterAllocation::Bloom(size))
+/// Memory of the filter of a run of this many members in a table of a given rate per member.
+fn filter_bytes_at(rate_per_member: f64, members: u64) -> u64 {
+    let size = BloomSize::for_rate(rate_per_member * members as f64);
+    filter_bytes(members, FilterAllocation::Bloom(size))
 }
 
 /// A filter that takes part in sharing out memory.
 #[derive(Debug, Clone, Copy)]
 struct FilterCandidate {
-    entries: u64,
+    /// Entries of the run, and the prefixes that the filter holds.
+    members: u64,
     shape: FilterShape,
     /// The share of all lookups that ask it about a key that its run does not have.
     weight: f64,
@@ -158,7 +164,7 @@ impl FilterOption {
 impl FilterCandidate {
     fn part(&self, kept: FilterPortion) -> FilterOption {
         let bytes = self.shape.memory_bytes(kept) + FILTER_OVERHEAD_BYTES;
-        FilterOption { kept, bytes, reads: self.shape.rate(kept, self.entries) * self.weight }
+        FilterOption { kept, bytes, reads: self.shape.rate(kept, self.members) * self.weight }
     }
 
     /// The parts worth having, from none on, each of which saves less per byte than the one before.
@@ -234,6 +240,8 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
 pub(crate) struct Planned {
     /// Entries of its output at the most.
     pub(crate) entries: u64,
+    /// The same with the prefixes that its filter will hold.
+    pub(crate) members: u64,
     /// Key pages of its output, about.
     pub(crate) key_pages: u64,
     /// Memory of the indexes of its inputs.
@@ -241,16 +249,17 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// Adds a run that is merged.
-    pub(crate) fn add_run(&mut self, run: &Run) {
+    /// Adds a run that is merged into one with prefixes of so many bytes.
+    pub(crate) fn add_run(&mut self, run: &Run, prefix_bytes: u8) {
         self.entries += run.meta().entries;
+        self.members += run.meta().filter_members(prefix_bytes);
         self.key_pages += run.meta().key_pages_uncompressed();
         self.input_index_bytes += index_bytes_of(run);
     }
 
     /// Memory for building filter and index of the output.
     pub(crate) fn bytes(&self, filter: Option<FilterAllocation>, index: IndexKind) -> u64 {
-        let filter = filter.map_or(0, |allocation| filter_bytes(self.entries, allocation));
+        let filter = filter.map_or(0, |allocation| filter_bytes(self.members, allocation));
         filter + self.index_bytes(index)
     }
 
@@ -263,8 +272,8 @@ impl Planned {
 #[derive(Debug, Clone, Copy)]
 struct Group {
     runs: usize,
-    /// Entries of all of them.
-    entries: u64,
+    /// Entries of all of them, and the prefixes in their filters.
+    members: u64,
 }
 
 /// Memory of a table when a compaction begins, without its memtables.
@@ -284,13 +293,13 @@ impl TableMemory {
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
         // A union may have one twice.
         if self.numbers.insert(run.number()) {
-            let entries = run.meta().entries;
+            let members = members_of(run);
             match self.groups.last_mut() {
                 Some(group) if self.runs.last().is_some_and(|last| follows(last, run)) => {
                     group.runs += 1;
-                    group.entries += entries;
+                    group.members += members;
                 }
-                _ => self.groups.push(Group { runs: 1, entries }),
+                _ => self.groups.push(Group { runs: 1, members }),
             }
             self.runs.push(Arc::clone(run));
         }
@@ -341,7 +350,7 @@ impl TableMemory {
         room: u64,
         can_be_read: impl Fn(&Run) -> bool,
     ) -> Vec<(Arc<Run>, FilterPortion)> {
-        let entries: u64 = self.runs.iter().map(|run| run.meta().entries).sum();
+        let members: u64 = self.runs.iter().map(|run| members_of(run)).sum();
         let hits = match goal {
             MemoryGoal::Hit => 1.0,
             MemoryGoal::Miss => 0.0,
@@ -350,21 +359,21 @@ impl TableMemory {
 
         // A present key asks the filters of newer runs in vain, in proportion to the older entries.
         // Of slices it asks one, in proportion to its entries.
-        let all = entries.max(1) as f64;
-        let mut older = entries;
+        let all = members.max(1) as f64;
+        let mut older = members;
         let mut groups_before = 0;
         let candidates: Vec<FilterCandidate> = self
             .grouped()
             .map(|(run, at)| {
                 let group = self.groups[at];
                 if at == groups_before {
-                    older -= group.entries;
+                    older -= group.members;
                     groups_before += 1;
                 }
                 let shape = run.meta().filter_shape();
-                let share = run.meta().entries as f64 / group.entries.max(1) as f64;
+                let share = members_of(run) as f64 / group.members.max(1) as f64;
                 FilterCandidate {
-                    entries: run.meta().entries,
+                    members: members_of(run),
                     shape,
                     weight: (1.0 - hits + hits * older as f64 / all) * share,
                     most: if can_be_read(run) { shape.whole() } else { run.filter().kept() },
@@ -431,9 +440,9 @@ impl TableMemory {
         is_last: bool,
     ) -> FilterAllocation {
         let room = filters_and_indexes(budget, goal);
-        let rate = self.rate_per_entry(room, goal, output, index);
+        let rate = self.rate_per_member(room, goal, output, index);
         let needs_filter = !is_last || goal != MemoryGoal::Hit;
-        let wanted = if needs_filter { filter_bytes_at(rate, output.entries) } else { 0 };
+        let wanted = if needs_filter { filter_bytes_at(rate, output.members) } else { 0 };
 
         // Room is made before the filter is promised, so the budget holds at every moment.
         let room = room.saturating_sub(output.index_bytes(index));
@@ -445,34 +454,34 @@ impl TableMemory {
         }
 
         if wanted <= free {
-            let size = BloomSize::for_rate(rate * output.entries as f64);
+            let size = BloomSize::for_rate(rate * output.members as f64);
             return FilterAllocation::Bloom(size);
         }
 
         // Too little is free even so: the filter takes what there is, in blocks of 64 bytes.
         let blocks = free.saturating_sub(FILTER_OVERHEAD_BYTES) / 64;
-        let bits = blocks as f64 * 512.0 / output.entries.max(1) as f64;
+        let bits = blocks as f64 * 512.0 / output.members.max(1) as f64;
         FilterAllocation::Bloom(BloomSize::for_bits(bits))
     }
 
-    /// The smallest rate per entry whose filters fit.
-    fn rate_per_entry(
+    /// The smallest rate per member whose filters fit.
+    fn rate_per_member(
         &self,
         room: u64,
         goal: MemoryGoal,
         output: Planned,
         index: IndexKind,
     ) -> f64 {
-        let mut sizes: Vec<u64> = self.groups.iter().map(|group| group.entries).collect();
+        let mut sizes: Vec<u64> = self.groups.iter().map(|group| group.members).collect();
         sizes.sort_unstable();
-        let entries = sizes.iter().sum::<u64>().max(output.entries);
-        let above_last = entries - sizes.last().copied().unwrap_or(0).min(entries);
+        let members = sizes.iter().sum::<u64>().max(output.members);
+        let above_last = members - sizes.last().copied().unwrap_or(0).min(members);
         let without_filter = usize::from(goal == MemoryGoal::Hit).min(sizes.len());
         let filtered = &sizes[..sizes.len() - without_filter];
 
         // The merge into the last level will come to a run of all entries, so the plan is made for
         // that run.
-        let mut whole = Planned { entries, ..Planned::default() };
+        let mut whole = Planned::default();
         for run in &self.runs {
             whole.key_pages += u64::from(run.meta().key_pages);
             whole.input_index_bytes += index_bytes_of(run);
@@ -480,15 +489,15 @@ impl TableMemory {
 
         let room = room.saturating_sub(whole.input_index_bytes);
         let fits = |rate: f64| {
-            let bytes = |entries: u64| filter_bytes_at(rate, entries);
-            let last = if goal == MemoryGoal::Hit { 0 } else { bytes(entries) };
-            let there: u64 = filtered.iter().map(|&entries| bytes(entries)).sum();
-            let begun = self.output_bytes + bytes(output.entries) + output.index_bytes(index);
+            let bytes = |members: u64| filter_bytes_at(rate, members);
+            let last = if goal == MemoryGoal::Hit { 0 } else { bytes(members) };
+            let there: u64 = filtered.iter().map(|&members| bytes(members)).sum();
+            let begun = self.output_bytes + bytes(output.members) + output.index_bytes(index);
             let to_come = last + bytes(above_last) + whole.index_bytes(index);
             there + begun.max(to_come) <= room
         };
 
-        let least = TOTAL_FPR_MIN / entries.max(1) as f64;
+        let least = TOTAL_FPR_MIN / members.max(1) as f64;
         if fits(least) {
             return least;
         }
@@ -511,11 +520,11 @@ impl TableMemory {
     }
 
     /// Folds filters, those that are the most too large first, until all is within `bytes_max` or
-    /// no filter is larger than the rate per entry asks for. The largest run's always is if only
+    /// no filter is larger than the rate per member asks for. The largest run's always is if only
     /// lookups of keys that are there count.
-    fn fold_filters(&self, goal: MemoryGoal, rate_per_entry: f64, bytes_max: u64) {
+    fn fold_filters(&self, goal: MemoryGoal, rate_per_member: f64, bytes_max: u64) {
         let mut held = self.bytes();
-        let largest = self.groups.iter().enumerate().max_by_key(|(_, group)| group.entries);
+        let largest = self.groups.iter().enumerate().max_by_key(|(_, group)| group.members);
         let last = largest.map(|(at, _)| at);
         while held > bytes_max {
             let excess = |(run, at): &(&Arc<Run>, usize)| {
@@ -524,9 +533,9 @@ impl TableMemory {
                 }
                 let group = self.groups[*at];
                 // A slice's filter is as large as its share of one of all slices.
-                let share = run.meta().entries as f64 / group.entries.max(1) as f64;
+                let share = members_of(run) as f64 / group.members.max(1) as f64;
                 run.memory_bytes().0 as f64
-                    / (filter_bytes_at(rate_per_entry, group.entries) as f64 * share)
+                    / (filter_bytes_at(rate_per_member, group.members) as f64 * share)
             };
 
             let smaller = self.grouped().filter_map(|run| Some((run, run.0.filter().smaller()?)));
@@ -571,7 +580,7 @@ mod tests {
                 let blocks = Bloom::blocks_for(entries, BloomSize::for_bits(bits));
                 let shape = FilterShape::Bloom { blocks, probes: 6 };
                 FilterCandidate {
-                    entries,
+                    members: entries,
                     shape,
                     weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
                     most: shape.whole(),
@@ -588,7 +597,7 @@ mod tests {
         let parts = candidates.iter().zip(&shares).map(|(candidate, &kept)| candidate.part(kept));
         assert!(parts.map(|part| part.bytes).sum::<u64>() <= room);
         let misses = candidates.iter().zip(&shares);
-        let misses = misses.map(|(candidate, &kept)| candidate.shape.rate(kept, candidate.entries));
+        let misses = misses.map(|(candidate, &kept)| candidate.shape.rate(kept, candidate.members));
         let misses: Vec<f64> = misses.collect();
         let upper: f64 = misses[..misses.len() - 1].iter().sum();
         (upper, misses.iter().sum())
@@ -615,7 +624,7 @@ mod tests {
         let last = candidates.last_mut().unwrap();
 
         // 8192 entries take 133 blocks.
-        let segments = last.entries.div_ceil(8192) as u32;
+        let segments = last.members.div_ceil(8192) as u32;
         let blocks = u64::from(segments) * 133;
         let shape = RibbonShape { segments, columns: 12, directory_words: 2 * segments, blocks };
         last.shape = FilterShape::Ribbon(shape);

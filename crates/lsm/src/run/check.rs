@@ -18,7 +18,7 @@ use crate::block::page::{
     overflow_pages, split_value,
 };
 use crate::corrupt::Corrupt;
-use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash};
+use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash, prefix_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::files::parallel;
@@ -113,7 +113,7 @@ impl Checking<'_> {
 
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
         debug_assert!(start < end, "a part has a page");
-        let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
+        let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt, meta.prefix_bytes);
         Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
             Step::Entry(entry_at) => {
@@ -226,8 +226,9 @@ fn follows(end: u64, start: u64) -> bool {
 }
 
 impl Sums {
-    pub(crate) fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
-        let meta = RunMeta::new(purpose, identity, salt);
+    /// Sums over no entry yet, of a run whose filter holds prefixes of so many bytes.
+    pub(crate) fn new(purpose: Purpose, identity: u64, salt: u64, prefix_bytes: u8) -> Self {
+        let meta = RunMeta { prefix_bytes, ..RunMeta::new(purpose, identity, salt) };
         let lower = Vec::new();
         let upper = Vec::new();
         Self { meta, lower, upper, blobs_start: None, blobs_follow: true }
@@ -240,6 +241,11 @@ impl Sums {
             self.lower.extend_from_slice(entry.key);
         }
 
+        if let Some(prefix) = self.prefix_of(entry.key)
+            && self.prefix_of(&self.upper) != Some(prefix)
+        {
+            self.meta.prefixes += 1;
+        }
         self.upper.clear();
         self.upper.extend_from_slice(entry.key);
         self.meta.entries += 1;
@@ -264,10 +270,16 @@ impl Sums {
         }
     }
 
+    /// The prefix that the filter holds for a key.
+    fn prefix_of<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        let bytes = usize::from(self.meta.prefix_bytes);
+        key.get(..bytes).filter(|prefix| !prefix.is_empty())
+    }
+
     /// The plan of a run of the same entries. Filter and index are laid out by what the entries
     /// are, not by what a footer says of them.
     pub(crate) fn plan(&self, salt: u64, build: &RunBuild) -> RunPlan {
-        let RunBuild { filter, index, compression, .. } = *build;
+        let RunBuild { filter, prefix_bytes, index, compression, .. } = *build;
         RunPlan {
             purpose: self.meta.purpose,
             salt,
@@ -275,6 +287,8 @@ impl Sums {
             lower: self.lower.clone(),
             upper: self.upper.clone(),
             entries_max: self.meta.entries,
+            prefix_bytes,
+            members_max: self.meta.filter_members(prefix_bytes),
             entries_between: self.meta.entries,
             pages_between: self.meta.key_pages_uncompressed(),
             filter,
@@ -294,6 +308,11 @@ impl Sums {
         if next.lower <= self.upper {
             return Err(Flaw { page: self.meta.data_pages, rule: "keys rise" });
         }
+
+        let has_one_at_seam = self
+            .prefix_of(&self.upper)
+            .is_some_and(|prefix| self.prefix_of(&next.lower) == Some(prefix));
+        self.meta.prefixes += next.meta.prefixes - u64::from(has_one_at_seam);
 
         self.upper.clone_from(&next.upper);
         self.meta.entries += next.meta.entries;
@@ -322,6 +341,9 @@ impl Sums {
         let mut flaws = Vec::new();
         if !self.are_those_of(meta) {
             let rule = "the footer's sums are not those of the entries";
+            flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
+        } else if self.meta.prefixes != meta.prefixes {
+            let rule = "the footer's prefixes are not those of the entries";
             flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
         }
 
@@ -354,6 +376,11 @@ pub(crate) fn misled(
     let hash = || key_hash(meta.salt, entry_at.entry.key);
     if meta.purpose == Purpose::Level && !filter.contains(hash(), entry_at.entry.key) {
         return Some("the filter lacks a key");
+    }
+    let prefix = entry_at.entry.key.get(..meta.prefix_bytes.into());
+    let lacks = |prefix: &[u8]| !filter.contains(prefix_hash(meta.salt, prefix), prefix);
+    if meta.prefix_bytes > 0 && prefix.is_some_and(lacks) {
+        return Some("the filter lacks a prefix");
     }
     (!leads_to(run, entry_at.entry.key, entry_at.page))
         .then_some("the index does not lead to a key")
@@ -636,10 +663,18 @@ impl<'a> Pages<'a> {
 
 #[cfg(test)]
 mod tests {
+    use terrane_io::SimDisk;
+
     use super::*;
+    use crate::block::codec::Compression;
+    use crate::block::index::IndexKind;
+    use crate::filter::bloom::BloomSize;
+    use crate::filter::filter::FilterAllocation;
+    use crate::run::writer::RunBuilder;
+    use crate::table::session::{Session, SessionOptions};
 
     fn sums(lower: &[u8], upper: &[u8], first_page: u32) -> Sums {
-        let mut sums = Sums::new(Purpose::Level, 1, 1);
+        let mut sums = Sums::new(Purpose::Level, 1, 1, 0);
         for (page, key) in (first_page..).zip([lower, upper]) {
             let entry = EntryRef::plain(key, Kind::Insert, b"value");
             let is_compressed = false;
@@ -648,10 +683,87 @@ mod tests {
         sums
     }
 
+    /// A run of keys whose filter holds prefixes of so many bytes.
+    fn run_of(session: &Session, keys: &[&[u8]], prefix_bytes: u8) -> Run {
+        let plan = RunPlan {
+            purpose: Purpose::Level,
+            salt: 1,
+            access: Access::Buffered,
+            lower: Vec::new(),
+            upper: vec![u8::MAX],
+            entries_max: keys.len() as u64,
+            prefix_bytes,
+            members_max: 2 * keys.len() as u64,
+            entries_between: keys.len() as u64,
+            pages_between: 1,
+            filter: Some(FilterAllocation::Bloom(BloomSize::BitsPerEntry(32.0))),
+            index: IndexKind::Ordinary,
+            compression: Compression::None,
+        };
+        let mut builder = RunBuilder::new(session.inner().files(), &plan).unwrap();
+        for key in keys {
+            let entry = EntryRef::plain(key, Kind::Insert, b"");
+            builder.push(entry, None, || key_hash(1, key)).unwrap();
+        }
+        builder.finish().unwrap().unwrap()
+    }
+
+    /// A filter without a prefix would hide keys from cursors, and a footer with too few prefixes
+    /// would make the next filter too small.
+    #[test]
+    fn prefixes_that_a_filter_lacks_and_wrong_numbers_of_them_are_flaws() {
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(SimDisk::new(1), "/session".as_ref(), &options).unwrap();
+        let keys: [&[u8]; 6] = [b"", b"aa", b"ab", b"aba", b"b", b"bbb"];
+        let run = run_of(&session, &keys, 2);
+        assert_eq!((run.meta().prefix_bytes, run.meta().prefixes), (2, 3));
+        let without = run_of(&session, &keys, 0).filter();
+        let entries = |take: &mut dyn FnMut(&WalkedEntry<'_>)| {
+            for key in keys {
+                let entry = EntryRef::plain(key, Kind::Insert, b"");
+                let is_compressed = false;
+                take(&WalkedEntry { entry, ordinal: 0, page: 0, pages: 1, is_compressed });
+            }
+        };
+
+        entries(&mut |met| {
+            assert_eq!(misled(&run, &run.filter(), met), None);
+            let lacks = (met.entry.key.len() >= 2).then_some("the filter lacks a prefix");
+            assert_eq!(misled(&run, &without, met), lacks, "{:?}", met.entry.key);
+        });
+
+        let mut sums = Sums::new(Purpose::Level, run.meta().identity, 1, 2);
+        entries(&mut |met| sums.add(met));
+        assert!(sums.flaws(&run).is_empty(), "{:?}", sums.flaws(&run));
+        sums.meta.prefixes += 1;
+        let rules: Vec<_> = sums.flaws(&run).iter().map(|flaw| flaw.rule).collect();
+        assert_eq!(rules, ["the footer's prefixes are not those of the entries"]);
+    }
+
+    /// Two parts that divide the keys of a prefix count it once.
+    #[test]
+    fn parts_of_a_run_have_as_many_prefixes_together_as_the_whole() {
+        let keys: [&[u8]; 7] = [b"", b"a", b"aa", b"ab", b"aba", b"b", b"bbb"];
+        let of = |keys: &[&[u8]], first_page: u32| {
+            let mut sums = Sums::new(Purpose::Level, 1, 1, 2);
+            for (page, key) in (first_page..).zip(keys) {
+                let entry = EntryRef::plain(key, Kind::Insert, b"");
+                let is_compressed = false;
+                sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1, is_compressed });
+            }
+            sums
+        };
+        for cut in 1..keys.len() {
+            let mut sums = of(&keys[..cut], 0);
+            assert!(sums.join(&of(&keys[cut..], cut as u32)).is_ok());
+            assert_eq!(sums.meta.prefixes, 3, "cut before {:?}", keys[cut]);
+        }
+    }
+
     #[test]
     fn blobs_that_overlap_or_leave_gaps_are_a_flaw() {
         let of = |spans: &[(u64, u32)]| {
-            let mut sums = Sums::new(Purpose::Level, 1, 1);
+            let mut sums = Sums::new(Purpose::Level, 1, 1, 0);
             for (page, &(offset, len)) in (0..).zip(spans) {
                 let key = [page as u8];
                 let blob = BlobSpan { offset, len };

@@ -20,7 +20,8 @@ use crate::block::page::{
     IMAGE_SIZE_MAX, PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, decode_payload,
 };
 use crate::corrupt::Corrupt;
-use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
+use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX, prefix_hash};
+use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet};
@@ -31,11 +32,12 @@ use crate::filter::ribbon::{RibbonShape, check_columns};
 /// First bytes of a footer's content.
 pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
-/// Newest version of run files, of runs with compressed pages. All others are written in the
-/// version that they would have without compression: 2 if the filter is a ribbon, otherwise 1.
-pub(crate) const RUN_VERSION: u32 = 3;
+/// Newest version of run files, of runs whose filters hold prefixes. All others are written in the
+/// oldest version that can say what they are: 3 with compressed pages, otherwise 2 if the filter is
+/// a ribbon, otherwise 1.
+pub(crate) const RUN_VERSION: u32 = 4;
 
-/// Kind of a filter in a footer of version 3: a blocked Bloom filter, or none.
+/// Kind of a filter in a footer from version 3 on: a blocked Bloom filter, or none.
 pub(crate) const FILTER_KIND_BLOOM: u32 = 1;
 
 /// Kind of a filter in a footer from version 2 on: a ribbon.
@@ -86,6 +88,10 @@ pub struct RunMeta {
     pub filter_directory_words: u32,
     #[cfg_attr(feature = "serde", serde(default))]
     pub compressed_pages: u32,
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub prefix_bytes: u8,
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub prefixes: u64,
 }
 
 impl RunMeta {
@@ -110,16 +116,30 @@ impl RunMeta {
             filter_segments: 0,
             filter_directory_words: 0,
             compressed_pages: 0,
+            prefix_bytes: 0,
+            prefixes: 0,
         }
+    }
+
+    /// Members of a filter: the entries, and prefixes of so many bytes.
+    pub(crate) fn filter_members(&self, prefix_bytes: u8) -> u64 {
+        // Of prefixes of another length there are as many as entries, at the most.
+        let prefixes = match prefix_bytes {
+            0 => 0,
+            bytes if bytes == self.prefix_bytes => self.prefixes,
+            _ => self.entries,
+        };
+        self.entries + prefixes
     }
 
     /// The format version of a file with this footer.
     #[must_use]
     pub fn format_version(&self) -> u32 {
-        match (self.compressed_pages > 0, self.has_ribbon()) {
-            (true, _) => RUN_VERSION,
-            (false, true) => 2,
-            (false, false) => 1,
+        match (self.prefix_bytes > 0, self.compressed_pages > 0, self.has_ribbon()) {
+            (true, _, _) => RUN_VERSION,
+            (false, true, _) => 3,
+            (false, false, true) => 2,
+            (false, false, false) => 1,
         }
     }
 
@@ -226,6 +246,9 @@ impl RunMeta {
         if version >= 3 {
             out.u32(self.compressed_pages);
         }
+        if version >= 4 {
+            out.u32(self.prefix_bytes.into()).u64(self.prefixes);
+        }
 
         out.into_bytes()
     }
@@ -265,6 +288,8 @@ impl RunMeta {
             filter_segments: 0,
             filter_directory_words: 0,
             compressed_pages: 0,
+            prefix_bytes: 0,
+            prefixes: 0,
         };
 
         // A footer of version 1 is that of a Bloom filter and ends here.
@@ -276,11 +301,25 @@ impl RunMeta {
         let filter_segments = input.u32()?;
         let filter_directory_words = input.u32()?;
         let compressed_pages = if version >= 3 { input.u32()? } else { 0 };
-        let meta = Self { filter_segments, filter_directory_words, compressed_pages, ..meta };
+        let (prefix_bytes, prefixes) =
+            if version >= 4 { (input.u32()?, input.u64()?) } else { (0, 0) };
+        let Ok(prefix_bytes) = u8::try_from(prefix_bytes) else { return Ok(None) };
+        let meta = Self {
+            filter_segments,
+            filter_directory_words,
+            compressed_pages,
+            prefix_bytes,
+            prefixes,
+            ..meta
+        };
 
         let is_filter_sound = match kind {
-            FILTER_KIND_RIBBON => meta.has_ribbon(),
-            FILTER_KIND_BLOOM => !meta.has_ribbon() && filter_directory_words == 0,
+            FILTER_KIND_RIBBON => meta.has_ribbon() && prefix_bytes == 0,
+            // An image of a memtable has no filter that could hold a prefix.
+            FILTER_KIND_BLOOM => {
+                let may_hold = prefix_bytes == 0 || purpose == Purpose::Level;
+                may_hold && !meta.has_ribbon() && filter_directory_words == 0
+            }
             _ => false,
         };
         // A footer is of the oldest version that can say what it says.
@@ -351,6 +390,7 @@ impl RunMeta {
             || meta.compressed_pages > meta.key_pages
             || meta.entries > u64::from(meta.key_pages) * (meta.image_size_max() / ENTRY_BYTES_MIN)
             || meta.deletes > meta.entries
+            || meta.prefixes > meta.entries
             || meta.key_bytes > meta.entries * KEY_BYTES_MAX as u64
             || meta.value_bytes > u64::from(meta.data_pages) * meta.image_size_max()
             || meta.blob_pages() > RUN_PAGES_MAX
@@ -907,6 +947,17 @@ impl Run {
 
     pub(crate) fn max_key(&self) -> &[u8] {
         &self.section.max_key
+    }
+
+    /// Whether a key of the range may be in the run, as its smallest and its largest key tell, and
+    /// its filter of a range whose keys share a prefix.
+    pub(crate) fn may_meet(&self, range: &KeyRange) -> bool {
+        if range.misses(self.min_key(), self.max_key()) {
+            return false;
+        }
+        let RunMeta { prefix_bytes, salt, .. } = self.meta;
+        let holds = |prefix: &[u8]| self.filter().contains(prefix_hash(salt, prefix), prefix);
+        prefix_bytes == 0 || range.shared_prefix(prefix_bytes.into()).is_none_or(holds)
     }
 
     pub(crate) fn place(&self, page: u32) -> PageAddress {

@@ -209,8 +209,8 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     };
 
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
-    let Survey { sums, lost_pages } =
-        survey(file.as_ref(), &run, end, Sums::new(build.purpose, run.identity, salt), &mut gaps)?;
+    let sums = Sums::new(build.purpose, run.identity, salt, build.prefix_bytes);
+    let Survey { sums, lost_pages } = survey(file.as_ref(), &run, end, sums, &mut gaps)?;
 
     // A footer of another identity belongs to an older file of this number.
     let footer = read_meta(&path, file.as_ref()).ok();

@@ -30,7 +30,7 @@ use crate::block::page::{
     overflow_pages, stored_len,
 };
 use crate::block::page_packer::PagePacker;
-use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_MAX};
+use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_MAX, prefix_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, Partial};
 use crate::files::handles::PooledFile;
@@ -57,8 +57,12 @@ pub(crate) struct RunPlan {
     pub(crate) lower: Vec<u8>,
     /// No key is above this one.
     pub(crate) upper: Vec<u8>,
-    /// About as many entries at the most; the filter is laid out for them.
+    /// About as many entries at the most.
     pub(crate) entries_max: u64,
+    /// Bytes of the prefixes that the filter holds; 0 for none.
+    pub(crate) prefix_bytes: u8,
+    /// About as many entries and prefixes at the most; the filter is laid out for them.
+    pub(crate) members_max: u64,
     /// About as many entries lie between the bounds, with those of the slices that follow. The
     /// index is laid out for them.
     pub(crate) entries_between: u64,
@@ -76,14 +80,24 @@ pub(crate) struct RunBuild {
     pub(crate) purpose: Purpose,
     /// `None` for a run that is never looked up.
     pub(crate) filter: Option<FilterAllocation>,
+    pub(crate) prefix_bytes: u8,
     pub(crate) index: IndexKind,
     pub(crate) compression: Compression,
 }
 
 impl RunPlan {
+    /// The plan of a run of so many of the entries, with their share of the prefixes.
+    pub(crate) fn part(self, entries_max: u64) -> Self {
+        debug_assert!(self.entries_max <= self.members_max, "each entry is a member");
+        let members = u128::from(self.members_max) * u128::from(entries_max);
+        let members = members.div_ceil(u128::from(self.entries_max.max(1)));
+        let members_max = u64::try_from(members).unwrap_or(u64::MAX).max(entries_max);
+        Self { entries_max, members_max, ..self }
+    }
+
     /// Pages of the filter, about.
     pub(crate) fn filter_pages(&self) -> u64 {
-        let bytes = |filter: FilterAllocation| filter.memory_bytes(self.entries_max);
+        let bytes = |filter: FilterAllocation| filter.memory_bytes(self.members_max);
         self.filter.map_or(0, bytes).div_ceil(8 * FILTER_WORDS_PER_PAGE as u64)
     }
 }
@@ -356,6 +370,8 @@ pub(crate) struct RunBuilder {
     max_key: Vec<u8>,
     meta: RunMeta,
     filter: Option<FilterBuilder>,
+    /// The prefix that was added to the filter last.
+    prefix: Vec<u8>,
     index: IndexBuilder,
     access: Access,
     /// Whether a large entry is half written.
@@ -461,8 +477,12 @@ impl RunBuilder {
             map: PageMap::default(),
             min_key: Vec::new(),
             max_key: Vec::new(),
-            meta: RunMeta::new(plan.purpose, identity, plan.salt),
-            filter: plan.filter.map(|allocation| Filter::builder(plan.entries_max, allocation)),
+            meta: RunMeta {
+                prefix_bytes: if plan.filter.is_some() { plan.prefix_bytes } else { 0 },
+                ..RunMeta::new(plan.purpose, identity, plan.salt)
+            },
+            filter: plan.filter.map(|allocation| Filter::builder(plan.members_max, allocation)),
+            prefix: Vec::new(),
             index: IndexBuilder::new(IndexPlan {
                 kind: plan.index,
                 lower: &plan.lower,
@@ -670,11 +690,28 @@ impl RunBuilder {
         if let Some(filter) = &mut self.filter {
             filter.insert(hash(), entry.key);
         }
+        if self.meta.prefix_bytes > 0 {
+            self.add_prefix(entry.key);
+        }
         self.meta.entries += 1;
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
         debug_assert!(self.meta.deletes <= self.meta.entries);
+    }
+
+    /// Adds the prefix of a key to the filter, unless it is that of the key before.
+    #[inline(never)]
+    fn add_prefix(&mut self, key: &[u8]) {
+        let prefix = key.get(..self.meta.prefix_bytes.into());
+        let Some(prefix) = prefix.filter(|prefix| *prefix != self.prefix) else { return };
+        debug_assert!(self.prefix.as_slice() < prefix, "keys rise, so prefixes do");
+        if let Some(filter) = &mut self.filter {
+            filter.insert(prefix_hash(self.meta.salt, prefix), prefix);
+        }
+        self.meta.prefixes += 1;
+        self.prefix.clear();
+        self.prefix.extend_from_slice(prefix);
     }
 
     /// Takes note of an entry that was in the file before this builder, whose key is above all

@@ -319,6 +319,7 @@ fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Opt
         drop_deletes: false,
         operator: context.config.merge_operator.clone(),
         filter: None,
+        prefix_bytes: 0,
         index: IndexKind::Ordinary,
         compression: Compression::None,
         access: Access::Buffered,

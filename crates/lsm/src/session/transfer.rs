@@ -493,8 +493,8 @@ impl Copier<'_> {
         let run = Arc::new(Run::open(self.from, item.wanted.number, Access::Buffered)?);
         let filter = run.filter();
         let flawed = |flaw| Err(flawed(self.snapshot, &run, flaw));
-        let RunMeta { purpose, identity, salt, data_pages, .. } = item.footer;
-        let mut sums = Sums::new(purpose, identity, salt);
+        let RunMeta { purpose, identity, salt, prefix_bytes, data_pages, .. } = item.footer;
+        let mut sums = Sums::new(purpose, identity, salt, prefix_bytes);
 
         let mut tap = |first: u32, bytes: &[u8]| {
             take(first, bytes)?;

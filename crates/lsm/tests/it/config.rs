@@ -78,6 +78,16 @@ fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)>
             "1 to 4096",
             default.clone().compaction_batch_pages(4_097),
         ),
+        ("prefix_bytes", "0", "1 to 255", default.clone().prefix_bytes(0)),
+        (
+            "prefix_bytes",
+            "4",
+            "none, as the filter of a level is a ribbon",
+            default.clone().prefix_bytes(4).filter(FilterPolicy::PerLevel(vec![
+                LevelFilter::Fpr(0.01),
+                LevelFilter::Ribbon(8),
+            ])),
+        ),
         ("queue_depth", "0", "1 to 1024", default.clone().queue_depth(0)),
         ("queue_depth", "1025", "1 to 1024", default.queue_depth(1_025)),
     ]
@@ -118,6 +128,8 @@ fn options_at_the_ends_of_their_ranges_work() {
         per_level(vec![LevelFilter::BitsPerEntry(2.0)]),
         per_level(vec![LevelFilter::Fpr(1e-5); 64]),
         per_level(vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)]),
+        base.clone().prefix_bytes(1),
+        base.clone().prefix_bytes(255),
         base.clone().disk_cache(DiskCache::LevelsUpTo(64)),
         base.clone().compression(Compression::Lz4).compressed_levels(CompressedLevels::From(1)),
         base.clone().compression(Compression::Lz4).compressed_levels(CompressedLevels::From(64)),
@@ -375,6 +387,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
         .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
         .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
+        .prefix_bytes(*rng.pick(&[None, Some(1), Some(4), Some(255)]))
         .compaction_batch_pages(*rng.pick(&[1, 3, 64]))
         .queue_depth(*rng.pick(&[1, 4, 128]))
 }

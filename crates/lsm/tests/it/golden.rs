@@ -334,6 +334,51 @@ fn golden_file_of_compressed_pages_is_what_is_written_and_is_read() {
     assert_eq!(content(&table), expected);
 }
 
+const PREFIXES: &str = "run.prefixes";
+
+/// A run whose filter holds prefixes, which is of version 4.
+#[test]
+fn golden_file_of_prefixes_is_what_is_written_and_is_read() {
+    let config = config().prefix_bytes(5).write_buffer(WriteBuffer::Entries(60));
+    let disk = SimDisk::new(1);
+    let still = FixedClockDisk::new(disk.clone());
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(still, Path::new(DIR), &options).unwrap();
+    let mut table = session.new_table(&config).unwrap();
+
+    let mut expected = Vec::new();
+    while table.stats().levels.iter().all(|level| level.runs == 0) {
+        let number = expected.len() as u64;
+        let key = format!("key{number:04}").into_bytes();
+        table.insert(&key, &value(number, 8)).unwrap();
+        expected.push((key, value(number, 8)));
+    }
+    table.save_snapshot(&name("prefixes"), "").unwrap();
+    drop(table);
+    session.close().unwrap();
+
+    let has_prefixes = |path: &PathBuf| {
+        let disk: Arc<dyn Disk> = Arc::clone(&disk) as Arc<_>;
+        matches!(inspect(&disk, path).unwrap(), Inspection::Run(run)
+            if run.meta.prefixes == 1 && run.meta.format_version() == 4)
+    };
+
+    let mut paths = files(&disk);
+    paths.retain(|path| path.extension() == Some("run".as_ref()));
+    let path = paths.iter().find(|path| has_prefixes(path)).unwrap();
+    golden::check(CRATE, PREFIXES, &disk.read_raw(path).unwrap());
+    disk.write_raw(path, &golden::read(CRATE, PREFIXES));
+
+    let session = open(&disk).unwrap();
+    let table = session.open_snapshot(&name("prefixes"), "").unwrap();
+    assert_eq!(table.config(), &config);
+    assert_eq!(content(&table), expected);
+    // Keys 60 to 119 are in the memtable, or its image.
+    assert_eq!(table.prefix(b"key00").unwrap().count(), 100);
+    assert_eq!(table.prefix(b"key01").unwrap().count(), 20);
+    assert_eq!(table.prefix(b"key02").unwrap().count(), 0);
+}
+
 const LEASE: &str = "lease.reader";
 
 /// Content of table `main` in the golden store. Table `sums` has the sum of 3 and 4.
@@ -578,6 +623,7 @@ fn golden_folder_is_complete() {
         LEASE,
         RIBBON,
         COMPRESSED,
+        PREFIXES,
         INDEXES,
         HISTORY,
     ]);
@@ -624,10 +670,10 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
     };
 
     let is_refused = |error: &Error, path: &Path| {
-        // Snapshots are at version 6, runs at 3, the others at 1.
+        // Snapshots are at version 6, runs at 4, the others at 1.
         let reads = match path.extension().and_then(OsStr::to_str) {
             Some("snapshot") => 6,
-            Some("run") => 3,
+            Some("run") => 4,
             _ => 1,
         };
         assert!(

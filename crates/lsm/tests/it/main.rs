@@ -36,6 +36,7 @@ mod ledger;
 mod loss;
 mod opening;
 mod page_cache;
+mod prefixes;
 mod progress;
 mod range_deletes;
 mod ranges;

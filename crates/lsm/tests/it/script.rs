@@ -290,6 +290,7 @@ pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
         .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
         .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .compaction_batch_pages(1 + rng.below(3) as u32)
+        .prefix_bytes(*rng.pick(&[None, Some(2)]))
         .queue_depth(1 + rng.below(8) as u32)
 }
 

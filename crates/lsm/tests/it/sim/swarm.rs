@@ -322,6 +322,12 @@ fn draw_config(
         FilterPolicy::PerLevel(levels),
     ];
 
+    let filter = rng.pick(&filters).clone();
+    let has_ribbon = matches!(&filter, FilterPolicy::PerLevel(levels)
+        if levels.iter().any(|level| matches!(level, LevelFilter::Ribbon(_))));
+    let prefix_bytes = *rng.pick(&[None, None, Some(1), Some(2)]);
+    let prefix_bytes = prefix_bytes.filter(|_| !has_ribbon);
+
     let config = TableConfig::default()
         .merge_operator(engine_resolve(resolve))
         .compaction_policy(*rng.pick(&[
@@ -343,7 +349,8 @@ fn draw_config(
             CompactionThread::Caller
         })
         .write_buffer(write_buffer)
-        .filter(rng.pick(&filters).clone())
+        .filter(filter)
+        .prefix_bytes(prefix_bytes)
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
         .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
