@@ -30,6 +30,7 @@ mod fuzz;
 
 mod program;
 
+mod mutants;
 mod sanitize;
 mod schedules;
 
@@ -116,6 +117,10 @@ usage: cargo xtask <command>
                            test; the first call compiles the engines anew
   sanitize                 the code with unsafe under AddressSanitizer, threads of the engines under ThreadSanitizer, a
                            part under Miri: each where the nightly toolchain has what it needs
+  mutants AREA [--shard K/N]
+                           code changed in one place at a time under its tests, or the K-th (from 0) of N parts of
+                           the changes: pages, wal, recovery, context-proofs, radix-proofs, mpt-proofs; adds what
+                           survives to bench/results/mutants.txt; needs cargo-mutants
   soak --hours H [--report FILE] [--seed N]
                            all random searches, each for a share of the time, with draws that no run before
                            had: fuzzing, sweeps, histories, crash images, kills; adds its counts to FILE
@@ -203,6 +208,10 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             Ok(schedules::run(&workspace, count)?)
         }
         ("sanitize", []) => Ok(sanitize::run(&workspace)?),
+        ("mutants", options) => {
+            let options = mutants::Options::parse(options).ok_or(Failure::Usage)?;
+            Ok(mutants::run(&workspace, &options)?)
+        }
         ("kill", []) => Ok(sim::kill(&workspace, 200)?),
         ("kill", ["--cycles", cycles]) => {
             let cycles = cycles.parse().map_err(|_| Failure::Usage)?;
