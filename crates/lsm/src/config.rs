@@ -285,8 +285,11 @@ pub struct TableConfig {
     /// then reads only from runs that may hold such a key: one read where one run does, about none
     /// where no run does, instead of one for each run. Shorter keys are in no such range.
     ///
-    /// Filters take as many bits for each prefix of a run as for an entry. Runs that were written
-    /// with another length are read for every prefix. Ribbon filters hold no prefixes.
+    /// Filters take as many bits for each prefix of a run as for an entry. A flush does not know
+    /// how many prefixes there are, nor does a merge of runs that were written with another length:
+    /// then it is as many as there are entries. Each run answers by the length that it was written
+    /// with. A filter of which a memory budget keeps nothing excludes no prefix, as that of the
+    /// last level if `memory_goal` is [`Hit`](MemoryGoal::Hit). Ribbon filters hold no prefixes.
     #[doc(alias("prefix_extractor", "prefix bloom filter"))]
     pub prefix_bytes: Option<u8>,
     /// Memory budget in bytes for memtables, filters, indexes and cached pages together,

@@ -92,6 +92,8 @@ Examples:
     terrane table create accounts --store /data/ledger --memory-budget 256MiB
   With values that compress, on all levels but the newest:
     terrane table create accounts --store /data/ledger --compression lz4
+  With keys of an owner of 20 bytes and an output, which are scanned by owner:
+    terrane table create outputs --store /data/ledger --prefix-bytes 20
   In a store that can still delete when the disk is full:
     terrane table create accounts --store /data/ledger --reserve 256MiB
 
@@ -140,6 +142,10 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "LEVEL|last", value_parser = args::compressed_levels,
         default_value = "2")]
     compressed_levels: CompressedLevels,
+    /// Length of a prefix of keys that filters hold besides the keys, 1 to 255: a scan of one
+    /// prefix then reads from no run that lacks it
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u8).range(1..))]
+    prefix_bytes: Option<u8>,
     #[command(flatten)]
     reserve: ReserveArgs,
     #[command(flatten)]
@@ -283,6 +289,7 @@ impl CreateArgs {
         let config = TableConfig::default()
             .merge_operator(self.resolve.clone())
             .memory_budget(self.memory_budget)
+            .prefix_bytes(self.prefix_bytes)
             .compression(self.compression)
             .compressed_levels(self.compressed_levels);
         match self.write_buffer {

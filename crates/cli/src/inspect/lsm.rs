@@ -159,6 +159,7 @@ pub(super) struct Config {
     write_buffer_bytes: Option<u64>,
     compression: String,
     compressed_levels: String,
+    prefix_bytes: Option<u8>,
 }
 
 #[derive(Serialize)]
@@ -430,6 +431,7 @@ fn config(config: &TableConfig) -> Config {
         write_buffer_bytes,
         compression: config.compression.to_string(),
         compressed_levels: config.compressed_levels.to_string(),
+        prefix_bytes: config.prefix_bytes,
     }
 }
 
@@ -697,6 +699,10 @@ impl Store {
 }
 
 impl Config {
+    fn prefixes_text(&self) -> String {
+        self.prefix_bytes.map_or_else(|| "none".to_owned(), |bytes| format!("of {bytes} bytes"))
+    }
+
     fn compression_text(&self) -> String {
         let Self { compression, compressed_levels, .. } = self;
         match (compression.as_str(), compressed_levels.as_str()) {
@@ -733,6 +739,7 @@ impl Snapshot {
             ("merge debt", bytes(self.merge_debt_bytes)),
             ("configuration", format!("{policy}, size ratio {size_ratio}, write buffer {buffer}")),
             ("compression", self.config.compression_text()),
+            ("prefixes in filters", self.config.prefixes_text()),
         ]);
 
         let names = [

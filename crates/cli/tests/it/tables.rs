@@ -357,6 +357,8 @@ fn tables_are_made_listed_renamed_and_dropped() {
         &["x", "--write-buffer", "1 MiB"],
         &["x", "--memory-budget", "1"],
         &["x", "--compression", "snappy"],
+        &["x", "--prefix-bytes", "0"],
+        &["x", "--prefix-bytes", "256"],
         &["x", "--compression", "lz4", "--compressed-levels", "0"],
         &["x", "--compression", "lz4", "--compressed-levels", "lowest"],
         &["x", "--write-buffer", "1MiB", "--memory-budget", "1MiB"],

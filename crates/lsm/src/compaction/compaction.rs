@@ -884,7 +884,14 @@ impl Compaction {
         // Between two looks at its size a slice takes a few entries more.
         let slice_entries =
             self.slice_entries.saturating_add(entries_per_look(inputs.len()) as u64);
-        let mut plan = self.plan.clone().part(self.plan.entries_max.min(slice_entries));
+        let entries_max = self.plan.entries_max.min(slice_entries);
+        let mut plan = self.plan.clone();
+        if self.slice_entries != ONE_RUN {
+            // Where keys have more prefixes of their own, the old slices there tell.
+            let near = self.planned_near(inputs, entries_max);
+            (plan.entries_max, plan.members_max) = (near.entries, near.members);
+        }
+        plan = plan.part(entries_max);
 
         if let Some(after) = after {
             let left = |run: &Arc<Run>| u64::from(run.meta().data_pages - run.pages_before(after));
@@ -901,6 +908,19 @@ impl Compaction {
 
         debug_assert!(lower <= upper, "the smallest key is no larger than the largest");
         RunPlan { lower, upper, ..plan }
+    }
+
+    /// The oldest inputs behind the slices there are: about so many of their entries.
+    fn planned_near(&self, inputs: &[Input], entries: u64) -> Planned {
+        let mut near = Planned::default();
+        let oldest = inputs.chunk_by(Input::are_slices).last().unwrap_or_default();
+        for run in oldest.iter().filter_map(Input::run) {
+            near.add_run(run, self.plan.prefix_bytes);
+            if near.entries >= entries {
+                break;
+            }
+        }
+        near
     }
 
     /// Opens the merge of those entries of the inputs that are in a range.

@@ -8,7 +8,8 @@
 //!
 //! **Filters** share the rest. A lookup reads in vain as often as the false-positive rates of all
 //! runs say together; for a given sum of filter bytes that sum is smallest if the rate of each run
-//! is in proportion to its entries (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is
+//! is in proportion to its members, which are its entries, and prefixes of their keys if the filter
+//! holds any (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is
 //! one number for the table, its *rate per member*. It is chosen when a merge begins, as the
 //! smallest for which this fits: filters of that rate for all runs there are; beside them that of
 //! one run with all entries, which is what a merge into the last level comes to; and that of one
@@ -272,6 +273,8 @@ impl Planned {
 #[derive(Debug, Clone, Copy)]
 struct Group {
     runs: usize,
+    /// Entries of all of them.
+    entries: u64,
     /// Entries of all of them, and the prefixes in their filters.
     members: u64,
 }
@@ -293,13 +296,15 @@ impl TableMemory {
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
         // A union may have one twice.
         if self.numbers.insert(run.number()) {
+            let entries = run.meta().entries;
             let members = members_of(run);
             match self.groups.last_mut() {
                 Some(group) if self.runs.last().is_some_and(|last| follows(last, run)) => {
                     group.runs += 1;
+                    group.entries += entries;
                     group.members += members;
                 }
-                _ => self.groups.push(Group { runs: 1, members }),
+                _ => self.groups.push(Group { runs: 1, entries, members }),
             }
             self.runs.push(Arc::clone(run));
         }
@@ -350,7 +355,7 @@ impl TableMemory {
         room: u64,
         can_be_read: impl Fn(&Run) -> bool,
     ) -> Vec<(Arc<Run>, FilterPortion)> {
-        let members: u64 = self.runs.iter().map(|run| members_of(run)).sum();
+        let entries: u64 = self.runs.iter().map(|run| run.meta().entries).sum();
         let hits = match goal {
             MemoryGoal::Hit => 1.0,
             MemoryGoal::Miss => 0.0,
@@ -359,19 +364,19 @@ impl TableMemory {
 
         // A present key asks the filters of newer runs in vain, in proportion to the older entries.
         // Of slices it asks one, in proportion to its entries.
-        let all = members.max(1) as f64;
-        let mut older = members;
+        let all = entries.max(1) as f64;
+        let mut older = entries;
         let mut groups_before = 0;
         let candidates: Vec<FilterCandidate> = self
             .grouped()
             .map(|(run, at)| {
                 let group = self.groups[at];
                 if at == groups_before {
-                    older -= group.members;
+                    older -= group.entries;
                     groups_before += 1;
                 }
                 let shape = run.meta().filter_shape();
-                let share = members_of(run) as f64 / group.members.max(1) as f64;
+                let share = run.meta().entries as f64 / group.entries.max(1) as f64;
                 FilterCandidate {
                     members: members_of(run),
                     shape,

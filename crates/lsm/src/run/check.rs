@@ -22,7 +22,7 @@ use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash, prefix_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::files::parallel;
-use crate::filter::filter::Filter;
+use crate::filter::filter::{Filter, FilterAllocation};
 use crate::run::run::{Purpose, Run, RunMeta, read_sections};
 use crate::run::writer::{RunBuild, RunPlan};
 
@@ -277,9 +277,11 @@ impl Sums {
     }
 
     /// The plan of a run of the same entries. Filter and index are laid out by what the entries
-    /// are, not by what a footer says of them.
+    /// are, not by what a footer says of them; prefixes are as long as they were.
     pub(crate) fn plan(&self, salt: u64, build: &RunBuild) -> RunPlan {
-        let RunBuild { filter, prefix_bytes, index, compression, .. } = *build;
+        let RunBuild { filter, index, compression, .. } = *build;
+        let has_ribbon = matches!(filter, Some(FilterAllocation::Ribbon(_)));
+        let prefix_bytes = if has_ribbon { 0 } else { self.meta.prefix_bytes };
         RunPlan {
             purpose: self.meta.purpose,
             salt,
@@ -669,7 +671,6 @@ mod tests {
     use crate::block::codec::Compression;
     use crate::block::index::IndexKind;
     use crate::filter::bloom::BloomSize;
-    use crate::filter::filter::FilterAllocation;
     use crate::run::writer::RunBuilder;
     use crate::table::session::{Session, SessionOptions};
 

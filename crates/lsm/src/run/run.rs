@@ -955,9 +955,13 @@ impl Run {
         if range.misses(self.min_key(), self.max_key()) {
             return false;
         }
-        let RunMeta { prefix_bytes, salt, .. } = self.meta;
+        let RunMeta { prefix_bytes, filter_pages, salt, .. } = self.meta;
+        // A run of a bulk load counts prefixes, but has no filter.
+        if prefix_bytes == 0 || filter_pages == 0 {
+            return true;
+        }
         let holds = |prefix: &[u8]| self.filter().contains(prefix_hash(salt, prefix), prefix);
-        prefix_bytes == 0 || range.shared_prefix(prefix_bytes.into()).is_none_or(holds)
+        range.shared_prefix(prefix_bytes.into()).is_none_or(holds)
     }
 
     pub(crate) fn place(&self, page: u32) -> PageAddress {

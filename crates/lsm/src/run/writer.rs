@@ -59,7 +59,7 @@ pub(crate) struct RunPlan {
     pub(crate) upper: Vec<u8>,
     /// About as many entries at the most.
     pub(crate) entries_max: u64,
-    /// Bytes of the prefixes that the filter holds; 0 for none.
+    /// Bytes of the prefixes that the filter holds, or that are counted for the next one; or 0.
     pub(crate) prefix_bytes: u8,
     /// About as many entries and prefixes at the most; the filter is laid out for them.
     pub(crate) members_max: u64,
@@ -80,6 +80,7 @@ pub(crate) struct RunBuild {
     pub(crate) purpose: Purpose,
     /// `None` for a run that is never looked up.
     pub(crate) filter: Option<FilterAllocation>,
+    /// Bytes of the prefixes of a run whose footer cannot be read.
     pub(crate) prefix_bytes: u8,
     pub(crate) index: IndexKind,
     pub(crate) compression: Compression,
@@ -478,7 +479,7 @@ impl RunBuilder {
             min_key: Vec::new(),
             max_key: Vec::new(),
             meta: RunMeta {
-                prefix_bytes: if plan.filter.is_some() { plan.prefix_bytes } else { 0 },
+                prefix_bytes: plan.prefix_bytes,
                 ..RunMeta::new(plan.purpose, identity, plan.salt)
             },
             filter: plan.filter.map(|allocation| Filter::builder(plan.members_max, allocation)),
@@ -700,7 +701,7 @@ impl RunBuilder {
         debug_assert!(self.meta.deletes <= self.meta.entries);
     }
 
-    /// Adds the prefix of a key to the filter, unless it is that of the key before.
+    /// Counts the prefix of a key and adds it to the filter, unless it is that of the key before.
     #[inline(never)]
     fn add_prefix(&mut self, key: &[u8]) {
         let prefix = key.get(..self.meta.prefix_bytes.into());

@@ -257,7 +257,7 @@ impl BulkLoader {
             drop_deletes: false,
             operator: self.config.merge_operator.clone(),
             filter: None,
-            prefix_bytes: 0,
+            prefix_bytes: self.config.prefix_bytes.unwrap_or(0),
             index: IndexKind::Ordinary,
             compression: Compression::None,
             access: self.config.disk_cache.access(LEVELS_MAX),

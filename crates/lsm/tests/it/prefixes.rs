@@ -111,6 +111,54 @@ fn prefixes_in_filters_make_no_lookup_read_in_vain_more_often() {
     assert!(with <= 0.012 && without <= 0.012, "{with} and {without} pages for an absent key");
 }
 
+/// A filter of the last level for owners of many outputs takes as many bits as without prefixes,
+/// also after a bulk load, whose runs before the last have no filter.
+#[test]
+fn a_filter_is_laid_out_for_the_prefixes_that_there_are() {
+    let bits = |prefix_bytes: Option<u8>| {
+        let config = buffer_of(1_000).prefix_bytes(prefix_bytes);
+        let session = SessionDir::simulated(1).open();
+        let mut loader = session.bulk_load(&config).unwrap();
+        for number in 0..30_000_u64 {
+            let output = [owner(number / 300), key(number)[..8].to_vec()].concat();
+            loader.write_batch(&[(output, Update::Insert(&[7; 60]))]).unwrap();
+        }
+        let table = loader.finish().unwrap();
+        assert_eq!(table.stats().runs(), 1);
+        table.stats().filter_bytes as f64 * 8.0 / 30_000.0
+    };
+    let (without, with) = (bits(None), bits(Some(20)));
+    assert!(with <= 1.1 * without, "{with} bits an entry with prefixes, {without} without");
+}
+
+/// Half of the key space has a prefix for each key, half a few for all; slices that are made anew
+/// take the number in their place from the old ones.
+#[test]
+fn slices_have_filters_for_the_prefixes_in_their_place() {
+    let config = buffer_of(500).prefix_bytes(9).disk_cache(DiskCache::None);
+    let disk = SimDisk::new(1);
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
+    let mut table = session.new_table(&config).unwrap();
+    let skewed = |number: u64| {
+        let key = key(number);
+        match number % 2 {
+            0 => [b"A", &key[..]].concat(),
+            _ => [b"B".as_slice(), &(number % 7).to_le_bytes(), &key].concat(),
+        }
+    };
+    for number in 0..120_000_u64 {
+        table.insert(&skewed(number), &[7; 20]).unwrap();
+    }
+
+    let absent: Vec<_> = (200_000..240_000_u64).step_by(2).map(skewed).collect();
+    let counts = spent(&disk, || {
+        assert!(table.get_many(&absent).unwrap().iter().all(|found| found.value().is_none()));
+    });
+    let each = counts.read_pages as f64 / absent.len() as f64;
+    assert!(each <= 0.015, "{each} pages for an absent key, where each key has its prefix");
+}
+
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A key of up to five bytes of three kinds, so that prefixes meet.

@@ -389,7 +389,7 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
 
         let reads = match path.extension().and_then(OsStr::to_str) {
             Some("snapshot") => 6,
-            Some("run") => 3,
+            Some("run") => 4,
             _ => 1,
         };
 
