@@ -20,6 +20,9 @@ const REPORT: &str = "bench/results/mutants.txt";
 /// Folder of the output of `cargo-mutants`, within the workspace.
 const FOLDER: &str = "target/mutants";
 
+/// Time of the tests of an area; a change that makes them take longer is noticed.
+const TEST_SECONDS: &str = "300";
+
 /// Code that is changed, and the tests that see it.
 struct Area {
     name: &'static str,
@@ -154,6 +157,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
 
     let mut command = workspace.cargo(&["mutants", "--no-times", "--package", package]);
     command.args(["--test-package", tests, "--output", FOLDER]);
+    // It would run the unchanged tests of the package that is changed, which has none.
+    command.args(["--baseline=skip", "--timeout", TEST_SECONDS]);
     files.iter().for_each(|file| {
         command.args(["--file", file]);
     });
@@ -162,7 +167,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     }
     command.arg("--").args(*words);
     // Half of the time is the compiler's.
-    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    let unoptimised = ("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    command.envs([unoptimised]);
+    let mut unchanged = workspace.cargo(&["test", "--quiet", "--package", tests]);
+    let unchanged = unchanged.args(*words).envs([unoptimised]);
+    program::run("the tests of the unchanged code", unchanged)?;
     let status = command.status().map_err(|error| format!("cargo mutants: {error}"))?;
     // 2 and 3: some changes survived, or a test went on for ever.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
