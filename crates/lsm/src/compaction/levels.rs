@@ -670,15 +670,26 @@ impl Levels {
             readable.add(view);
         }
 
+        let is_flushed = !readable.runs.is_empty();
+        let is_empty = |level: &&Level| level.incoming.is_none() && level.residents.is_empty();
+        let is_on_one_level = next.levels.iter().rev().skip(1).all(|level| is_empty(&level));
+        let last = next.levels.len();
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
 
         let runs = readable.runs;
         // The output is as large as its inputs at most, so it belongs on the level of their sum.
         let size = runs.iter().map(|run| context.run_size(run)).sum();
         let level = context.last_level_of(size);
-        // One run, or slices, without deletions is what a full compaction would write.
-        let is_one = runs.len() <= SLICES as usize && groups(&runs).count() <= 1;
-        if is_one && runs.iter().all(|run| run.is_clean()) {
+        // One run, or slices, without deletions is what a full compaction would write. Runs of
+        // several levels that follow each other by chance are not.
+        let are_slices = || {
+            is_on_one_level
+                && !is_flushed
+                && context.is_sliced((last, last))
+                && runs.len() <= SLICES as usize
+                && groups(&runs).count() == 1
+        };
+        if (runs.len() <= 1 || are_slices()) && runs.iter().all(|run| run.is_clean()) {
             return None;
         }
 
@@ -728,7 +739,13 @@ impl Levels {
 
         let level = context.last_level_of(runs.iter().map(|run| context.run_size(run)).sum());
         let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
-        while at + 1 == next.levels.len() && at >= level && is_empty(&next.levels[at - 1]) {
+        // Slices stay on a level that can have some.
+        let can_be_on = |level: usize| runs.len() <= 1 || level >= SLICED_LEVEL_MIN;
+        while at + 1 == next.levels.len()
+            && at >= level
+            && can_be_on(at)
+            && is_empty(&next.levels[at - 1])
+        {
             at -= 1;
             next.levels.remove(at);
         }

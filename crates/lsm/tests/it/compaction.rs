@@ -54,6 +54,22 @@ fn compact(table: &mut Table) {
     assert_eq!(last.0, last.1);
 }
 
+/// Runs whose keys follow each other are no slices unless a merge has made them so.
+#[test]
+fn runs_of_a_small_table_that_follow_each_other_become_one() {
+    let session = SessionDir::simulated(1).open();
+    let mut table = session.new_table(&buffer_of(10)).unwrap();
+    for letter in [b'd', b'c', b'b', b'a'] {
+        for number in 0..10 {
+            table.insert(&[letter, number], b"").unwrap();
+        }
+    }
+    assert!(table.stats().files() >= 2, "{:?}", table.stats());
+    compact(&mut table);
+    assert_eq!((table.stats().runs(), table.stats().files()), (1, 1), "{:?}", table.stats());
+    assert_eq!(content(&table).len(), 40);
+}
+
 #[test]
 fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
     for compaction_policy in
