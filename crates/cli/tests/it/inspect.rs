@@ -308,7 +308,7 @@ fn an_unknown_version_is_named_beside_the_known_one() {
         });
     }
 
-    for (path, newest) in files.iter().zip([3, 6, 1]) {
+    for (path, newest) in files.iter().zip([4, 6, 1]) {
         let message = inspect(path, &["--json"]).failed(2);
         let wanted = format!("format version 9; this program reads {newest}");
         assert!(message.contains(&wanted) && message.contains(path.to_str().unwrap()), "{message}");
