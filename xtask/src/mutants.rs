@@ -9,7 +9,6 @@
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::process::Command;
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -104,7 +103,7 @@ impl Options {
             ["--shard", shard] => {
                 let (number, count) = shard.split_once('/')?;
                 let numbers = (number.parse::<u32>().ok()?, count.parse::<u32>().ok()?);
-                (numbers.0 < numbers.1).then(|| (*shard).to_owned()).map(Some)?
+                Some((numbers.0 < numbers.1).then(|| (*shard).to_owned())?)
             }
             _ => return None,
         };
@@ -184,12 +183,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     let outcome = Outcome::read(|name| list(name).unwrap_or_default());
     let shard =
         options.shard.as_ref().map_or_else(String::new, |shard| format!(" --shard {shard}"));
-    let revision = Command::new("git")
-        .args(["rev-parse", "--short", "HEAD"])
-        .current_dir(&workspace.root)
-        .output();
-    let revision = revision.map(|output| output.stdout).unwrap_or_default();
-    let revision = String::from_utf8_lossy(&revision).trim().to_owned();
+    let revision = workspace.revision();
     let version = workspace.compiler()?.version;
     let text = outcome.text();
     let report = format!("\n# cargo xtask mutants {name}{shard}; {revision}, {version}\n{text}");

@@ -226,11 +226,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
 impl Soak<'_> {
     /// Line that begins the run in the report.
     fn title(&self) -> Result<String, String> {
-        let revision = Command::new("git")
-            .args(["rev-parse", "--short", "HEAD"])
-            .current_dir(&self.workspace.root)
-            .output();
-        let revision = revision.map(|output| output.stdout).unwrap_or_default();
         let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let processors = file("/proc/cpuinfo");
         let processor = processors
@@ -243,7 +238,7 @@ impl Soak<'_> {
             "cargo xtask soak {amount} {} --seed {}; {}, {}, Linux {}, {processor}",
             self.options.time.as_secs_f64() / unit,
             self.seed,
-            String::from_utf8_lossy(&revision).trim(),
+            self.workspace.revision(),
             self.workspace.compiler()?.version,
             file("/proc/sys/kernel/osrelease").trim(),
         ))

@@ -89,6 +89,14 @@ impl Workspace {
         self.root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
     }
 
+    /// Short name of the commit that is checked out; empty if git does not say.
+    pub(crate) fn revision(&self) -> String {
+        let mut git = Command::new("git");
+        git.args(["rev-parse", "--short", "HEAD"]).current_dir(&self.root);
+        let said = git.output().map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&said).trim().to_owned()
+    }
+
     /// The compiler that cargo runs in the root.
     ///
     /// # Errors
