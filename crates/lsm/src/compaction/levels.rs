@@ -166,6 +166,11 @@ impl Level {
         let incoming = runs.next().map(Incoming::Single);
         Self { incoming, residents: runs.collect() }
     }
+
+    /// Whether nothing is on the level, and nothing is being merged into it.
+    fn is_empty(&self) -> bool {
+        self.incoming.is_none() && self.residents.is_empty()
+    }
 }
 
 /// Content of a table: memtable, flush under way, levels and union. Cheap to clone.
@@ -671,8 +676,7 @@ impl Levels {
         }
 
         let is_flushed = !readable.runs.is_empty();
-        let is_empty = |level: &&Level| level.incoming.is_none() && level.residents.is_empty();
-        let is_on_one_level = next.levels.iter().rev().skip(1).all(|level| is_empty(&level));
+        let is_on_one_level = next.levels.iter().rev().skip(1).all(Level::is_empty);
         let last = next.levels.len();
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
 
@@ -738,13 +742,12 @@ impl Levels {
         }
 
         let level = context.last_level_of(runs.iter().map(|run| context.run_size(run)).sum());
-        let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
         // Slices stay on a level that can have some.
         let can_be_on = |level: usize| runs.len() <= 1 || level >= SLICED_LEVEL_MIN;
         while at + 1 == next.levels.len()
             && at >= level
             && can_be_on(at)
-            && is_empty(&next.levels[at - 1])
+            && next.levels[at - 1].is_empty()
         {
             at -= 1;
             next.levels.remove(at);
