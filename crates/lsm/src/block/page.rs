@@ -1181,6 +1181,48 @@ mod tests {
         assert!(overflow_pages(KEY_BYTES_MAX, 0) == 0);
     }
 
+    /// A large value fills its page, and something of it is left for overflow pages.
+    #[test]
+    fn a_length_of_a_large_value_that_its_page_contradicts_is_refused() {
+        let rule_of = |len: usize, said: u32, keys: u8| {
+            let entries: Vec<_> =
+                (0..keys).map(|n| (vec![n], Kind::Insert, vec![9; len])).collect();
+            let mut page = build(&entries);
+            page[8..12].copy_from_slice(&said.to_le_bytes());
+            seal(&mut page, PLACE);
+            PageLayout::parse(&page, PLACE).err().map(|broken| broken.rule)
+        };
+
+        let room = inline_len(1, usize::MAX);
+        assert_eq!(rule_of(room, room as u32 + 1, 1), None, "one byte in an overflow page");
+        for (len, said) in [(room, room), (room - 1, room + 1), (100, 100), (100, 5000), (100, 1)] {
+            assert_eq!(rule_of(len, said as u32, 1), Some("value_bytes"), "{len}, {said}");
+        }
+        assert_eq!(rule_of(100, 5000, 2), Some("value_bytes"));
+    }
+
+    #[test]
+    fn the_first_entries_of_a_builder_take_what_a_page_of_them_takes() {
+        // The more keys, the less they share: 6 bytes, then 1, then none.
+        let mut entries = sample();
+        entries.push((b"t1".to_vec(), Kind::Insert, vec![1; 100]));
+        entries[..15].iter_mut().for_each(|(key, ..)| key.insert(0, b's'));
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut whole = PageBuilder::default();
+        for (key, kind, value) in &entries {
+            assert!(whole.push(EntryRef::plain(key, *kind, value)));
+        }
+
+        let mut first = PageBuilder::default();
+        for (index, (key, kind, value)) in entries.iter().enumerate() {
+            assert_eq!(whole.key(index), key);
+            assert!(first.push(EntryRef::plain(key, *kind, value)));
+            assert_eq!(whole.size_of_first(index + 1), first.size_of_first(first.count()));
+            assert_eq!(whole.prefix_len_of(index + 1), first.prefix_len_of(first.count()));
+        }
+        assert_eq!([2, 16, 31].map(|count| whole.prefix_len_of(count)), [6, 1, 0]);
+    }
+
     #[test]
     fn the_place_of_a_blob_stands_behind_the_value() {
         let mut builder = PageBuilder::default();
