@@ -212,8 +212,7 @@ pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
         65..=128 => copy_ends::<64>(to, from),
         8..=15 => copy_ends::<8>(to, from),
         4..=7 => copy_ends::<4>(to, from),
-        1..=3 => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
-        0 => {}
+        0..=3 => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
         _ => to.copy_from_slice(from),
     }
 }
