@@ -33,6 +33,7 @@ pub mod clock;
 pub mod key_order;
 pub mod cache;
 pub mod prefetch;
+pub mod words;
 mod disk;
 pub mod memory_disk;
 mod durable;
@@ -63,5 +64,6 @@ pub use sim::fault::{Fault, FaultKind, FaultPlan, Repeat};
 pub use sim::fixed_clock::FixedClockDisk;
 #[cfg(feature = "sim")]
 pub use sim::sim::{BadMedia, SimDisk, Survival};
+pub use words::Words;
 pub use wrap::counted::{CountedDisk, Counts};
 pub use wrap::no_sync::NoSyncDisk;

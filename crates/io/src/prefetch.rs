@@ -23,20 +23,28 @@ pub fn prefetch<T>(target: &T) {
 ///
 /// Cost: one system call; memory that is there already stays as it is.
 pub fn huge_pages<T>(vector: &Vec<T>) {
+    let bytes = vector.capacity() * size_of::<T>();
+    // SAFETY: these bytes are one allocation, of the vector.
+    unsafe { advise_huge_pages(vector.as_ptr().cast(), bytes) };
+}
+
+/// Asks the system to put `bytes` bytes from `start` on huge pages, as far as they fit.
+///
+/// # Safety
+/// The bytes are of one allocation or mapping.
+pub(crate) unsafe fn advise_huge_pages(start: *const u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
         use rustix::mm::{Advice, madvise};
         /// Size of huge pages on x86-64, and on other processors with pages of 4 KiB.
         const HUGE_BYTES: usize = 2 << 20;
-        // Only whole huge pages within the vector can be advised.
-        let start = vector.as_ptr().cast::<u8>();
+        // Only whole huge pages within the bytes can be advised.
         let before = start.align_offset(HUGE_BYTES);
-        let bytes = vector.capacity() * size_of::<T>();
         let whole = bytes.saturating_sub(before) / HUGE_BYTES * HUGE_BYTES;
         if whole > 0 {
-            // SAFETY: the range lies within one allocation, since `before + whole <= bytes`, and
-            // this advice changes no content. That it may be refused, as where the system has no
-            // huge pages, is no matter.
+            // SAFETY: the range lies within the bytes, since `before + whole <= bytes`, and this
+            // advice changes no content. That it may be refused, as where the system has no huge
+            // pages, is no matter.
             let _ = unsafe {
                 madvise(start.add(before).cast_mut().cast(), whole, Advice::LinuxHugepage)
             };
@@ -44,5 +52,5 @@ pub fn huge_pages<T>(vector: &Vec<T>) {
     }
 
     #[cfg(not(target_os = "linux"))]
-    let _ = vector;
+    let _ = (start, bytes);
 }

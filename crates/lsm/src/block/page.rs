@@ -1094,6 +1094,37 @@ mod tests {
     }
 
     #[test]
+    fn the_entries_of_a_page_stand_where_each_alone_is_found() {
+        // Keys of which the first eight bytes decide, and keys that go on with zeros.
+        let zeros = |n: usize| (vec![0; n], Kind::Insert, vec![n as u8]);
+        for list in [sample(), vec![zeros(1)], (0..12).map(zeros).collect()] {
+            let page = build(&list);
+            let layout = PageLayout::parse(&page, PLACE).unwrap();
+            let mut entries = vec![EntryLocation::NOWHERE; 2];
+            assert_eq!(layout.entries(&page, &mut entries), None);
+            assert_eq!(entries.len(), list.len());
+            for (index, (key, kind, _)) in list.iter().enumerate() {
+                let entry = entries[index];
+                assert_eq!((entry.kind, entry.key_prefix), (*kind, key_prefix(key)));
+                assert_eq!(entry.suffix(&page), layout.suffix(&page, index));
+                assert_eq!(entry.stored_value(&page), layout.stored_value(&page, index));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_key_that_does_not_rise_is_told() {
+        let list: Vec<_> = (0..9u8).map(|n| (vec![n], Kind::Delete, vec![])).collect();
+        let page = build(&list);
+        let layout = PageLayout::parse(&page, PLACE).unwrap();
+        for (from, to) in [(1, 0), (4, 3), (8, 7), (8, 0)] {
+            let mut page = page.clone();
+            page[usize::from(layout.suffixes) + from] = to;
+            assert_eq!(layout.entries(&page, &mut Vec::new()), Some(from));
+        }
+    }
+
+    #[test]
     fn a_flip_of_any_bit_and_any_other_place_are_refused() {
         let page = build(&sample());
         for bit in 0..PAGE_SIZE * 8 {

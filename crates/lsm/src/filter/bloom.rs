@@ -26,6 +26,7 @@
 
 use std::ops::Range;
 
+use terrane_io::Words;
 use terrane_io::prefetch::prefetch;
 
 use crate::corrupt::Corrupt;
@@ -273,32 +274,21 @@ impl Split {
 }
 
 /// The array of blocks, each on a cache line of its own.
-///
-/// A vector of over-aligned blocks would be zeroed by writing all of it, a stall of 0.1 s for the
-/// filter of 100 M entries just when a merge begins. A vector of plain words comes from the
-/// operating system as untouched zero pages, so it is made a little too long and begins where a
-/// cache line begins.
 #[derive(Debug, Clone)]
 struct Blocks {
-    /// Never grows, so it never moves.
-    words: Vec<u64>,
-    /// Where block 0 begins, in words.
-    start: usize,
+    /// [`BLOCK_WORDS`] for each block.
+    words: Words,
     count: usize,
 }
 
 impl Blocks {
     fn zeroed(count: usize) -> Self {
-        // There is room for the words before the first cache line.
-        let words = vec![0u64; if count == 0 { 0 } else { (count + 1) * BLOCK_WORDS - 1 }];
-        // Should the offset be unknown, speed is lost, nothing else.
-        let start = words.as_ptr().align_offset(BLOCK_BYTES);
-        Self { words, start: if start < BLOCK_WORDS { start } else { 0 }, count }
+        Self { words: Words::zeroed(count * BLOCK_WORDS), count }
     }
 
     /// Folds what was folded in one way in another, to which the first leads.
     fn fold(&mut self, from: Fold, to: Fold) {
-        let words = self.words_mut();
+        let words = &mut self.words;
         let mut folded = 0;
         // No target lies behind its source, so the fold works in place.
         for block in 0..words.len() / BLOCK_WORDS {
@@ -318,27 +308,14 @@ impl Blocks {
 
         debug_assert!(folded <= self.count, "folding makes no more blocks");
         self.count = folded;
-        self.words.truncate(self.start + self.count * BLOCK_WORDS);
-
-        // In place as a rule; else blocks may no longer begin with a cache line, which costs speed
-        // only.
-        self.words.shrink_to_fit();
+        self.words.truncate(self.count * BLOCK_WORDS);
     }
 
     /// One block that has every bit.
     fn full() -> Self {
         let mut block = Self::zeroed(1);
-        block.words_mut().fill(u64::MAX);
+        block.words.fill(u64::MAX);
         block
-    }
-
-    /// All words of all blocks.
-    fn words(&self) -> &[u64] {
-        self.words.get(self.start..self.start + self.count * BLOCK_WORDS).unwrap_or_default()
-    }
-
-    fn words_mut(&mut self) -> &mut [u64] {
-        self.words.get_mut(self.start..self.start + self.count * BLOCK_WORDS).unwrap_or_default()
     }
 
     /// The block that `hash` belongs to; none if there are no blocks.
@@ -350,13 +327,13 @@ impl Blocks {
     /// The block of that number; none if there is none of it.
     #[inline]
     fn at(&self, index: usize) -> Option<&[u64; BLOCK_WORDS]> {
-        self.words.get(self.start + index * BLOCK_WORDS..)?.first_chunk()
+        self.words.get(index * BLOCK_WORDS..)?.first_chunk()
     }
 
     /// Returns the words for changing them.
     #[inline]
     fn at_mut(&mut self, index: usize) -> Option<&mut [u64; BLOCK_WORDS]> {
-        self.words.get_mut(self.start + index * BLOCK_WORDS..)?.first_chunk_mut()
+        self.words.get_mut(index * BLOCK_WORDS..)?.first_chunk_mut()
     }
 }
 
@@ -464,7 +441,7 @@ impl BloomBuilder {
 
     /// Memory held, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.blocks.words.capacity() * size_of::<u64>()
+        size_of::<Self>() + size_of_val(&*self.blocks.words)
     }
 
     /// Ends filling.
@@ -601,14 +578,14 @@ impl Bloom {
     /// The words of a range, cut off at the last one, eight per block; stored in little-endian
     /// order.
     pub(crate) fn words(&self, range: Range<usize>) -> &[u64] {
-        let words = self.blocks.words();
+        let words = &self.blocks.words;
         let end = range.end.min(words.len());
         &words[range.start.min(end)..end]
     }
 
     /// Memory held, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.blocks.words.capacity() * size_of::<u64>()
+        size_of::<Self>() + size_of_val(&*self.blocks.words)
     }
 }
 
@@ -667,7 +644,7 @@ impl BloomDecoder {
         }
 
         let fold = self.fold;
-        let (blocks, _) = self.blocks.words_mut().as_chunks_mut::<BLOCK_WORDS>();
+        let (blocks, _) = self.blocks.words.as_chunks_mut::<BLOCK_WORDS>();
         for (number, word) in (self.words_taken..).zip(words) {
             let block = number / BLOCK_WORDS as u64;
             let place = number as usize % BLOCK_WORDS;
@@ -823,7 +800,7 @@ pub(crate) mod tests {
             let (first, size) = if block < until { (0, coarse) } else { (until, fine) };
             let at = (until / coarse * u64::from(first > 0) + (block - first) / size) as usize;
             each_probe(hash, folded.probes, |word, bit| {
-                blocks.words_mut()[at * BLOCK_WORDS + word] |= bit;
+                blocks.words[at * BLOCK_WORDS + word] |= bit;
             });
         }
         Bloom { blocks, ..folded.clone() }
@@ -1001,7 +978,7 @@ pub(crate) mod tests {
     fn blocks_lie_on_cache_lines() {
         for entries in [1, 100, 1_000_000] {
             let filter = filled(entries, BloomSize::BitsPerEntry(10.0));
-            assert_eq!(filter.blocks.words().as_ptr() as usize % BLOCK_BYTES, 0);
+            assert_eq!(filter.blocks.words.as_ptr() as usize % BLOCK_BYTES, 0);
             assert!(filter.memory_bytes() >= word_count(&filter) * 8);
             assert!(filter.memory_bytes() <= word_count(&filter) * 8 + 4 * BLOCK_BYTES);
         }

@@ -234,3 +234,32 @@ fn bytes_that_are_no_nodes_are_refused() {
     let refused = verify_proof(keccak256(&leaf), &key, &twice);
     assert!(matches!(refused, Err(ProofError::TooLong { surplus: 1 })));
 }
+
+/// A node of 32 bytes or more stands in its parent by its hash, or the trie is another one's.
+#[test]
+fn a_node_that_is_too_long_to_stand_in_its_parent_is_refused_there() {
+    let list = |items: &[&[u8]]| {
+        let mut out = Vec::new();
+        Header { list: true, payload_length: items.concat().len() }.encode(&mut out);
+        [out, items.concat()].concat()
+    };
+    let branch = |digit: usize, child: &[u8]| {
+        let mut items = [&[alloy_rlp::EMPTY_STRING_CODE][..]; 17];
+        items[digit] = child;
+        list(&items)
+    };
+
+    let key = [0x12; 32];
+    for (value, len) in [(&[7_u8; 11][..], 31), (&[7; 12], 32), (&[7; 13], 33)] {
+        let leaf = list(&[&[0x3f], &alloy_rlp::encode(value)]);
+        let child = branch(5, &leaf);
+        assert_eq!(child.len(), len);
+        let node = branch(1, &child);
+        let found = verify_proof(keccak256(&node), &key, &[Bytes::from(node)]);
+        if len < 32 {
+            assert_eq!(found.unwrap(), None);
+        } else {
+            assert!(matches!(found, Err(ProofError::NotANode { index: 0 })));
+        }
+    }
+}
