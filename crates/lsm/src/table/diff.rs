@@ -149,8 +149,9 @@ pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
     older_merge: MergeIterator,
     newer_merge: MergeIterator,
-    /// Whether nothing is older than what is merged.
-    is_everything: bool,
+    /// What is merged. Changes refer to blobs of runs that nothing else may keep, and that the
+    /// merges have passed.
+    difference: Difference,
     ready: VecDeque<Change>,
     older: View,
     newer: View,
@@ -202,7 +203,7 @@ impl Diff {
         Self {
             older_merge: merge(&difference.older, older.1),
             newer_merge: merge(&difference.newer, newer.1),
-            is_everything: difference.is_everything,
+            difference,
             ready: VecDeque::new(),
             older: View { plan: Arc::new(Plan::new(of_older)), config: older.1.clone() },
             newer: View { plan: Arc::new(Plan::new(of_newer)), config: newer.1.clone() },
@@ -250,7 +251,8 @@ impl Diff {
 
     /// The next suspects, as many as are looked up side by side; none at the end.
     fn suspects(&mut self) -> Result<Vec<Suspect>> {
-        let Self { older_merge: older, newer_merge: newer, is_everything, .. } = self;
+        let Self { older_merge: older, newer_merge: newer, difference, .. } = self;
+        let is_everything = difference.is_everything;
         older.load()?;
         newer.load()?;
         let mut suspects = Vec::new();
@@ -265,8 +267,8 @@ impl Diff {
             key.clear();
             key.extend_from_slice(next);
 
-            let old = Part::of(older, &key, *is_everything);
-            let new = Part::of(newer, &key, *is_everything);
+            let old = Part::of(older, &key, is_everything);
+            let new = Part::of(newer, &key, is_everything);
             // If the newer layers amount to the same for a key, the tables do: all older layers are
             // shared.
             if !are_same(old.as_ref(), new.as_ref()) {

@@ -351,6 +351,35 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
     }
 }
 
+/// A run that a merge has replaced is read in the place of the merged one. Whoever had it may let go
+/// of it meanwhile.
+#[test]
+fn changes_refer_to_blobs_of_runs_that_nothing_else_keeps_any_more() {
+    for place in SessionDir::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(100)).unwrap();
+        fill(&mut table, 0..500);
+        let older = table.fork().unwrap();
+        for number in 500..600 {
+            table.insert_with_blob(&key(number), b"new", &value(number, 700)).unwrap();
+        }
+        let between = table.fork().unwrap();
+        table.compact(&mut |_, _| ()).unwrap();
+
+        let diff = older.diff(&table).unwrap();
+        drop(between);
+        let mut diff = diff.peekable();
+        assert!(diff.peek().is_some());
+        let changes: Vec<_> = diff.by_ref().map(Result::unwrap).collect();
+        let found: Content = changes
+            .iter()
+            .map(|change| (change.key.clone(), held(&session, &change.new).unwrap()))
+            .collect();
+        let stored = |number| (b"new".to_vec(), Some(value(number, 700)));
+        assert_eq!(found, (500..600).map(|at| (key(at).to_vec(), stored(at))).collect());
+    }
+}
+
 /// Another merge operator makes something else of the same entries, but what both hold is
 /// compared.
 #[test]
