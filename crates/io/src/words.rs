@@ -3,8 +3,8 @@
 //! An allocator keeps what is freed for what comes next, in pieces that may fit nothing, and a
 //! piece of a huge page keeps all of it. For filters, which are most of the memory of a table and
 //! of which merges free one after the other, that was a third more than they have. So an array of
-//! [`MAPPED_BYTES_MIN`] or more is a mapping, which the system gets back at once, and only what
-//! fills huge pages is on them.
+//! 128 KiB or more is a mapping, which the system gets back at once, and only what fills huge pages
+//! is on them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
