@@ -149,8 +149,8 @@ pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
     older_merge: MergeIterator,
     newer_merge: MergeIterator,
-    /// What is merged. Changes refer to blobs of runs that nothing else may keep, and that the
-    /// merges have passed.
+    /// The layers that are merged. Changes refer to blobs of runs that nothing else may keep, and
+    /// that the merges have passed.
     difference: Difference,
     ready: VecDeque<Change>,
     older: View,

@@ -351,8 +351,8 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
     }
 }
 
-/// A run that a merge has replaced is read in the place of the merged one. Whoever had it may let go
-/// of it meanwhile.
+/// A run that a merge has replaced is read in the place of the merged one. Whoever had it may let
+/// go of it meanwhile.
 #[test]
 fn changes_refer_to_blobs_of_runs_that_nothing_else_keeps_any_more() {
     for place in SessionDir::both() {
