@@ -95,25 +95,30 @@ impl Words {
         if len >= self.len {
             return;
         }
-        let kept = mapped_bytes(len);
-        match self.memory {
-            Memory::Mapped(bytes) if len > 0 && kept < bytes => {
-                // SAFETY: `kept` is a multiple of the size of a page and lies within the mapping;
-                // the `len` words that are left lie in front of it, and `&mut self` excludes
-                // references to those behind.
-                let behind = unsafe { self.start.as_ptr().byte_add(kept) };
-                // SAFETY: as above.
-                if unsafe { munmap(behind.cast(), bytes - kept) }.is_ok() {
-                    self.memory = Memory::Mapped(kept);
-                }
-                self.len = len;
-            }
-            Memory::Mapped(_) if len > 0 => self.len = len,
-            Memory::None | Memory::Allocated(_) | Memory::Mapped(_) => {
-                let mut shorter = Self::zeroed(len);
-                shorter.copy_from_slice(&self[..len]);
-                *self = shorter;
-            }
+        if let Memory::Mapped(bytes) = self.memory
+            && len > 0
+        {
+            self.len = len;
+            self.unmap_behind(mapped_bytes(len), bytes);
+            return;
+        }
+
+        let mut shorter = Self::zeroed(len);
+        shorter.copy_from_slice(&self[..len]);
+        *self = shorter;
+    }
+
+    /// Gives back what a mapping of `bytes` bytes has behind the first `kept`, in which all words
+    /// lie.
+    fn unmap_behind(&mut self, kept: usize, bytes: usize) {
+        if kept == bytes {
+            return;
+        }
+        // SAFETY: `kept` is a multiple of the size of a page and lies within the mapping.
+        let behind = unsafe { self.start.as_ptr().byte_add(kept) };
+        // SAFETY: no word is left there, and `&mut self` excludes references to what was.
+        if unsafe { munmap(behind.cast(), bytes - kept) }.is_ok() {
+            self.memory = Memory::Mapped(kept);
         }
     }
 }

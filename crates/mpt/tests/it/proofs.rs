@@ -191,19 +191,19 @@ fn a_state_without_accounts_proves_absence() {
     assert!(matches!(proof.verify(B256::ZERO), Err(ProofError::TooShort { nodes: 0 })));
 }
 
+/// The list of these items, which are encoded already.
+fn list_of(items: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let payload: Vec<u8> = items.iter().flat_map(|item| item.as_ref()).copied().collect();
+    let mut out = Vec::new();
+    Header { list: true, payload_length: payload.len() }.encode(&mut out);
+    out.extend(payload);
+    out
+}
+
 #[test]
 fn bytes_that_are_no_nodes_are_refused() {
     // Nodes by their own hash, so that only their form is wrong.
-    let list = |items: &[&[u8]]| {
-        let mut payload = Vec::new();
-        for item in items {
-            alloy_rlp::Encodable::encode(item, &mut payload);
-        }
-        let mut out = Vec::new();
-        Header { list: true, payload_length: payload.len() }.encode(&mut out);
-        out.extend(payload);
-        out
-    };
+    let list = |items: &[&[u8]]| list_of(&items.iter().map(alloy_rlp::encode).collect::<Vec<_>>());
     let key = [0x12; 32];
     let mut trailing = list(&[&[0x20; 33], b"value"]);
     trailing.push(0);
@@ -238,20 +238,15 @@ fn bytes_that_are_no_nodes_are_refused() {
 /// A node of 32 bytes or more stands in its parent by its hash, or the trie is another one's.
 #[test]
 fn a_node_that_is_too_long_to_stand_in_its_parent_is_refused_there() {
-    let list = |items: &[&[u8]]| {
-        let mut out = Vec::new();
-        Header { list: true, payload_length: items.concat().len() }.encode(&mut out);
-        [out, items.concat()].concat()
-    };
     let branch = |digit: usize, child: &[u8]| {
         let mut items = [&[alloy_rlp::EMPTY_STRING_CODE][..]; 17];
         items[digit] = child;
-        list(&items)
+        list_of(&items)
     };
 
     let key = [0x12; 32];
     for (value, len) in [(&[7_u8; 11][..], 31), (&[7; 12], 32), (&[7; 13], 33)] {
-        let leaf = list(&[&[0x3f], &alloy_rlp::encode(value)]);
+        let leaf = list_of(&[&[0x3f], &alloy_rlp::encode(value)[..]]);
         let child = branch(5, &leaf);
         assert_eq!(child.len(), len);
         let node = branch(1, &child);
