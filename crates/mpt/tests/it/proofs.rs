@@ -193,7 +193,7 @@ fn a_state_without_accounts_proves_absence() {
 
 /// The list of these items, which are encoded already.
 fn list_of(items: &[impl AsRef<[u8]>]) -> Vec<u8> {
-    let payload: Vec<u8> = items.iter().flat_map(|item| item.as_ref()).copied().collect();
+    let payload: Vec<u8> = items.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut out = Vec::new();
     Header { list: true, payload_length: payload.len() }.encode(&mut out);
     out.extend(payload);
