@@ -38,7 +38,7 @@ use crate::manifest::manifest::{
 use crate::manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::snapshot_meta::{
     IncomingRef, MANIFEST_BYTES_MAX, MaskedRef, Refused, SESSION_MAGIC, SESSION_VERSION,
-    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
+    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef, snapshot_version,
 };
 use crate::manifest::wal::{
     LOG, MARK_MAGIC, MARK_OFFSET, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_SIZE, SEAL_MAGIC,
@@ -782,7 +782,9 @@ fn inspect_segment(disk: &dyn Disk, path: &Path) -> Result<Inspection> {
 fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<SnapshotInfo> {
     let bytes = read_file(disk.as_ref(), path, MANIFEST_BYTES_MAX)?;
     let meta = SnapshotMeta::decode(&bytes).map_err(|error| refused(path, error))?;
-    shape(disk, dir, &meta, &|reason| refused(path, Refused::Damaged(reason.to_owned())))
+    let damaged = |reason: &str| refused(path, Refused::Damaged(reason.to_owned()));
+    let info = shape(disk, dir, &meta, &damaged)?;
+    Ok(SnapshotInfo { version: snapshot_version(&bytes), ..info })
 }
 
 /// The runs of a snapshot or a named table, of a session in `dir`; `damaged` makes an error of a

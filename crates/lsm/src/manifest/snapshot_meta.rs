@@ -83,6 +83,12 @@ pub(crate) fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'
     Ok(input)
 }
 
+/// The version that the bytes of a snapshot state; 0 if they are too short for one.
+pub(crate) fn snapshot_version(bytes: &[u8]) -> u32 {
+    let version = bytes.get(8..12).and_then(|bytes| bytes.try_into().ok());
+    version.map_or(0, u32::from_le_bytes)
+}
+
 /// Ends what [`open`] reads.
 pub(crate) fn close(mut out: Writer) -> Vec<u8> {
     let crc = crc32c(out.bytes());
@@ -615,8 +621,7 @@ impl SnapshotMeta {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Refused> {
-        let version = bytes.get(8..12).and_then(|bytes| bytes.try_into().ok());
-        let has_slices = version.map(u32::from_le_bytes) != Some(SNAPSHOT_VERSION_WITHOUT_SLICES);
+        let has_slices = snapshot_version(bytes) != SNAPSHOT_VERSION_WITHOUT_SLICES;
         let version = if has_slices { SNAPSHOT_VERSION } else { SNAPSHOT_VERSION_WITHOUT_SLICES };
         let mut input = open(bytes, SNAPSHOT_MAGIC, version)?;
         let created_ns = input.u64()?;
@@ -746,6 +751,28 @@ mod tests {
         }
     }
 
+    fn seal(bytes: &mut [u8]) {
+        let end = bytes.len() - 4;
+        let crc = crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The older version differs in what it says of merges.
+    #[test]
+    fn a_snapshot_of_the_version_before_is_read_and_told_apart() {
+        let mut meta = meta();
+        meta.levels[0].incoming = IncomingRef::Nothing;
+        let mut bytes = meta.encode();
+        assert_eq!(snapshot_version(&bytes), SNAPSHOT_VERSION);
+
+        bytes[8..12].copy_from_slice(&SNAPSHOT_VERSION_WITHOUT_SLICES.to_le_bytes());
+        seal(&mut bytes);
+        assert_eq!(snapshot_version(&bytes), SNAPSHOT_VERSION_WITHOUT_SLICES);
+        assert_eq!(SnapshotMeta::decode(&bytes).unwrap(), meta);
+
+        assert_eq!(snapshot_version(&bytes[..11]), 0);
+    }
+
     /// Masks stand with the runs and merges that they belong to, each once; and whatever a byte is,
     /// if the checksum is right, it is refused or another snapshot.
     #[test]
@@ -760,9 +787,7 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 1 << bit;
-                let end = bytes.len() - 4;
-                let crc = crc32c(&bytes[..end]);
-                bytes[end..].copy_from_slice(&crc.to_le_bytes());
+                seal(&mut bytes);
                 if let Ok(other) = SnapshotMeta::decode(&bytes) {
                     let again = SnapshotMeta::decode(&other.encode());
                     assert_eq!(again.as_ref(), Ok(&other), "byte {at}, bit {bit}");

@@ -352,6 +352,29 @@ fn log_files(disk: &SimDisk) -> Vec<PathBuf> {
     disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect()
 }
 
+/// Each process that dies leaves one more segment, and each opening reads them all. A checkpoint
+/// comes once they are more than a log of full length has, and not before.
+#[test]
+fn what_processes_that_died_left_of_the_log_is_bounded() {
+    // Those of a log of full length and the one behind it, and one more that asks for a checkpoint.
+    const MOST: usize = 4 + 1 + 1;
+
+    let mut disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    drop(store.create_table(&name("main"), &config()).unwrap());
+    drop(store);
+
+    for round in 0..3 * MOST {
+        let store = open(&disk, Durability::Group).unwrap();
+        let table = store.table(&name("main")).unwrap();
+        // The last of them is the one that was made ahead.
+        assert_eq!(log_files(&disk).len(), 1 + round.min(MOST), "round {round}");
+        table.insert(b"key", b"value").unwrap().wait().unwrap();
+        drop((store, table));
+        disk = disk.after_crash(Survival::Nothing);
+    }
+}
+
 /// An old segment is there to be written again. One with a bad sector, of which nobody needs a
 /// byte, made the next commit fail that needed a segment.
 #[test]

@@ -282,6 +282,41 @@ fn versions_differ_in_number_where_tables_differ() {
     assert_eq!(store.tables().unwrap().len(), 1);
 }
 
+/// A process that writes puts what it applies of a long WAL into runs; a reader has no file for
+/// them.
+#[test]
+fn a_version_behind_more_of_the_log_than_stays_in_memory_is_opened_by_writers_and_readers() {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    let dir = Path::new("/store");
+    let session = SessionOptions::with_salt(SALT).create_dir();
+    let options = StoreOptions::default().session(session).durability(Durability::Buffered);
+    let options = options.log_bytes_max(1 << 30).checkpoint_thread(CheckpointThread::Caller);
+    let store = Store::open(Arc::clone(&disk), dir, &options).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+
+    // No checkpoint comes between, so the version is based on the beginning of the log.
+    let value = vec![7; 8 << 20];
+    for number in 0..18_u8 {
+        drop(table.insert(&[number], &value).unwrap());
+    }
+    let number = store.retain(None).unwrap();
+
+    let check = |table: &Table| {
+        for number in 0..18_u8 {
+            assert_eq!(table.get(&[number]).unwrap().value(), Some(&value[..]), "{number}");
+        }
+    };
+    let written = store.version(number).unwrap().table(&name("main")).unwrap();
+    assert!(written.stats().merge_debt_pages > 0, "a flush of what was applied is due");
+    check(&written);
+
+    let reader = StoreReader::open(Arc::clone(&disk), dir, &ReaderOptions::default()).unwrap();
+    let read = reader.version(number).unwrap().table(&name("main")).unwrap();
+    assert_eq!(read.stats().merge_debt_pages, 0, "a reader has memory alone");
+    check(&read);
+    store.close().unwrap();
+}
+
 fn back_up(store: &Store, dir: &Path) -> Result<BackupReport> {
     store.back_up(&BackupPlace::new(dir), &mut |done, total| assert!(done <= total))
 }
