@@ -237,6 +237,9 @@ const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
 /// its updates would each do more for it.
 pub(crate) const SLICED_LEVEL_MIN: usize = 3;
 
+/// Runs above a sliced level, in units of T: each is looked into by lookups and cursors.
+pub(crate) const RUNS_ABOVE_LAST_MAX: usize = 3;
+
 /// Maximum number of levels: with a size ratio of 2, more levels would exceed any disk.
 pub(crate) const LEVELS_MAX: usize = 64;
 
@@ -611,8 +614,8 @@ impl TableConfig {
     /// while a merge is under way, up to T + 1 runs of the size of the level above; so with 3/5 of
     /// the rate for the last run and, for a run k levels above it, 3/5 · T^-(k+1), the sum stays
     /// below the rate: 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. Above a sliced last level up to
-    /// 2T runs are resident, each of a smaller part of it, and get half of that. For other shapes
-    /// the shares are divided by the number of runs that a level can show.
+    /// 3T runs are resident, each of a smaller part of it, and get a third of that. For other
+    /// shapes the shares are divided by the number of runs that a level can show.
     pub(crate) fn filter_allocation(&self, level: u32, last: u32) -> FilterAllocation {
         match &self.filter {
             &FilterPolicy::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).allocation(),
@@ -635,7 +638,7 @@ impl TableConfig {
                     let runs = if ratio < 4.0 {
                         2.0 * ratio
                     } else if self.has_wide_last(last as usize) {
-                        2.0
+                        RUNS_ABOVE_LAST_MAX as f64
                     } else {
                         1.0
                     };

@@ -29,10 +29,10 @@
 //! **Last level.** From [`SLICED_LEVEL_MIN`] on the output of a merge on a levelling last level is
 //! cut into [`slices`](crate::run::slices), [`SLICES`] of them or fewer. The old slices are let go
 //! of one by one as the new ones are made, so old and new are never there together. Such a merge
-//! gets a T-th of the time until the next one, since what arrives is on the disk for as long.
+//! gets half of the time until the next one, since what arrives is on the disk for as long.
 //!
 //! Under lazy levelling such a level takes T times as much as its number says. The level above
-//! hands its runs down as soon as they delete a sixth of its entries ([`ENTRIES_PER_DELETED`]),
+//! hands its runs down as soon as they delete a third of its entries ([`ENTRIES_PER_DELETED`]),
 //! are as large, or are [`RUNS_ABOVE_LAST_MAX`] times T: what is deleted stays on the disk until
 //! then.
 //!
@@ -57,7 +57,8 @@ use crate::compaction::union::{
     Piece, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionProgress, UnionTable,
 };
 use crate::config::{
-    CompactionPolicy, LEVELS_MAX, SLICED_LEVEL_MIN, TableConfig, WriteBuffer as BufferSize,
+    CompactionPolicy, LEVELS_MAX, RUNS_ABOVE_LAST_MAX, SLICED_LEVEL_MIN, TableConfig,
+    WriteBuffer as BufferSize,
 };
 use crate::entry::mask::{Mask, Masking, Span};
 use crate::error::{Error, Result};
@@ -75,10 +76,7 @@ const SLICES: u64 = 16;
 
 /// A sliced level is merged with the runs above once these delete one of so many of its entries.
 /// With a larger number updates write more, with a smaller one more stays on the disk.
-const ENTRIES_PER_DELETED: u64 = 6;
-
-/// Runs above a sliced level, in units of T: each is looked into by lookups and cursors.
-const RUNS_ABOVE_LAST_MAX: usize = 2;
+const ENTRIES_PER_DELETED: u64 = 3;
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
@@ -389,12 +387,11 @@ impl CompactionEnv<'_> {
         flushes * TICKS_PER_FLUSH
     }
 
-    /// Ticks that a merge on a sliced level has, into which runs of this size arrive: a T-th of
+    /// Ticks that a merge on a sliced level has, into which runs of this size arrive: half of
     /// those that as much takes to arrive again, but those from one run to the next at the least.
     fn hasty_ticks(&self, level: usize, arriving: u64) -> u64 {
-        let ratio = u128::from(self.config.size_ratio);
-        let capacity = u128::from(self.buffer_capacity()) * ratio;
-        let ticks = u128::from(arriving) * u128::from(TICKS_PER_FLUSH) / capacity;
+        let capacity = u128::from(self.buffer_capacity());
+        let ticks = u128::from(arriving) * u128::from(TICKS_PER_FLUSH) / (2 * capacity);
         let most = self.merge_ticks(level);
         u64::try_from(ticks).map_or(most, |ticks| ticks.clamp(self.merge_ticks(level - 1), most))
     }
