@@ -174,7 +174,9 @@ fn data_pages(table: &Table) -> u64 {
 
 #[test]
 fn a_scan_reads_each_page_once_and_in_large_requests() {
-    let (disk, _session, table) = table_of(240_000, &ordinary());
+    // No merge on the last level is under way, of whose inputs a part is not read any more.
+    const ENTRIES: u64 = 260_000;
+    let (disk, _session, table) = table_of(ENTRIES, &ordinary());
 
     let stats = table.stats();
     let total = data_pages(&table);
@@ -194,7 +196,7 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
             }
         });
 
-        assert_eq!(count, 240_000);
+        assert_eq!(count, ENTRIES);
         assert!(counts.read_pages <= total, "{} pages read of {total}", counts.read_pages);
         assert!(counts.read_pages > total * 9 / 10, "{} of {total}", counts.read_pages);
 

@@ -141,7 +141,7 @@ fn a_table_has_its_entries_at_every_slice() {
         let session = open(&disk);
         let mut held = Held::new(&session);
         let mut before = 0;
-        for _ in 0..150 {
+        for _ in 0..240 {
             held.replace(1 + rng.below(3)).unwrap();
             held.table.save_snapshot(&name("a"), "").unwrap();
             let now = slices(&disk, "a");
