@@ -614,8 +614,9 @@ impl TableConfig {
     /// while a merge is under way, up to T + 1 runs of the size of the level above; so with 3/5 of
     /// the rate for the last run and, for a run k levels above it, 3/5 · T^-(k+1), the sum stays
     /// below the rate: 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. Above a sliced last level up to
-    /// 3T runs are resident, each of a smaller part of it, and get a third of that. For other
-    /// shapes the shares are divided by the number of runs that a level can show.
+    /// 4T runs can be seen, 3T that are merged and those that arrive meanwhile, each of a smaller
+    /// part of it, and get a third of that: 0.6 + 0.8/T and little more. For other shapes the
+    /// shares are divided by the number of runs that a level can show.
     pub(crate) fn filter_allocation(&self, level: u32, last: u32) -> FilterAllocation {
         match &self.filter {
             &FilterPolicy::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).allocation(),
@@ -634,7 +635,8 @@ impl TableConfig {
                         CompactionPolicy::Tiering => 0.5 / ratio,
                     }
                 } else {
-                    // Up to 2T runs of one size can be seen at once.
+                    // Up to 2T runs of one size can be seen at once; above a wide last level 4T, of
+                    // which each is smaller.
                     let runs = if ratio < 4.0 {
                         2.0 * ratio
                     } else if self.has_wide_last(last as usize) {

@@ -1,7 +1,7 @@
 //! The levels of a table, and the schedule of its compactions.
 //!
 //! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs, above a wide last
-//! level up to 2 T, and one *incoming* run or merge; a *levelling* level has only the incoming one,
+//! level up to 3 T, and one *incoming* run or merge; a *levelling* level has only the incoming one,
 //! which is merged with what arrives.
 //! Under lazy levelling every level tiers but the last one (unless it is level 1).
 //!
@@ -29,7 +29,8 @@
 //! **Last level.** From [`SLICED_LEVEL_MIN`] on the output of a merge on a levelling last level is
 //! cut into [`slices`](crate::run::slices), [`SLICES`] of them or fewer. The old slices are let go
 //! of one by one as the new ones are made, so old and new are never there together. Such a merge
-//! gets half of the time until the next one, since what arrives is on the disk for as long.
+//! gets half of the time until as much arrives again, T^(l-1) flushes at most, since what arrives
+//! is on the disk for as long.
 //!
 //! Under lazy levelling such a level takes T times as much as its number says. The level above
 //! hands its runs down as soon as they delete a third of its entries ([`ENTRIES_PER_DELETED`]),
@@ -388,7 +389,8 @@ impl CompactionEnv<'_> {
     }
 
     /// Ticks that a merge on a sliced level has, into which runs of this size arrive: half of
-    /// those that as much takes to arrive again, but those from one run to the next at the least.
+    /// those that as much takes to arrive again, but those from one run to the next at the least,
+    /// and those of a merge without slices at most.
     fn hasty_ticks(&self, level: usize, arriving: u64) -> u64 {
         let capacity = u128::from(self.buffer_capacity());
         let ticks = u128::from(arriving) * u128::from(TICKS_PER_FLUSH) / (2 * capacity);

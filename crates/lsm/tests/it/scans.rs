@@ -179,6 +179,8 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
     let (disk, _session, table) = table_of(ENTRIES, &ordinary());
 
     let stats = table.stats();
+    let last = stats.levels.last().unwrap();
+    assert_eq!(last.merge_pages_done, last.merge_pages, "{last:?}");
     let total = data_pages(&table);
     for is_forward in [true, false] {
         let mut count = 0;

@@ -295,7 +295,7 @@ fn a_version_behind_more_of_the_log_than_stays_in_memory_is_opened_by_writers_an
     let table = store.create_table(&name("main"), &config()).unwrap();
 
     // No checkpoint comes between, so the version is based on the beginning of the log.
-    let value = vec![7; 8 << 20];
+    let value = vec![7; 8 << 20]; // 144 MiB in all; 128 stay in memory
     for number in 0..18_u8 {
         drop(table.insert(&[number], &value).unwrap());
     }
@@ -309,6 +309,7 @@ fn a_version_behind_more_of_the_log_than_stays_in_memory_is_opened_by_writers_an
     let written = store.version(number).unwrap().table(&name("main")).unwrap();
     assert!(written.stats().merge_debt_pages > 0, "a flush of what was applied is due");
     check(&written);
+    drop(written);
 
     let reader = StoreReader::open(Arc::clone(&disk), dir, &ReaderOptions::default()).unwrap();
     let read = reader.version(number).unwrap().table(&name("main")).unwrap();
