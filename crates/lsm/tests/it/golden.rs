@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::{Disk, FixedClockDisk, SimDisk};
+use terrane_io::{Access, Disk, FixedClockDisk, OpenMode, SimDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
     CheckpointThread, CompressedLevels, Compression, DiskCache, Error, FilterPolicy, IndexKind,
@@ -655,6 +655,30 @@ fn golden_file_of_a_reserve_is_what_is_written_and_is_read() {
     disk.write_raw(&path, &golden::read(CRATE, "session.reserve"));
     assert_eq!(open(&SessionOptions::default()), bytes);
     assert_eq!(disk.read_raw(&path).unwrap(), written);
+}
+
+/// Versions 5 and 6 of a snapshot without a merge differ in their number alone.
+#[test]
+fn a_snapshot_of_an_older_version_is_shown_as_such() {
+    let disk = SimDisk::new(1);
+    let session = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(Arc::clone(&disk) as _, Path::new(DIR), &session).unwrap();
+    let mut table = session.new_table(&config()).unwrap();
+    table.insert(b"key", b"value").unwrap();
+    table.save_snapshot(&name("small"), "").unwrap();
+    session.close().unwrap();
+
+    let path = Path::new(DIR).join("snapshots/small.snapshot");
+    let mut bytes = disk.read_raw(&path).unwrap();
+    let disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let version = || match inspect(&disk, &path).unwrap() {
+        Inspection::Snapshot(info) => info.version,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(version(), 6);
+    set_version(&mut bytes, 8, 5);
+    disk.open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap().write_at(&bytes, 0).unwrap();
+    assert_eq!(version(), 5);
 }
 
 #[test]
