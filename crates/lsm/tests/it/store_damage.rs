@@ -333,6 +333,50 @@ fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_syn
     }
 }
 
+/// The last record of a segment goes together with seal and mark, as a forger would take them: what
+/// the next segment says was durable is then all that tells the loss from a torn end.
+#[test]
+fn records_that_only_the_next_segment_knows_were_durable_are_missed() {
+    let specimen = specimen();
+    let needed = specimen.needed();
+    assert!(needed.len() >= 2, "{needed:?}");
+
+    for pair in needed.windows(2) {
+        let [path, next_path] = [pair[0].0, pair[1].0].map(segment_path);
+        let bytes = specimen.disk.read_raw(&path).unwrap();
+        let record = records(&bytes, pair[0].0).pop().unwrap();
+        let lost = u64::from_le_bytes(*bytes[record.start + 16..].first_chunk().unwrap());
+        let mut torn = bytes;
+        torn[512..FIRST_RECORD].fill(0);
+        torn[record.start..].fill(0);
+        let next = specimen.disk.read_raw(&next_path).unwrap();
+
+        // Its notes tell, or its records alone, or nothing: then the record may never have been
+        // durable, and is the torn end of the log.
+        for (erased, is_told) in [
+            (0..0, true),
+            (512..FIRST_RECORD, true),
+            (FIRST_RECORD..next.len(), true),
+            (512..next.len(), false),
+        ] {
+            let disk = specimen.disk.clone_disk();
+            let mut next = next.clone();
+            next[erased.clone()].fill(0);
+            disk.write_raw(&path, &torn);
+            disk.write_raw(&next_path, &next);
+            for &(number, _) in needed.iter().filter(|(number, _)| *number > pair[1].0) {
+                disk.remove(&segment_path(number)).unwrap();
+            }
+
+            let found = specimen.reopen(&disk);
+            let problems = check(&disk).problems;
+            let place = format!("{} and {erased:?}: {problems:?}", path.display());
+            assert_eq!(found, (!is_told).then_some(lost - 1), "{place}");
+            assert_eq!(problems.is_empty(), !is_told, "{place}");
+        }
+    }
+}
+
 #[test]
 fn files_of_the_log_that_are_missing_or_cut_are_noticed_and_others_are_not_needed() {
     let specimen = specimen();
