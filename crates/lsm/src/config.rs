@@ -837,11 +837,13 @@ impl Compression {
         match self {
             Self::None => 1,
             Self::Lz4 => 2,
+            Self::Zstd => 3,
         }
     }
 
     fn from_tag(tag: u8) -> Option<Self> {
-        [Self::None, Self::Lz4].into_iter().find(|compression| compression.tag() == tag)
+        let all = [Self::None, Self::Lz4, Self::Zstd];
+        all.into_iter().find(|compression| compression.tag() == tag)
     }
 }
 

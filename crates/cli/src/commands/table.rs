@@ -4,7 +4,7 @@
 //!
 //! | command  | fields                                                                                     |
 //! |----------|--------------------------------------------------------------------------------------------|
-//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), `compression` (`none`, `lz4`), and `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), `compression` (`none`, `lz4`, `zstd`), and `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `create` | `table`                                                                                    |
 //! | `build`  | `table`, `entries`, `digest` (of the state, as everywhere), `wall_s`, `entries_per_s`           |
 //! | `rename` | `from`, `to`                                                                               |
@@ -133,8 +133,8 @@ pub(crate) struct CreateArgs {
     /// add-u64-wrapping, add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
     resolve: MergeOperator,
-    /// Codec of the pages of entries, for values that compress: none or lz4. A lookup stays one
-    /// read, of a page that holds more
+    /// Codec of the pages of entries, for values that compress: none, lz4 or zstd (smaller and
+    /// slower than lz4). A lookup stays one read, of a page that holds more
     #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
     compression: Compression,
     /// First level that is compressed, with all deeper ones (1 is the newest), or `last` for the

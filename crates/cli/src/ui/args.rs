@@ -178,7 +178,7 @@ pub(crate) fn reserve(text: &str) -> Result<u64, String> {
 
 /// Parses a compression of pages.
 pub(crate) fn compression(text: &str) -> Result<Compression, String> {
-    Compression::by_name(text).ok_or_else(|| "write none or lz4".to_owned())
+    Compression::by_name(text).ok_or_else(|| "write none, lz4 or zstd".to_owned())
 }
 
 /// Parses the levels that are compressed.

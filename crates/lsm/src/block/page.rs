@@ -670,7 +670,8 @@ fn decompress(page: &[u8], place: PageAddress, image: &mut Vec<u8>) -> Result<()
         found: found as u64,
     };
 
-    let codec = Codec::from_tag(page[5]).ok_or_else(|| broken("codec", 1, page[5].into()))?;
+    let newest = Codec::NEWEST as usize;
+    let codec = Codec::from_tag(page[5]).ok_or_else(|| broken("codec", newest, page[5].into()))?;
     let count = u16_at(page, 6);
     let content = u32_at(page, 8) as usize;
     let compressed = u16_at(page, 14);

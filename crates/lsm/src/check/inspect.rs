@@ -369,7 +369,7 @@ pub struct PageInfo {
     pub kind: &'static str,
     /// Its checksum, which is right.
     pub crc: u32,
-    /// The codec of a key page that is compressed: `lz4`.
+    /// The codec of a key page that is compressed: `lz4` or `zstd`.
     pub codec: Option<&'static str>,
     /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far
     /// as it stands in the page.
@@ -1020,6 +1020,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("PAGE_KIND_BLOB", (PageKind::Blob as u8).to_string()),
         ("PAGE_KIND_COMPRESSED_KEY", (PageKind::CompressedKey as u8).to_string()),
         ("CODEC_LZ4", (Codec::Lz4 as u8).to_string()),
+        ("CODEC_ZSTD", (Codec::Zstd as u8).to_string()),
         ("ENTRY_KIND_INSERT", (Kind::Insert as u8).to_string()),
         ("ENTRY_KIND_DELETE", (Kind::Delete as u8).to_string()),
         ("ENTRY_KIND_UPSERT", (Kind::Upsert as u8).to_string()),

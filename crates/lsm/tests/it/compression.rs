@@ -29,7 +29,7 @@ const PAGE_SIZE: u64 = 4096;
 type Stored = (Vec<u8>, Option<Vec<u8>>);
 
 /// Codecs there are.
-const CODECS: [Compression; 1] = [Compression::Lz4];
+const CODECS: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
 
 fn open(disk: &Arc<SimDisk>) -> Session {
     let options = SessionOptions::with_salt(SALT).create_dir();
@@ -268,16 +268,18 @@ fn filter_and_index_of_a_compressed_run_are_rebuilt_around_its_pages() {
 
 #[test]
 fn a_compressed_page_is_inspected_with_its_entries_and_its_codec() {
-    let disk = SimDisk::new(1);
-    let session = open(&disk);
-    let mut table = session.new_table(&compressed(buffer_of(500), Compression::Lz4)).unwrap();
-    fill(&mut table, 0..2_000);
-    drop(table.fork().unwrap());
-    let (path, run) = runs(&disk).into_iter().next().unwrap();
-    assert_eq!(run.version, 3);
-    let page = inspect_page(&as_disk(&disk), &path, 0).unwrap();
-    assert_eq!((page.kind, page.codec), ("key", Some("lz4")));
-    assert!(page.entries.len() > 80, "{} entries", page.entries.len());
-    assert!(page.entries.is_sorted_by(|one, next| one.key < next.key));
-    assert!(page.entries.iter().all(|entry| entry.value.len() == 60));
+    for compression in CODECS {
+        let disk = SimDisk::new(1);
+        let session = open(&disk);
+        let mut table = session.new_table(&compressed(buffer_of(500), compression)).unwrap();
+        fill(&mut table, 0..2_000);
+        drop(table.fork().unwrap());
+        let (path, run) = runs(&disk).into_iter().next().unwrap();
+        assert_eq!(run.version, 3);
+        let page = inspect_page(&as_disk(&disk), &path, 0).unwrap();
+        assert_eq!((page.kind, page.codec), ("key", Some(&*compression.to_string())));
+        assert!(page.entries.len() > 80, "{} entries", page.entries.len());
+        assert!(page.entries.is_sorted_by(|one, next| one.key < next.key));
+        assert!(page.entries.iter().all(|entry| entry.value.len() == 60));
+    }
 }

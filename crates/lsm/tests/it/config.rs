@@ -385,7 +385,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         .memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss, MemoryGoal::Balanced]))
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
-        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
         .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .prefix_bytes(*rng.pick(&[None, Some(1), Some(4), Some(255)]))
         .compaction_batch_pages(*rng.pick(&[1, 3, 64]))

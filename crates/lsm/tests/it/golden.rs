@@ -291,12 +291,18 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
 }
 
 const COMPRESSED: &str = "run.compressed";
+const ZSTD: &str = "run.zstd";
 
-/// A run of compressed pages, which is of version 3.
+/// A run of compressed pages, which is of version 3, for each codec.
 #[test]
 fn golden_file_of_compressed_pages_is_what_is_written_and_is_read() {
+    check_compressed(Compression::Lz4, COMPRESSED);
+    check_compressed(Compression::Zstd, ZSTD);
+}
+
+fn check_compressed(compression: Compression, file: &str) {
     let config = config()
-        .compression(Compression::Lz4)
+        .compression(compression)
         .compressed_levels(CompressedLevels::From(1))
         .write_buffer(WriteBuffer::Entries(60));
     let disk = SimDisk::new(1);
@@ -325,8 +331,8 @@ fn golden_file_of_compressed_pages_is_what_is_written_and_is_read() {
     let mut paths = files(&disk);
     paths.retain(|path| path.extension() == Some("run".as_ref()));
     let path = paths.iter().find(|path| is_compressed(path)).unwrap();
-    golden::check(CRATE, COMPRESSED, &disk.read_raw(path).unwrap());
-    disk.write_raw(path, &golden::read(CRATE, COMPRESSED));
+    golden::check(CRATE, file, &disk.read_raw(path).unwrap());
+    disk.write_raw(path, &golden::read(CRATE, file));
 
     let session = open(&disk).unwrap();
     let table = session.open_snapshot(&name("compressed"), "").unwrap();
@@ -623,6 +629,7 @@ fn golden_folder_is_complete() {
         LEASE,
         RIBBON,
         COMPRESSED,
+        ZSTD,
         PREFIXES,
         INDEXES,
         HISTORY,

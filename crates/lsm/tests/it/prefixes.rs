@@ -212,7 +212,7 @@ fn ranges_are_those_of_a_map_whatever_prefixes_the_runs_were_written_with() {
             .filter(
                 rng.pick(&[FilterPolicy::TotalFpr(0.1), FilterPolicy::BitsPerEntry(2.0)]).clone(),
             )
-            .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+            .compression(*rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
             .size_ratio(2)
             .prefix_bytes(*rng.pick(&lengths));
         let mut table = session.new_table(&config).unwrap();

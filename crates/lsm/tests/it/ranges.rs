@@ -96,7 +96,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         .merge_operator(MergeOperator::concatenate())
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
-        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
         .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
 }
 

@@ -287,7 +287,7 @@ pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
             WriteBuffer::Bytes(1_000),
         ]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]))
-        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
         .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .compaction_batch_pages(1 + rng.below(3) as u32)
         .prefix_bytes(*rng.pick(&[None, Some(2)]))

@@ -93,7 +93,7 @@ pub(crate) struct SetupArgs {
     /// bitcoin (unspent outputs) or ethereum (accounts and slots)
     #[arg(long, value_name = "VALUES", value_parser = values, default_value = "random:110")]
     values: Values,
-    /// Compression of the table's pages: none or lz4
+    /// Compression of the table's pages: none, lz4 or zstd
     #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
     compression: Compression,
     /// Seed of values and operations

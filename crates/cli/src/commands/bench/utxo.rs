@@ -115,7 +115,7 @@ struct TableArgs {
     /// Shape of the levels
     #[arg(long, value_name = "SHAPE", default_value = "default")]
     shape: ShapeArg,
-    /// Compression of the table's pages: none or lz4
+    /// Compression of the table's pages: none, lz4 or zstd
     #[arg(long, value_name = "CODEC", value_parser = args::compression, default_value = "none")]
     compression: Compression,
     /// Seed of keys, values and operations

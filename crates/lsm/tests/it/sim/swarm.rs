@@ -353,7 +353,7 @@ fn draw_config(
         .prefix_bytes(prefix_bytes)
         .index(*rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]))
         .disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]))
-        .compression(*rng.pick(&[Compression::None, Compression::Lz4]))
+        .compression(*rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
         .compressed_levels(*rng.pick(&COMPRESSED_LEVELS))
         .compaction_batch_pages(*rng.pick(&[1, 2, 16, 200]))
         .queue_depth(*rng.pick(&[1, 2, 7, 64, 128]))
