@@ -5,7 +5,8 @@
 //!
 //! Begin with [`lookup`](mod@lookup): one batch, all reads side by side. [`plan`] is the order of
 //! the runs and how entries of one key combine, also over unions. [`submitted`] is batches whose
-//! results are taken later, on one thread of the session. [`result`](mod@result) is the answers.
+//! results are taken later, on one thread of the session. [`result`](mod@result) is the answers;
+//! [`spare_pages`] are buffers between batches.
 //!
 //! Invariant: a result depends on the entries alone, not on the batch, on the runs or on the order
 //! in which reads complete. A key that is present costs one read and a little.
@@ -20,5 +21,6 @@
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod result;
 pub(crate) mod plan;
+pub(crate) mod spare_pages;
 pub(crate) mod lookup;
 pub(crate) mod submitted;

@@ -17,8 +17,8 @@ use lz4_flex::block::{
 use zstd::bulk;
 use zstd::zstd_safe::{CParameter, compress_bound};
 
-/// Effort of Zstandard, the one that its authors recommend: on values of a real chain levels 1 and 9
-/// save a twelfth less and more.
+/// Effort of Zstandard, the one that its authors recommend: on values of a real chain levels 1 and
+/// 9 save a twelfth less and more.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Compression of the key pages of a table's runs.

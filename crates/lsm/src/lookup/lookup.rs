@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 
-use terrane_io::sync::{Arc, Mutex};
+use terrane_io::sync::Arc;
 use terrane_io::{Access, AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::block::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
@@ -30,18 +30,15 @@ use crate::corrupt::Corrupt;
 use crate::entry::entry::{BlobSpan, Kind, key_hash};
 use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::{Error, Result};
-use crate::files::file_set::lock;
 use crate::filter::filter::{Asked, Filter, Hit, probe_batch};
 use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
 use crate::lookup::result::{Answers, Lookup};
+use crate::lookup::spare_pages::{SHELF_PAGES_MAX, SparePages};
 use crate::memtable::memtable::Memtable;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::page_cache::PageCache;
 use crate::run::run::{Location, Run, read_pages};
 use crate::stats::{FilterStats, LookupTally};
-
-/// Page buffers that are kept for later lookups; 2 MiB.
-const SPARE_PAGES_MAX: usize = 512;
 
 /// Keys of a batch that filters are asked about before their reads begin, at most.
 const KEYS_AT_ONCE: usize = 64;
@@ -64,7 +61,7 @@ pub(crate) struct LookupEnv<'a> {
     /// Pages in memory.
     pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
-    pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
+    pub(crate) spare: &'a SparePages,
     pub(crate) idle: Option<&'a dyn Idle>,
 }
 
@@ -677,7 +674,7 @@ fn read_side_by_side<K: AsRef<[u8]>, A: Answers>(
 ) -> Result<()> {
     // A read is ready, so there is a run.
     let queue = batch.plan.runs[0].handle().set().disk().queue(context.queue_depth)?;
-    let mut flight = Flight::new(queue, std::mem::take(&mut *lock(context.spare)));
+    let mut flight = Flight::new(queue, context.spare.take());
     loop {
         let mut has_room = true;
         while has_room {
@@ -705,9 +702,7 @@ fn read_side_by_side<K: AsRef<[u8]>, A: Answers>(
     }
 
     // Buffers go back for later batches, which spares allocating them zeroed.
-    let mut pool = lock(context.spare);
-    pool.append(&mut flight.spare);
-    pool.truncate(SPARE_PAGES_MAX);
+    context.spare.put(flight.spare);
     Ok(())
 }
 
@@ -822,7 +817,7 @@ impl<N: Copy> Flight<N> {
 
     /// Keeps a buffer for another read.
     pub(crate) fn give_back(&mut self, buffer: AlignedBuf) {
-        if buffer.len() == PAGE_SIZE && self.spare.len() < SPARE_PAGES_MAX {
+        if buffer.len() == PAGE_SIZE && self.spare.len() < SHELF_PAGES_MAX {
             self.spare.push(buffer);
         }
     }

@@ -15,7 +15,7 @@ use terrane_io::files::{create_afresh, read_file};
 use terrane_io::process::Process;
 use terrane_io::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_io::sync::{Arc, Mutex, MutexGuard, Weak};
-use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
+use terrane_io::{Access, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::compaction::background::Worker;
 use crate::compaction::compaction::{Compaction, CompactionSpec};
@@ -30,6 +30,7 @@ use crate::files::file_set::{
 use crate::files::handles::FileHandles;
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{Reserve, WantedReserve};
+use crate::lookup::spare_pages::SparePages;
 use crate::lookup::submitted::LookupThread;
 use crate::manifest::feed_cursor::{self, CursorNeeds};
 use crate::manifest::lease::{self, Lease};
@@ -67,7 +68,7 @@ pub(crate) struct SessionInner {
     process: Process,
     closed: AtomicBool,
     /// Page buffers of lookups, to be used again.
-    spare_pages: Mutex<Vec<AlignedBuf>>,
+    spare_pages: SparePages,
     /// Open runs by number, so that tables opened from one snapshot share them.
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
     /// Held by who decides how much of filters to have in memory that nobody has read so far.
@@ -698,7 +699,7 @@ impl SessionInner {
             salt,
             process: Process::current(),
             closed: AtomicBool::new(false),
-            spare_pages: Mutex::default(),
+            spare_pages: SparePages::default(),
             runs: Mutex::default(),
             filters: Mutex::default(),
             merges: Mutex::default(),
@@ -924,7 +925,7 @@ impl SessionInner {
         &self.dir
     }
 
-    pub(crate) fn spare_pages(&self) -> &Mutex<Vec<AlignedBuf>> {
+    pub(crate) fn spare_pages(&self) -> &SparePages {
         &self.spare_pages
     }
 
