@@ -375,6 +375,26 @@ fn what_processes_that_died_left_of_the_log_is_bounded() {
     }
 }
 
+/// A timer or an operator may ask for a checkpoint at any time.
+#[test]
+fn a_checkpoint_with_nothing_to_write_out_writes_nothing() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    for round in 0..4_u8 {
+        table.insert(&[round], b"value").unwrap().wait().unwrap();
+        let before = disk.counts();
+        store.checkpoint().unwrap();
+        let after = disk.counts();
+        assert!((after - before).writes > 0, "round {round}");
+
+        store.checkpoint().unwrap();
+        store.checkpoint().unwrap();
+        let spent = disk.counts() - after;
+        assert_eq!((spent.writes, spent.syncs), (0, 0), "round {round}");
+    }
+}
+
 /// An old segment is there to be written again. One with a bad sector, of which nobody needs a
 /// byte, made the next commit fail that needed a segment.
 #[test]
