@@ -60,7 +60,7 @@ fn state_of(store: &Store) -> Result<State> {
 /// A new store with its two tables.
 fn create(disk: &Arc<SimDisk>) -> Store {
     let store = open(disk).expect("a new store");
-    let compressed = config().compression(Compression::Lz4);
+    let compressed = config().compression(Compression::Zstd);
     let compressed = compressed.compressed_levels(CompressedLevels::From(1));
     for (name, config) in names().iter().zip([config(), compressed]) {
         store.create_table(name, &config).expect("a new table");

@@ -672,7 +672,7 @@ fn ask_ahead(bytes: &Bytes, request: &Request) {
 
 impl MemoryQueue {
     /// Carries out the next requests.
-    fn go_on(&mut self) {
+    fn carry_out_next(&mut self) {
         let Some(request) = self.waiting.pop_front() else { return };
         let Some(content) = content_read(&request).map(Arc::clone) else {
             self.done.push_back(request.carry_out());
@@ -717,7 +717,7 @@ impl IoQueue for MemoryQueue {
 
     fn pop(&mut self) -> Option<Completion> {
         if self.done.is_empty() {
-            self.go_on();
+            self.carry_out_next();
         }
         self.done.pop_front()
     }

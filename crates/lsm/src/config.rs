@@ -324,8 +324,8 @@ pub struct TableConfig {
     ///   on disk, or of 300 times if the goal is hits);
     /// - a compaction was begun under a larger budget.
     ///
-    /// The sum excludes the chunks of pages that lookups, compactions and cursors work on, which do
-    /// not grow with the table.
+    /// The sum excludes the chunks of pages that lookups, compactions and cursors work on, and the
+    /// working memory of codecs, which do not grow with the table.
     #[doc(alias = "block_cache")]
     pub memory_budget: Option<u64>,
     /// Kind of lookup that the memory budget favours.

@@ -15,10 +15,10 @@ use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 use zstd::bulk;
-use zstd::zstd_safe::{CParameter, compress_bound};
+use zstd::zstd_safe::{CParameter, MAGICNUMBER, compress_bound, find_frame_compressed_size};
 
-/// Effort of Zstandard, the one that its authors recommend: on values of a real chain levels 1 and
-/// 9 save a twelfth less and more.
+/// Effort of Zstandard, the one that its authors recommend. On values of Bitcoin level 1 saves
+/// 11.8 % of a page's bytes, level 3 12.8 %, level 9 13.8 %.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Compression of the key pages of a table's runs.
@@ -37,8 +37,10 @@ pub enum Compression {
     None,
     /// LZ4: finds repeated bytes, and decompresses fast.
     Lz4,
-    /// Zstandard: also gives frequent bytes fewer bits, for several times the processor time of
-    /// LZ4. Each thread that reads such pages keeps a decoder of less than 200 KiB.
+    /// Zstandard: also gives frequent bytes fewer bits, for up to about twice the processor time of
+    /// LZ4 in lookups, and more in writing. Outside of every memory budget, each thread that reads
+    /// such pages keeps a decoder, and each run that is being written an encoder, of less than
+    /// 1 MiB each.
     Zstd,
 }
 
@@ -102,12 +104,29 @@ impl Codec {
     pub(crate) fn decompress(self, bytes: &[u8], out: &mut [u8]) -> bool {
         match self {
             Self::Lz4 => decompress_into(bytes, out).is_ok_and(|len| len == out.len()),
-            // All bytes are taken or refused. Into a slice whose length is given the decoder writes
-            // directly, so a frame can ask for no window.
-            Self::Zstd => ZSTD_DECODER.with_borrow_mut(|decoder| {
-                decoder.decompress_to_buffer(bytes, out).is_ok_and(|len| len == out.len())
-            }),
+            Self::Zstd => is_one_frame(bytes) && decompress_frame(bytes, out),
         }
+    }
+}
+
+/// Whether bytes are one frame of today's format: the decoder would also take several, skip those
+/// of other programs, and read older formats if some crate of the build asks for them.
+fn is_one_frame(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGICNUMBER.to_le_bytes())
+        && find_frame_compressed_size(bytes).is_ok_and(|len| len == bytes.len())
+}
+
+/// Decompresses a frame into all of `out`. The decoder writes into the slice directly, so a frame
+/// can ask for no window.
+fn decompress_frame(bytes: &[u8], out: &mut [u8]) -> bool {
+    let len = out.len();
+    let mut decompress = |decoder: &mut bulk::Decompressor<'_>| {
+        decoder.decompress_to_buffer(bytes, out).is_ok_and(|found| found == len)
+    };
+    match ZSTD_DECODER.try_with(|decoder| decompress(&mut decoder.borrow_mut())) {
+        Ok(is_whole) => is_whole,
+        // The thread is ending.
+        Err(_) => decompress(&mut bulk::Decompressor::default()),
     }
 }
 
@@ -131,7 +150,7 @@ impl Compressor {
             Compression::Lz4 => Some(Self::Lz4(CompressTable::small())),
             Compression::Zstd => {
                 let mut compressor = bulk::Compressor::default();
-                // The page has a checksum, and the length of its image.
+                // The page has a checksum.
                 let parameters = [
                     CParameter::CompressionLevel(ZSTD_LEVEL),
                     CParameter::ChecksumFlag(false),
@@ -164,7 +183,8 @@ impl Compressor {
             Self::Zstd(compressor) => {
                 out.clear();
                 out.reserve(compress_bound(bytes.len()));
-                let len = compressor.compress_to_buffer(bytes, out).expect("room for any output");
+                let len = compressor.compress_to_buffer(bytes, out);
+                let len = len.expect("room for any output, and memory for the encoder");
                 debug_assert_eq!(len, out.len(), "the output is what was written");
             }
         }
@@ -214,6 +234,31 @@ mod tests {
     #[test]
     fn damaged_bytes_are_refused_or_fill_the_slice_that_is_there() {
         CODECS.into_iter().for_each(is_refused_or_fills);
+    }
+
+    /// The library takes all of these; a page is one frame.
+    #[test]
+    fn frames_beside_each_other_are_refused() {
+        let mut compressor = Compressor::new(Compression::Zstd).unwrap();
+        let frame = |compressor: &mut Compressor, bytes: &[u8]| {
+            let mut out = Vec::new();
+            compressor.compress(bytes, &mut out);
+            out
+        };
+        let mut out = vec![0; 200];
+        let whole = frame(&mut compressor, &[7; 200]);
+        let half = frame(&mut compressor, &[7; 100]);
+        let empty = frame(&mut compressor, &[]);
+        let skippable = [0x50, 0x2A, 0x4D, 0x18, 1, 0, 0, 0, 9];
+        assert!(Codec::Zstd.decompress(&whole, &mut out));
+        for parts in
+            [[&half[..], &half], [&whole, &empty], [&skippable, &whole], [&whole, &skippable]]
+        {
+            let bytes = parts.concat();
+            let mut decoder = bulk::Decompressor::default();
+            assert_eq!(decoder.decompress_to_buffer(&bytes, &mut out[..]).unwrap(), 200);
+            assert!(!Codec::Zstd.decompress(&bytes, &mut out), "{bytes:?}");
+        }
     }
 
     fn is_refused_or_fills(compression: Compression) {

@@ -5,7 +5,7 @@
 //! one so far, and compresses its image. If the image does not fill the page, the builder may grow
 //! on; if the image is too long, its last entries stay for the next page. If a codec brings hardly
 //! more entries than fit without one, the page is written without, so that incompressible data
-//! costs no reader anything.
+//! costs readers next to nothing.
 //!
 //! Invariant: a page that is written holds at least one entry; entries that stay are in order.
 
@@ -294,9 +294,10 @@ mod tests {
                 assert!(pages.iter().all(|page| check_crc(page, PLACE).is_ok()), "{name}");
                 let compressed = are_compressed(&pages);
                 let is_noise = ["noise", "ever longer noise"].contains(name);
-                // Lengths and kinds of entries compress, and now and then bring one entry more.
-                let is_rare = compressed * 8 <= pages.len();
-                assert_eq!(is_rare, is_noise, "{codec} {name}: {compressed} pages");
+                // Lengths and kinds of entries compress: with zstd they now and then bring an
+                // entry more.
+                let most = if codec == Compression::Zstd { pages.len() / 8 } else { 0 };
+                assert_eq!(compressed > most, !is_noise, "{codec} {name}: {compressed} pages");
             }
             assert!(pack(codec, &[]).is_empty());
             let single = [(noise(1, 32), Kind::Insert, vec![0; 4_000])];
@@ -334,7 +335,8 @@ mod tests {
         }
         for codec in CODECS {
             let packed = pack(codec, &entries).len();
-            assert!(packed <= pages && pages * 99 < packed * 100, "{codec}: {packed} for {pages}");
+            let fewer = if codec == Compression::Zstd { pages / 100 } else { 0 };
+            assert!((pages - fewer..=pages).contains(&packed), "{codec}: {packed} for {pages}");
         }
     }
 

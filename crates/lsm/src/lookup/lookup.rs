@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::filter::filter::{Asked, Filter, Hit, probe_batch};
 use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
 use crate::lookup::result::{Answers, Lookup};
-use crate::lookup::spare_pages::{SHELF_PAGES_MAX, SparePages};
+use crate::lookup::spare_pages::{SHARD_PAGES_MAX, SparePages};
 use crate::memtable::memtable::Memtable;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::page_cache::PageCache;
@@ -817,7 +817,7 @@ impl<N: Copy> Flight<N> {
 
     /// Keeps a buffer for another read.
     pub(crate) fn give_back(&mut self, buffer: AlignedBuf) {
-        if buffer.len() == PAGE_SIZE && self.spare.len() < SHELF_PAGES_MAX {
+        if buffer.len() == PAGE_SIZE && self.spare.len() < SHARD_PAGES_MAX {
             self.spare.push(buffer);
         }
     }

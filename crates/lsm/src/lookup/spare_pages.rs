@@ -1,10 +1,10 @@
 //! Page buffers that wait for the next batch of lookups.
 //!
-//! They lie on shelves, and a thread uses one shelf all its life. With one shelf for all threads
-//! the first batch took every buffer, batches beside it allocated theirs, and the bytes of a buffer
+//! They lie in shards, and a thread uses one shard all its life. With one list for all threads the
+//! first batch took every buffer, batches beside it allocated theirs, and the bytes of a buffer
 //! moved between the caches of the processor's cores.
 //!
-//! Invariant: a shelf has no more than [`SHELF_PAGES_MAX`] buffers, each of one page.
+//! Invariant: a shard has no more than [`SHARD_PAGES_MAX`] buffers, each of one page.
 
 use terrane_io::AlignedBuf;
 use terrane_io::sync::Mutex;
@@ -12,57 +12,68 @@ use terrane_io::sync::Mutex;
 use crate::block::page::PAGE_SIZE;
 use crate::files::file_set::lock;
 
-/// Shelves; threads beyond that share them.
-const SHELVES: usize = 8;
+/// Shards; threads beyond that share them. A session keeps up to 8 MiB of buffers if as many
+/// threads look up with deep queues.
+const SHARDS: usize = 8;
 
-/// Buffers of a shelf; 1 MiB. A batch has no more than its queue is deep.
-pub(crate) const SHELF_PAGES_MAX: usize = 256;
+/// Buffers of a shard; 1 MiB. A batch uses no more than its queue is deep, 128 by default; a deeper
+/// queue than this allocates the rest for each batch.
+pub(crate) const SHARD_PAGES_MAX: usize = 256;
 
 /// Page buffers that no lookup uses at the moment.
 #[derive(Debug, Default)]
 pub(crate) struct SparePages {
-    shelves: [Shelf; SHELVES],
+    shards: [Shard; SHARDS],
 }
 
 /// Buffers of some threads. Apart by two lines of memory, which processors fetch together: a lock
 /// must not slow down its neighbours.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shelf(Mutex<Vec<AlignedBuf>>);
+struct Shard(Mutex<Vec<AlignedBuf>>);
 
-/// Number of the shelf of this thread.
-fn shelf_number() -> usize {
-    // Of the whole process, beyond the schedules that tests explore.
+/// The number of this thread among those of the process that have looked up.
+fn thread_number() -> usize {
+    // Beyond the schedules that tests explore.
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
     }
-    NUMBER.with(|number| number % SHELVES)
+    // A thread that is ending uses any.
+    NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
 impl SparePages {
-    fn shelf(&self) -> &Mutex<Vec<AlignedBuf>> {
-        &self.shelves[shelf_number()].0
+    fn shard(&self, thread: usize) -> &Mutex<Vec<AlignedBuf>> {
+        &self.shards[thread % SHARDS].0
     }
 
     /// Takes the buffers that are there for this thread, perhaps none.
     pub(crate) fn take(&self) -> Vec<AlignedBuf> {
-        std::mem::take(&mut *lock(self.shelf()))
+        self.take_of(thread_number())
+    }
+
+    fn take_of(&self, thread: usize) -> Vec<AlignedBuf> {
+        std::mem::take(&mut *lock(self.shard(thread)))
     }
 
     /// Puts buffers back, of which those are dropped that are too many.
-    pub(crate) fn put(&self, mut buffers: Vec<AlignedBuf>) {
+    pub(crate) fn put(&self, buffers: Vec<AlignedBuf>) {
+        self.put_of(thread_number(), buffers);
+    }
+
+    fn put_of(&self, thread: usize, mut buffers: Vec<AlignedBuf>) {
         debug_assert!(buffers.iter().all(|buffer| buffer.len() == PAGE_SIZE), "pages");
-        let mut shelf = lock(self.shelf());
-        // Mostly nobody has put any meanwhile.
-        if shelf.is_empty() {
-            std::mem::swap(&mut *shelf, &mut buffers);
+        let mut shard = lock(self.shard(thread));
+        // Usually no other thread of this shard has put buffers back in the meantime.
+        if shard.is_empty() {
+            std::mem::swap(&mut *shard, &mut buffers);
         } else {
-            shelf.append(&mut buffers);
+            shard.append(&mut buffers);
         }
-        shelf.truncate(SHELF_PAGES_MAX);
+        shard.truncate(SHARD_PAGES_MAX);
     }
 }
 
@@ -75,37 +86,31 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_gets_back_what_it_has_put_and_a_shelf_is_bounded() {
+    fn a_thread_gets_back_what_it_has_put_and_a_shard_is_bounded() {
         let spare = SparePages::default();
         assert!(spare.take().is_empty());
         spare.put(pages(3));
         spare.put(pages(2));
         assert_eq!(spare.take().len(), 5);
         assert!(spare.take().is_empty());
-        spare.put(pages(SHELF_PAGES_MAX));
+        spare.put(pages(SHARD_PAGES_MAX));
         spare.put(pages(1));
-        assert_eq!(spare.take().len(), SHELF_PAGES_MAX);
+        assert_eq!(spare.take().len(), SHARD_PAGES_MAX);
     }
 
-    /// Two threads that begin one after the other never take each other's buffers.
     #[test]
-    fn threads_have_shelves_of_their_own() {
+    fn threads_have_shards_of_their_own_up_to_a_number() {
         let spare = SparePages::default();
-        let of_thread = |count: usize| {
-            let run = || {
-                let before = spare.take().len();
-                spare.put(pages(count));
-                (shelf_number(), before)
-            };
-            std::thread::scope(|scope| scope.spawn(run).join().unwrap())
-        };
-        let found = [of_thread(1), of_thread(2), of_thread(3)];
-        // Threads of other tests may begin in between, so two of these may share a shelf.
-        for (at, (shelf, before)) in found.iter().enumerate() {
-            let is_shared = found[..at].iter().any(|(other, _)| other == shelf);
-            assert_eq!(*before > 0, is_shared, "{found:?}");
+        (0..SHARDS).for_each(|thread| spare.put_of(thread, pages(thread + 1)));
+        for thread in 0..SHARDS {
+            assert_eq!(spare.take_of(thread).len(), thread + 1);
         }
-        let all: usize = spare.shelves.iter().map(|shelf| lock(&shelf.0).len()).sum();
-        assert!((1..=6).contains(&all), "{all}");
+        spare.put_of(1, pages(2));
+        assert_eq!(spare.take_of(1 + SHARDS).len(), 2);
+
+        let number_of_another = || std::thread::spawn(thread_number).join().unwrap();
+        let numbers = [thread_number(), number_of_another(), number_of_another()];
+        assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
+        assert_eq!(thread_number(), numbers[0]);
     }
 }

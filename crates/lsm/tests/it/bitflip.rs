@@ -68,7 +68,7 @@ fn specimen(began: Duration) -> Specimen {
         .size_ratio(2)
         .compaction_policy(CompactionPolicy::Tiering)
         .write_buffer(WriteBuffer::Bytes(600))
-        .compression(Compression::Lz4)
+        .compression(Compression::Zstd)
         .compaction_batch_pages(4096);
 
     let keys: Vec<Vec<u8>> = (0..24u8).map(|number| vec![b'k', number, number]).collect();
