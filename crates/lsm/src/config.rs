@@ -842,8 +842,7 @@ impl Compression {
     }
 
     fn from_tag(tag: u8) -> Option<Self> {
-        let all = [Self::None, Self::Lz4, Self::Zstd];
-        all.into_iter().find(|compression| compression.tag() == tag)
+        Self::ALL.into_iter().find(|compression| compression.tag() == tag)
     }
 }
 

@@ -49,22 +49,24 @@ impl Compression {
     /// `zstd`.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "lz4" => Some(Self::Lz4),
-            "zstd" => Some(Self::Zstd),
-            _ => None,
+        Self::ALL.into_iter().find(|compression| compression.name() == name)
+    }
+
+    /// All there are.
+    pub(crate) const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => Codec::Lz4.name(),
+            Self::Zstd => Codec::Zstd.name(),
         }
     }
 }
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Lz4 => f.write_str("lz4"),
-            Self::Zstd => f.write_str("zstd"),
-        }
+        f.write_str(self.name())
     }
 }
 
