@@ -2,9 +2,9 @@
 
 use crate::base::address::UNIT_BYTES;
 use crate::base::path::HEIGHT_MAX;
+use crate::object::entries::{INLINE_BYTES_MAX, TAG_DIR, TAG_INLINE, TAG_VALUE};
 use crate::object::record::{
-    ENTRIES_DELTA, FLAT, INLINE_BYTES_MAX, INNER, INNER_DELTA, LEAF, TAG_DIR, TAG_HEX, TAG_INLINE,
-    TAG_KEPT, TAG_VALUE, VALUE,
+    ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, TAG_HEX, TAG_KEPT, VALUE,
 };
 use crate::pack::archive::{VOLUME_MAGIC, VOLUME_VERSION};
 use crate::pack::chunk::{CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, RUN_BYTES};

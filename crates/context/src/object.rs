@@ -2,9 +2,9 @@
 //!
 //! May import `base`. Begin with [`record`]: its header has the bytes of each kind of record.
 //!
-//! A decoded record is shared by the cache of the pack and by all nodes that were loaded from it; a
-//! node that changes takes a copy, unless it is the only holder. [`pins`] lists the roots that live
-//! trees may still read; a collection treats each pin as a root.
+//! [`entries`] and [`inner`] are the forms in memory. A node that is loaded has its record; a
+//! record that the cache of the pack has is copied into the node. [`pins`] lists the roots that
+//! live trees may still read; a collection treats each pin as a root.
 //!
 //! Invariants:
 //! - A record refers to earlier records only.
@@ -20,6 +20,8 @@
 //! needs all steps of such a directory anyway.
 
 // Bottom-up: a module imports only from modules above it.
+pub(crate) mod entries;
+pub(crate) mod inner;
 pub(crate) mod record;
 pub(crate) mod pins;
 pub(crate) mod cached;

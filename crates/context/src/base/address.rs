@@ -68,11 +68,34 @@ pub(crate) struct Extent {
     pub(crate) bytes: u32,
 }
 
+/// Extent of a child that is not stored.
+pub(crate) const NOWHERE: Extent = Extent { at: Address { chunk: 0, unit: 0 }, bytes: 0 };
+
 /// Extent of a record and the hash of the object there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) extent: Extent,
     pub(crate) hash: Hash,
+}
+
+/// In memory: chunk, unit and length, each in four bytes.
+impl Extent {
+    /// Bytes of an extent in a node in memory.
+    pub(crate) const BYTES: usize = 12;
+
+    pub(crate) fn write(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.at.chunk.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.at.unit.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn read(bytes: &[u8; Self::BYTES]) -> Self {
+        let byte = |at: usize| u32::from(bytes[at]) << (8 * (at % 4));
+        let word = |at: usize| byte(at) | byte(at + 1) | byte(at + 2) | byte(at + 3);
+        Self { at: Address { chunk: word(0), unit: word(4) }, bytes: word(8) }
+    }
 }
 
 impl Extent {

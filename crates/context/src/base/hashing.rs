@@ -230,19 +230,36 @@ impl EntryLayout {
 
     /// Appends an entry.
     pub(crate) fn put(self, out: &mut Vec<u8>, step: &[u8], is_value: bool, hash: &Hash) {
+        let at = out.len();
+        out.resize(at + self.bytes(step.len()), 0);
+        self.write(&mut out[at..], step, is_value, Some(hash));
+    }
+
+    /// Writes an entry into zeros; a hash that is not known yet stays zero.
+    pub(crate) fn write(self, out: &mut [u8], step: &[u8], is_value: bool, hash: Option<&Hash>) {
         debug_assert!((1..=STEP_BYTES_MAX).contains(&step.len()), "a step has 1 to 255 bytes");
+        debug_assert_eq!(out.len(), self.bytes(step.len()), "there is room for the entry");
+        let (before, rest) = out.split_at_mut(self.before(step.len()));
+        let (own, rest) = rest.split_at_mut(step.len());
+        let (between, own_hash) = rest.split_at_mut(self.between);
+
+        own.copy_from_slice(step);
         // Flat directories and leaves put the kind on different sides of the step.
-        if !self.leaf {
-            out.extend_from_slice(&[self.kind(is_value), 0, 0, 0, 0, 0, 0, 0]);
-        }
-        put_leb(out, step.len() as u64);
-        out.extend_from_slice(step);
-        if self.leaf {
-            out.push(self.kind(is_value));
+        let length = if self.leaf {
+            between[0] = self.kind(is_value);
+            before
         } else {
-            put_u64(out, HASH_BYTES as u64);
+            before[0] = self.kind(is_value);
+            between.copy_from_slice(&be_bytes(HASH_BYTES as u64));
+            &mut before[8..]
+        };
+        match length {
+            [low, high] => (*low, *high) = (step.len() as u8 | 0x80, (step.len() >> 7) as u8),
+            low => low[0] = step.len() as u8,
         }
-        out.extend_from_slice(&hash.0);
+        if let Some(hash) = hash {
+            own_hash.copy_from_slice(&hash.0);
+        }
     }
 }
 
@@ -419,8 +436,12 @@ impl Preimages {
 }
 
 #[expect(clippy::big_endian_bytes, reason = "the preimages of Tezos are big-endian")]
+fn be_bytes(value: u64) -> [u8; 8] {
+    value.to_be_bytes()
+}
+
 fn put_u64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_be_bytes());
+    out.extend_from_slice(&be_bytes(value));
 }
 
 fn put_hash(out: &mut Vec<u8>, hash: &Hash) {

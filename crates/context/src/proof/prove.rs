@@ -15,7 +15,9 @@ use crate::base::address::{Address, Extent, Link};
 use crate::base::error::Result;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
-use crate::object::record::{Entries, Inner, Record, RecordBody, Stored};
+use crate::object::entries::{Entries, Stored};
+use crate::object::inner::Inner;
+use crate::object::record::{Record, RecordBody};
 use crate::proof::proof::{
     ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
     kinded,
@@ -244,14 +246,15 @@ impl Recorder {
     }
 
     fn entries_record(&self, entries: EntriesRef<'_>, height: u16, first: usize) -> Record {
-        let mut record = Entries::new(entries.is_leaf());
-        for item in 0..entries.len() {
+        let entry = |item| {
             let spot = entries.spot(item);
             let link =
                 Link { extent: Self::extent(first + item), hash: spot_hash(&self.env, spot) };
             let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
-            record.push(entries.step(item), stored);
-        }
+            (entries.step(item), stored)
+        };
+        let list: Vec<_> = (0..entries.len()).map(entry).collect();
+        let record = Entries::new(entries.is_leaf(), &list);
         Record { height, body: RecordBody::Entries(record) }
     }
 

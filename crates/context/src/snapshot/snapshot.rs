@@ -59,7 +59,7 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::{HASH_BYTES, Hash};
 use crate::base::hashing::{Rules, Scheme};
-use crate::object::record::INLINE_BYTES_MAX;
+use crate::object::entries::INLINE_BYTES_MAX;
 use crate::pack::commit::{put_text, take_text};
 
 pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";

@@ -11,7 +11,9 @@ use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::Preimages;
 use crate::base::stats::PreimageSizes;
-use crate::object::record::{Inner, RecordBody, Stored};
+use crate::object::entries::Stored;
+use crate::object::inner::Inner;
+use crate::object::record::RecordBody;
 use crate::tree::node::{Content, Env, Member, Node, Shape, Spot, Value};
 
 /// Bytes of preimages from which on a level is divided among threads: below, a thread costs more
@@ -271,8 +273,8 @@ impl<'a> Adding<'a> {
             let node = self.node;
             let number = match &node.record().body {
                 RecordBody::Entries(entries) => {
-                    let stale = |item: &usize| entries.is_stale(*item) && !entries.is_inline(*item);
-                    let item = (self.next..entries.len()).find(stale)?;
+                    let mut stale = entries.stale_from(self.next);
+                    let item = stale.find(|item| !entries.is_inline(*item))?;
                     self.next = item + 1;
                     item
                 }

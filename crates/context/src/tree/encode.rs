@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use crate::base::address::{Address, Extent, Link};
+use crate::base::address::{Address, Extent, Link, NOWHERE};
 use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::path::{HEIGHT_MAX, PathText};
-use crate::object::record::{Form, NOWHERE, RecordBody, VALUE};
+use crate::object::record::{Form, RecordBody, VALUE};
 use crate::tree::node::{Child, Content, Env, Member, Node, Place, Shape, Spot, Value};
 
 /// Target of records.
@@ -164,12 +164,8 @@ impl<'a> Written<'a> {
         match node.shape() {
             Shape::Entries(shape) => {
                 let entries = shape.entries();
-                while writing.next < entries.len() {
-                    let item = writing.next;
-                    writing.next += 1;
-                    if entries.is_inline(item) || entries.extent(item) != NOWHERE {
-                        continue;
-                    }
+                while let Some(item) = entries.nowhere_from(writing.next).next() {
+                    writing.next = item + 1;
                     match node.member(item) {
                         Some(Member::Node(node)) => return Ok(Some(node)),
                         Some(Member::Value(value)) => {

@@ -30,7 +30,9 @@ use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::base::latency::{FindSampler, FindTimer};
 use crate::base::path::PathText;
-use crate::object::record::{Entries, Form, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored};
+use crate::object::entries::{Entries, INLINE_BYTES_MAX, Stored};
+use crate::object::inner::Inner;
+use crate::object::record::{Form, Record, RecordBody};
 
 /// Source of records.
 pub(crate) trait Source: Send + Sync + Debug {
@@ -127,17 +129,21 @@ impl Env {
 }
 
 /// Directory, or inode of a directory.
+///
+/// The fields stand in the order in which a path meets them: a path that goes through a node loads
+/// the first line of memory or two.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub(crate) struct Node {
-    /// Shared with the cache until the node is changed.
-    record: Arc<Record>,
+    was_used: Used,
     /// Children in memory, by the number of the entry, or by the rank of the bucket.
     children: OnceLock<Vec<OnceLock<Member>>>,
-    pub(crate) hash: OnceLock<Hash>,
-    place: OnceLock<Place>,
+    record: Record,
     /// Hashes of the stale values that are stored in the node, in their order.
     inline_hashes: OnceLock<Box<[Hash]>>,
-    was_used: Used,
+    /// Hash, which the node above reads with the place when it settles.
+    pub(crate) hash: OnceLock<Hash>,
+    place: OnceLock<Place>,
 }
 
 /// Where a node is stored.
@@ -593,12 +599,12 @@ impl Drop for Node {
 impl Node {
     fn new(height: u16, body: RecordBody) -> Self {
         Self {
-            record: Arc::new(Record { height, body }),
+            was_used: Used::default(),
             children: OnceLock::new(),
+            record: Record { height, body },
+            inline_hashes: OnceLock::new(),
             hash: OnceLock::new(),
             place: OnceLock::new(),
-            inline_hashes: OnceLock::new(),
-            was_used: Used::default(),
         }
     }
 
@@ -610,15 +616,14 @@ impl Node {
     /// Creates a directory or a leaf of ascending steps.
     pub(crate) fn of_bindings(leaf: bool, bindings: &[Binding], height: u16) -> Self {
         debug_assert!(bindings.windows(2).all(|pair| pair[0].0 < pair[1].0), "steps ascend");
-        let mut entries = Entries::new(leaf);
+        let mut entries = Vec::with_capacity(bindings.len());
         let mut members = Vec::with_capacity(bindings.len());
         for (step, child) in bindings {
             let (stored, member) = child.parts();
-            entries.push(step, stored);
+            entries.push((&**step, stored));
             members.push(member.map_or_else(OnceLock::new, OnceLock::from));
         }
-        entries.shrink();
-        let mut node = Self::new(height, RecordBody::Entries(entries));
+        let mut node = Self::new(height, RecordBody::Entries(Entries::new(leaf, &entries)));
         if members.iter().any(|member| member.get().is_some()) {
             node.children = members.into();
         }
@@ -656,12 +661,13 @@ impl Node {
     /// Creates the node of a record at `link`.
     pub(crate) fn of_record(record: Arc<Record>, link: &Link) -> Self {
         Self {
-            record,
+            was_used: Used::default(),
             children: OnceLock::new(),
+            // A copy, if the cache has the record too.
+            record: Arc::unwrap_or_clone(record),
+            inline_hashes: OnceLock::new(),
             hash: link.hash.into(),
             place: Place { extent: link.extent, form: Form::Read }.into(),
-            inline_hashes: OnceLock::new(),
-            was_used: Used::default(),
         }
     }
 
@@ -849,11 +855,8 @@ impl Node {
             return;
         };
         let inline_hashes = self.inline_hashes.take().unwrap_or_default();
-        let record = Arc::make_mut(&mut self.record);
-        let children = self.children.get();
-        let member = |number: usize| children?.get(number)?.get();
-        // A record that was there already may have children that were never written from here.
-        let link = |number: usize| member(number).and_then(Member::link);
+        let record = &mut self.record;
+        let children = self.children.get_mut().map_or(&mut [][..], Vec::as_mut_slice);
         match &mut record.body {
             RecordBody::Entries(entries) => {
                 let mut inline = inline_hashes.iter();
@@ -865,8 +868,16 @@ impl Node {
                         if let Some(hash) = inline.next() {
                             entries.put_hash(item, hash);
                         }
-                    } else if let Some(link) = link(item) {
-                        entries.settle(item, &link);
+                        continue;
+                    }
+                    let Some(slot) = children.get_mut(item) else { continue };
+                    // A record that was there already may have children that were never written
+                    // from here.
+                    let Some(link) = slot.get().and_then(Member::link) else { continue };
+                    entries.settle(item, &link);
+                    // A stored value need not stay in memory.
+                    if matches!(slot.get(), Some(Member::Value(_))) {
+                        slot.take();
                     }
                 }
             }
@@ -875,7 +886,7 @@ impl Node {
                 for bucket in (0..BRANCHING_MAX as usize).filter(|bucket| stale >> bucket & 1 == 1)
                 {
                     let rank = inner.rank(bucket).expect("stale buckets are there");
-                    if let Some(link) = link(rank) {
+                    if let Some(link) = children.get(rank).and_then(|slot| slot.get()?.link()) {
                         inner.settle(bucket, &link);
                     }
                 }
@@ -888,14 +899,9 @@ impl Node {
             (RecordBody::Entries(entries), _) => entries.rebase(full),
             (RecordBody::Inner(inner), _) => inner.rebase(full),
         }
-
-        // Stored values need not stay in memory.
-        for child in self.children.get_mut().into_iter().flatten() {
-            if matches!(child.get(), Some(Member::Value(value)) if value.link().is_some()) {
-                child.take();
-            }
+        if let Some(place) = self.place.get_mut() {
+            place.form = Form::Read;
         }
-        self.place = Place { form: Form::Read, ..place }.into();
     }
 
     /// Forgets hash and place, since the content changed.
@@ -906,14 +912,14 @@ impl Node {
     }
 
     fn entries_mut(&mut self) -> Option<&mut Entries> {
-        match &mut Arc::make_mut(&mut self.record).body {
+        match &mut self.record.body {
             RecordBody::Entries(entries) => Some(entries),
             RecordBody::Inner(_) => None,
         }
     }
 
     fn inner_mut(&mut self) -> Option<&mut Inner> {
-        match &mut Arc::make_mut(&mut self.record).body {
+        match &mut self.record.body {
             RecordBody::Entries(_) => None,
             RecordBody::Inner(inner) => Some(inner),
         }
@@ -922,7 +928,7 @@ impl Node {
     /// Raises the height, which is a lower bound.
     pub(crate) fn raise(&mut self, height: u16) {
         if self.record.height < height {
-            Arc::make_mut(&mut self.record).height = height;
+            self.record.height = height;
         }
     }
 

@@ -240,11 +240,11 @@ impl Tree {
     }
 
     /// Adds a value to the buffer.
-    fn buffer(&mut self, path: &[&[u8]], bytes: Box<[u8]>, is_new: bool) {
+    fn buffer(&mut self, hashed_path: (u64, &[&[u8]]), bytes: Box<[u8]>, is_new: bool) {
         if let Some(root) = self.root.take() {
             *self.base.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(root);
         }
-        self.buffer.insert(path, bytes, is_new);
+        self.buffer.insert(hashed_path, bytes, is_new);
     }
 
     /// Changes the tree at a path: binds `child`, or unbinds what is there if there is none.
@@ -522,7 +522,8 @@ impl Tree {
 
         // The common case first: the path is in the buffer already.
         self.begin_change();
-        let bytes = match self.buffer.replace(path, bytes) {
+        let hashed_path = (self.buffer.hash(path), path);
+        let bytes = match self.buffer.replace(hashed_path, bytes) {
             Ok(changed) => return Ok(changed),
             Err(bytes) => bytes,
         };
@@ -569,7 +570,7 @@ impl Tree {
             if self.buffer.len() == WRITE_BUFFER_MAX {
                 self.apply_buffer()?;
             }
-            self.buffer(path, bytes, is_new);
+            self.buffer(hashed_path, bytes, is_new);
             debug_assert!(self.buffer.len() <= WRITE_BUFFER_MAX, "the buffer is bounded");
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));

@@ -72,13 +72,13 @@ impl WriteBuffer {
         self.table.is_empty()
     }
 
-    fn hash(&self, path: &[&[u8]]) -> u64 {
+    /// Hash of a path, for [`replace`](Self::replace) and [`insert`](Self::insert).
+    pub(crate) fn hash(&self, path: &[&[u8]]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
 
-        // The lengths keep `a/bc` and `ab/c` apart.
+        // Each step is mixed by itself, which keeps `a/bc` and `ab/c` apart.
         for step in path {
             hasher.write(step);
-            hasher.write_u8(step.len() as u8);
         }
         hasher.finish()
     }
@@ -92,18 +92,13 @@ impl WriteBuffer {
         Some(&bound.value)
     }
 
-    /// Replaces the value at `path` if one is buffered, and returns whether it differs; otherwise
-    /// returns the value.
+    /// Replaces the value at `path`, which has this hash, if one is buffered, and returns whether
+    /// it differs; otherwise returns the value.
     pub(crate) fn replace(
         &mut self,
-        path: &[&[u8]],
+        (hash, path): (u64, &[&[u8]]),
         bytes: Box<[u8]>,
     ) -> std::result::Result<bool, Box<[u8]>> {
-        if self.table.is_empty() {
-            return Err(bytes);
-        }
-
-        let hash = self.hash(path);
         let Some(bound) = self.table.find_mut(hash, |bound| bound.is_at(path)) else {
             return Err(bytes);
         };
@@ -125,13 +120,13 @@ impl WriteBuffer {
         Ok(true)
     }
 
-    /// Adds a value at `path`, where none is buffered. `is_new` says whether the nodes have nothing
-    /// there.
-    pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>, is_new: bool) {
+    /// Adds a value at `path`, which has this hash, where none is buffered. `is_new` says whether
+    /// the nodes have nothing there.
+    pub(crate) fn insert(&mut self, (hash, path): (u64, &[&[u8]]), bytes: Box<[u8]>, is_new: bool) {
+        debug_assert_eq!(hash, self.hash(path), "the hash is that of the path");
         debug_assert!(self.get(path).is_none(), "the path is not buffered");
         debug_assert!(self.len() < WRITE_BUFFER_MAX, "the buffer has a bound");
         debug_assert!(!path.is_empty(), "the root is not buffered");
-        let hash = self.hash(path);
         let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
         for step in path {
             debug_assert!(u8::try_from(step.len()).is_ok(), "a step has at most 255 bytes");
