@@ -30,6 +30,7 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod frame;
+pub(crate) mod run_map;
 pub(crate) mod chunk;
 pub(crate) mod read_many;
 pub(crate) mod control;

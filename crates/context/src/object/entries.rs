@@ -284,8 +284,9 @@ impl Collecting {
         self.next.checked_sub(1).is_none_or(|last| self.entries.step(last) < step)
     }
 
-    /// Appends an entry, which was counted.
-    pub(super) fn push(&mut self, step: &[u8], content: Stored<'_>) {
+    /// Appends an entry, which was counted, with its step and whether that is written as
+    /// hexadecimal digits.
+    pub(super) fn push(&mut self, (step, hex): (&[u8], bool), content: Stored<'_>) {
         debug_assert!(self.is_next(step), "steps ascend");
         let entries = &mut self.entries;
         let layout = EntryLayout::of(entries.leaf);
@@ -295,7 +296,7 @@ impl Collecting {
         let entry = &mut entries.bytes[self.list_end..self.list_end + bytes];
         layout.write(entry, step, content.is_value(), hash.as_ref());
 
-        let mut item = Item::of(start, step, hash.is_none());
+        let mut item = Item::of(start, (step, hex), hash.is_none());
         if let Some(long) = item.set(content) {
             item.set_value_start(self.values_end - entries.values_at());
             entries.bytes[self.values_end..self.values_end + long.len()].copy_from_slice(long);
@@ -320,10 +321,11 @@ impl Collecting {
 
 impl Item {
     /// Returns the item of a new step that starts at a position in the list.
-    fn of(start: usize, step: &[u8], is_stale: bool) -> Self {
+    fn of(start: usize, (step, hex): (&[u8], bool), is_stale: bool) -> Self {
         debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
+        debug_assert_eq!(hex, is_hex(step), "a step has one encoding");
         let stale = if is_stale { STALE } else { 0 };
-        let hex = if is_hex(step) { HEX } else { 0 };
+        let hex = if hex { HEX } else { 0 };
         Self {
             start: start as u32,
             step_len: step.len() as u8,
@@ -373,7 +375,7 @@ impl Entries {
         }
         let mut collecting = Collecting::new(leaf, sizes);
         for (step, content) in entries {
-            collecting.push(step, *content);
+            collecting.push((step, is_hex(step)), *content);
         }
         collecting.finish()
     }
@@ -556,7 +558,8 @@ impl Entries {
             self.put_item(behind, Item { start: item.start + bytes as u32, ..item });
         }
 
-        let item = Item::of(at + layout.before(step.len()), step, hash.is_none());
+        let start = at + layout.before(step.len());
+        let item = Item::of(start, (step, is_hex(step)), hash.is_none());
         self.put_item(number, item);
         if number < MARKS {
             self.marks.copy_within(number..MARKS - 1, number + 1);

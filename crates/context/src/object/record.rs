@@ -563,11 +563,15 @@ fn apply_entries(delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrup
 impl Record {
     /// Approximate size in memory, in bytes.
     pub(crate) fn weight(&self) -> usize {
-        let body = match &self.body {
+        self.beside() + size_of::<Self>() + 64
+    }
+
+    /// Size of what stands beside the record itself, in bytes.
+    pub(crate) fn beside(&self) -> usize {
+        match &self.body {
             RecordBody::Entries(entries) => entries.weight(),
             RecordBody::Inner(inner) => inner.weight(),
-        };
-        body + size_of::<Self>() + 64
+        }
     }
 
     /// Decodes the body of a record at `extent`.
@@ -736,7 +740,7 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
         }
 
         let stored = take_content(extent, tag & !TAG_HEX, bytes)?;
-        entries.push(step, stored);
+        entries.push((step, tag & TAG_HEX != 0), stored);
     }
 
     Ok(entries.finish())

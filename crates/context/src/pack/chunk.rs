@@ -19,6 +19,7 @@ use crate::base::error::{Error, Result};
 use crate::pack::frame::{
     FRAME_HEAD_BYTES, FRAME_MAGIC, FrameHead, RECORD_BYTES_MAX, any_head, open_record, record_size,
 };
+use crate::pack::run_map::{Run, RunMap};
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// First bytes of a chunk.
@@ -45,16 +46,6 @@ pub(crate) struct ChunkHead {
 /// Callback for the extent and the body of a record.
 pub(crate) type VisitRecord<'a> =
     dyn FnMut(Extent, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
-
-/// Adjacent records, in units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    /// Start in the chunk as it was first written.
-    pub(crate) unit: u32,
-    /// Start in this file.
-    pub(crate) stored: u32,
-    pub(crate) units: u32,
-}
 
 pub(crate) const RUN_BYTES: usize = 12;
 
@@ -132,7 +123,7 @@ pub(crate) struct Chunk {
     pub(crate) head: ChunkHead,
     pub(crate) file: Arc<dyn DiskFile>,
     /// Kept runs, ascending, if the chunk is compacted.
-    pub(crate) runs: Option<Box<[Run]>>,
+    pub(crate) runs: Option<RunMap>,
 }
 
 impl Chunk {
@@ -204,8 +195,7 @@ impl Chunk {
         let Some(runs) = &self.runs else { return Some((at.offset(), u64::MAX)) };
 
         // The last run that begins at or before the record.
-        let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
-        let run = runs[number];
+        let run = runs.find(at.unit)?;
         debug_assert!(run.unit <= at.unit, "the run begins at or before the record");
         let skipped = at.unit - run.unit;
         (skipped < run.units).then(|| {
@@ -266,7 +256,7 @@ impl Chunk {
     /// Also returns the unit of the first damage, if that is before `end`.
     pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
         if let Some(runs) = &self.runs {
-            return Ok((runs.to_vec(), None));
+            return Ok((runs.as_slice().to_vec(), None));
         }
         let runs: Vec<Run> = self.frames()?.into_iter().map(|(run, _)| run).collect();
         let reached = runs.last().map_or(FIRST_UNIT, |run| run.unit + run.units);
@@ -330,7 +320,7 @@ impl Chunk {
     /// Cost: one read for each frame; behind damage all bytes up to the next one.
     pub(crate) fn whole_runs(&self) -> Result<Vec<Run>> {
         match &self.runs {
-            Some(runs) => Ok(runs.to_vec()),
+            Some(runs) => Ok(runs.as_slice().to_vec()),
             None => Ok(self.whole_frames()?.into_iter().map(|(run, _)| run).collect()),
         }
     }
@@ -470,7 +460,7 @@ fn window_record(window: &[u8]) -> Option<usize> {
     record_size(window).filter(|size| *size <= window.len())
 }
 
-fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run]>> {
+fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<RunMap> {
     let corrupt = |what| Error::Corrupt { path: file.path().to_owned(), address: None, what };
 
     let bytes_expected = count as usize * RUN_BYTES + CRC_BYTES;
@@ -512,7 +502,7 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
         return Err(corrupt(what));
     }
 
-    Ok(runs.into())
+    Ok(RunMap::new(runs))
 }
 
 /// Writer of the records of a copy: writes 1 MiB at a time, and syncs every 2 MiB.
@@ -739,7 +729,7 @@ mod tests {
             let mode = OpenMode::Read;
             let access = Access::Buffered;
             let copy = Chunk::open(shared, Path::new("copy"), (0, None), mode, access).unwrap();
-            let kept = copy.runs.as_deref().unwrap();
+            let kept = copy.runs.as_ref().unwrap().as_slice();
             assert!(
                 kept.iter()
                     .map(|run| (run.unit, run.units))

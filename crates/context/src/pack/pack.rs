@@ -18,7 +18,7 @@ use crate::pack::archive::{
     volume_dir, volumes,
 };
 use crate::pack::chunk::{
-    CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
+    CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, chunk_number, chunk_path, write_compacted,
 };
 use crate::pack::commit::STATE;
 use crate::pack::control::{CONTROL, ControlFile, STATE_BYTES};
@@ -28,6 +28,7 @@ use crate::pack::frame::{
 use crate::pack::handles::ChunkHandles;
 use crate::pack::locations::{LOCATIONS, Locations};
 use crate::pack::read_many::read_bodies;
+use crate::pack::run_map::Run;
 use crate::tree::node::Source;
 use terrane_io::cache::Cache;
 

@@ -40,11 +40,12 @@ use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::lock::lock;
 use crate::pack::archive::{check_marker, is_empty, marker_path, stage_marker, volume_dir};
-use crate::pack::chunk::{Chunk, Run};
+use crate::pack::chunk::Chunk;
 use crate::pack::commit::{COMMIT, Commit, CommitRecord};
 use crate::pack::control::Control;
 use crate::pack::index::{IndexKey, IndexValue, STATE_KEY, extent};
 use crate::pack::marks::{Marks, unit_bytes};
+use crate::pack::run_map::Run;
 use crate::store::inner::table_at;
 use crate::store::store::{ControlChange, Store, Writer};
 

@@ -26,7 +26,7 @@ use crate::base::address::{Address, Extent};
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::pack::archive::heal_markers;
-use crate::pack::chunk::{Chunk, ChunkHead, FIRST_UNIT, Run, chunk_path};
+use crate::pack::chunk::{Chunk, ChunkHead, FIRST_UNIT, chunk_path};
 use crate::pack::commit::{
     Branches, COMMIT, COMMITS, CommitRecord, CommitTable, STATE, apply_branches,
 };
@@ -35,6 +35,7 @@ use crate::pack::frame::FrameKind;
 use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, extent, key};
 use crate::pack::locations::Locations;
 use crate::pack::pack::{FollowLimit, Pack};
+use crate::pack::run_map::Run;
 use crate::store::check::{OpenedStore, chunk_numbers, open, open_as};
 use crate::store::inner::{StoreInner, View, table_at, tables_from};
 use crate::store::reindex::{is_current, is_intact, make, walk};

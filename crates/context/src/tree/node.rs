@@ -705,7 +705,10 @@ impl Node {
     fn load_child(&self, env: &Env, number: usize, link: &Link, level: u8) -> Result<&Arc<Self>> {
         let loaded = env.load_at(link, level)?;
         env.loaded.fetch_add(loaded.weight(), Ordering::Relaxed);
-        let none = || (0..self.len()).map(|_| OnceLock::new()).collect();
+        let none = || {
+            env.loaded.fetch_add(self.len() * size_of::<OnceLock<Member>>(), Ordering::Relaxed);
+            (0..self.len()).map(|_| OnceLock::new()).collect()
+        };
         // Another reader may have loaded the node meanwhile; the first one stays.
         let member = self.children.get_or_init(none)[number].get_or_init(|| Member::Node(loaded));
         Ok(member.node().expect("a directory is there"))
@@ -1074,7 +1077,11 @@ impl Node {
     /// Approximate size in memory, without the nodes below, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let children = self.children.get().map_or(0, Vec::capacity);
-        self.record.weight() + size_of::<Self>() + children * size_of::<OnceLock<Member>>()
+        // The counts of holders stand before the node.
+        let own = size_of::<Self>() + 2 * size_of::<usize>();
+        let beside = self.record.beside() + children * size_of::<OnceLock<Member>>();
+        // Allocators round up to their size classes.
+        own + beside + beside / 8
     }
 }
 
