@@ -4,9 +4,10 @@
 //! *list* of the entries exactly as it is hashed, and the bytes of values of 13 to 48 bytes. The
 //! items say where a step stands in the list, and have the extent of the child or a short value.
 //!
-//! **Search.** Memory is slow to reach, so a search touches few lines of it. The node itself has a
-//! *mark* of each of its first 32 steps, which rules out most other steps. Then a search loads the
-//! item of the step, and the step.
+//! **Search.** Memory is slow to reach, so a search touches few lines of it. A *mark* of a step
+//! rules out most other steps. Of up to 32 entries the node itself has the marks, and a search
+//! loads the item of the step, and the step. Of up to 512 a search passes all items, which have the
+//! marks too; of more it is a binary search of the steps.
 //!
 //! A node in memory may be newer than its record: a *stale* child has another hash than the list
 //! says, a *changed* one differs from the full record that the next delta is based on.
@@ -73,7 +74,7 @@ impl Stored<'_> {
 
 /// Entries of a flat directory, or of a leaf of an inode. See the [module](self).
 ///
-/// The fields stand in the order in which a search meets them.
+/// The fields that a search reads stand first.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub(crate) struct Entries {
@@ -116,7 +117,7 @@ const ITEM_BYTES: usize = 8 + TINY_BYTES_MAX;
 const KIND_AT: usize = 6;
 
 /// The longest value that is stored in its item, in bytes.
-pub(super) const TINY_BYTES_MAX: usize = 12;
+const TINY_BYTES_MAX: usize = 12;
 
 /// Bits of the tag.
 const TAG: u8 = 3;
@@ -236,9 +237,9 @@ pub(super) fn hash_in(list: &[u8], at: usize) -> Hash {
 /// Numbers and bytes of entries to come.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sizes {
-    pub(super) entries: usize,
-    pub(super) list: usize,
-    pub(super) values: usize,
+    entries: usize,
+    list: usize,
+    values: usize,
 }
 
 impl Sizes {
@@ -248,6 +249,11 @@ impl Sizes {
         self.entries += 1;
         self.list += EntryLayout::of(leaf).bytes(step_len);
         self.values += value_len.filter(|len| *len > TINY_BYTES_MAX).unwrap_or(0);
+    }
+
+    /// Bytes of the entries in memory, which must fit 32 bits.
+    pub(super) fn bytes(&self) -> usize {
+        self.entries * ITEM_BYTES + self.list + self.values
     }
 }
 
@@ -265,9 +271,9 @@ pub(super) struct Collecting {
 impl Collecting {
     pub(super) fn new(leaf: bool, sizes: Sizes) -> Self {
         let items = sizes.entries * ITEM_BYTES;
-        debug_assert!(u32::try_from(items + sizes.list + sizes.values).is_ok(), "offsets fit");
+        debug_assert!(u32::try_from(sizes.bytes()).is_ok(), "offsets have 32 bits");
         let entries = Entries {
-            bytes: vec![0; items + sizes.list + sizes.values],
+            bytes: vec![0; sizes.bytes()],
             len: sizes.entries as u32,
             list_bytes: sizes.list as u32,
             leaf,
@@ -409,6 +415,13 @@ impl Entries {
         items.iter().map(Item::read)
     }
 
+    /// Items from a number on, with their numbers.
+    fn items_from(&self, first: usize) -> impl Iterator<Item = (usize, Item)> + '_ {
+        let end = self.list_at();
+        let (items, _) = self.bytes[(first * ITEM_BYTES).min(end)..end].as_chunks();
+        (first..).zip(items.iter().map(Item::read))
+    }
+
     fn put_item(&mut self, number: usize, item: Item) {
         debug_assert!(number < self.len(), "an item each");
         let at = number * ITEM_BYTES;
@@ -447,8 +460,8 @@ impl Entries {
 
     /// Such items from a number on.
     pub(crate) fn stale_from(&self, first: usize) -> impl Iterator<Item = usize> + '_ {
-        let numbered = self.items().enumerate().skip(first);
-        numbered.filter(|(_, item)| item.has(STALE)).map(|(number, _)| number)
+        let stale = self.items_from(first).filter(|(_, item)| item.has(STALE));
+        stale.map(|(number, _)| number)
     }
 
     /// Position of the hash of an item in the list.
@@ -541,7 +554,11 @@ impl Entries {
             let next = self.item(number);
             next.start as usize - layout.before(usize::from(next.step_len))
         };
-        make_room(&mut self.bytes, bytes + ITEM_BYTES);
+        let value = match content {
+            Stored::Inline(value) if value.len() > TINY_BYTES_MAX => value.len(),
+            _ => 0,
+        };
+        make_room(&mut self.bytes, ITEM_BYTES + bytes + value);
 
         // The list is kept as it is hashed, so the entries behind move.
         let hash = content.hash();
@@ -576,8 +593,8 @@ impl Entries {
 
     /// Items from a number on whose child is not stored.
     pub(crate) fn nowhere_from(&self, first: usize) -> impl Iterator<Item = usize> + '_ {
-        let numbered = self.items().enumerate().skip(first);
-        numbered.filter(|(_, item)| item.is_nowhere()).map(|(number, _)| number)
+        let nowhere = self.items_from(first).filter(|(_, item)| item.is_nowhere());
+        nowhere.map(|(number, _)| number)
     }
 
     /// Stores a content in an item, whose hash and flags stay.
@@ -620,7 +637,7 @@ impl Entries {
         self.drop_replaced_values();
     }
 
-    /// Drops the bytes of replaced values when they are most of the bytes.
+    /// Drops the bytes of replaced and removed values when they are most of the bytes.
     fn drop_replaced_values(&mut self) {
         const SLACK_BYTES: usize = 256;
 
@@ -691,8 +708,11 @@ impl Entries {
         self.list_bytes -= bytes as u32;
         if number < MARKS {
             self.marks.copy_within(number + 1.., number);
-            self.marks[MARKS - 1] = if self.len() < MARKS { 0 } else { self.item(MARKS - 1).mark };
+            // The mark that comes from behind; none if all have marks.
+            let next = (self.len() >= MARKS).then(|| self.item(MARKS - 1).mark);
+            self.marks[MARKS - 1] = next.unwrap_or(0);
         }
+        self.drop_replaced_values();
     }
 
     /// Full record that a delta can be based on, and the number of its entries.
@@ -804,6 +824,16 @@ mod tests {
             let collected = Entries::new(leaf, &list);
             check(&collected, &model);
             assert_eq!(collected.weight(), collected.bytes.len(), "no byte is spare");
+
+            // Down to none, past each size at which a search goes another way.
+            let mut left = collected;
+            while let Some(number) = left.len().checked_sub(1).map(|last| rng.index(last + 1)) {
+                model.remove(left.step(number));
+                left.remove(number);
+                if left.len() <= MARKS + 2 || left.len().is_multiple_of(100) {
+                    check(&left, &model);
+                }
+            }
         });
         assert!(most > MARKED_MAX, "{most} entries at most");
     }
@@ -821,6 +851,11 @@ mod tests {
         }
         assert_eq!(entries.list(), list);
         assert_eq!(entries.find(b"absent"), None);
+
+        let is_long = |value: &&Vec<u8>| value.len() > TINY_BYTES_MAX;
+        let live: usize = model.values().filter(is_long).map(Vec::len).sum();
+        let values = entries.bytes.len() - entries.values_at();
+        assert!(values <= 2 * live + 256, "{values} bytes for values of {live}");
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Inner {
     }
 
     /// Mask of the buckets that are not empty.
-    pub(crate) fn mask(&self) -> u32 {
+    pub(super) fn mask(&self) -> u32 {
         self.mask
     }
 
@@ -157,7 +157,7 @@ impl Inner {
         open_gap(&mut self.bytes, rank * BUCKET_BYTES, BUCKET_BYTES);
         self.bytes[rank * BUCKET_BYTES] = bucket as u8;
         self.mask |= 1 << bucket;
-        self.put_extent(rank, NOWHERE);
+        debug_assert_eq!(self.extent(rank), NOWHERE, "a gap of zeros is no place");
         rank
     }
 

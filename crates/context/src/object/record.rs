@@ -1,4 +1,4 @@
-//! Records of the tree: how a directory and a value are stored, and their form in memory.
+//! Records of the tree: how a directory and a value are stored.
 //!
 //! Invariant: a record is written once and refers to earlier records only. It has the hashes of its
 //! targets, so a change of one child reads no other child.
@@ -524,6 +524,9 @@ fn apply_entries(delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrup
         return Err(lacks(last));
     }
 
+    // An entry takes less than 400 bytes, with the longest step and value.
+    check_bytes(base.weight().saturating_add(delta.own.len().saturating_mul(400)))?;
+
     // First what keeps its number, then what changes those behind it, from the last one on.
     let mut entries = base.clone();
     let mut before: Option<&[u8]> = None;
@@ -563,7 +566,9 @@ fn apply_entries(delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrup
 impl Record {
     /// Approximate size in memory, in bytes.
     pub(crate) fn weight(&self) -> usize {
-        self.beside() + size_of::<Self>() + 64
+        // Allocators round up to their size classes.
+        let beside = self.beside();
+        beside + beside / 8 + size_of::<Self>() + 64
     }
 
     /// Size of what stands beside the record itself, in bytes.
@@ -692,6 +697,16 @@ fn take_content<'a>(extent: Extent, tag: u8, bytes: &mut &'a [u8]) -> Result<Sto
     }
 }
 
+/// Refuses entries that take more than 32 bits can count in memory.
+fn check_bytes(bytes: usize) -> Result<(), Corrupt> {
+    let most = u64::from(u32::MAX);
+    if bytes as u64 <= most {
+        Ok(())
+    } else {
+        Err(Corrupt::rule("bytes of a node", most, bytes as u64))
+    }
+}
+
 /// Sizes of encoded entries in memory. Stops at the first that is damaged, as the decoding does,
 /// which names the damage.
 fn sizes(leaf: bool, count: usize, mut bytes: &[u8]) -> Sizes {
@@ -701,13 +716,16 @@ fn sizes(leaf: bool, count: usize, mut bytes: &[u8]) -> Sizes {
         let encoded_len = usize::from(take_u8(&mut bytes)?);
         take_bytes(&mut bytes, encoded_len)?;
         let step_len = if tag & TAG_HEX == 0 { encoded_len } else { 2 * encoded_len };
-        if step_len > STEP_BYTES_MAX {
+        if step_len == 0 || step_len > STEP_BYTES_MAX {
             return Err(Corrupt::short("a step"));
         }
         let mut value_len = None;
         if tag & !TAG_HEX == TAG_INLINE {
             let len = take_leb(&mut bytes)? as usize;
             take_bytes(&mut bytes, len)?;
+            if len > INLINE_BYTES_MAX {
+                return Err(Corrupt::short("a value in place"));
+            }
             value_len = Some(len);
         } else {
             Extent::skip(&mut bytes)?;
@@ -729,6 +747,7 @@ fn sizes(leaf: bool, count: usize, mut bytes: &[u8]) -> Sizes {
 fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let sizes = sizes(leaf, count, bytes);
+    check_bytes(sizes.bytes())?;
     let mut entries = Collecting::new(leaf, sizes);
 
     for number in 0..count {
@@ -843,6 +862,18 @@ mod tests {
         delta.extend_from_slice(&[TAG_INLINE, 1, b'd', 2, 7, 7]);
         bodies.push(delta);
 
+        // Steps and values of all kinds.
+        let long = [b'x'; 200];
+        let entries: [(&[u8], _); 4] = [
+            (b"0123456789abcdef", Stored::Inline(&[1; 20])),
+            (b"a", Stored::Inline(&[2; 13])),
+            (b"odd", Stored::Inline(&[3; INLINE_BYTES_MAX])),
+            (&long, Stored::Inline(&[4; 12])),
+        ];
+        let mut body = Vec::new();
+        put_entries(PLACE.at, (true, 2), entries.into_iter(), &mut body);
+        bodies.push(body);
+
         bodies
     }
 
@@ -886,7 +917,7 @@ mod tests {
 
         let mut decoded = 0;
         for_each_seed("any_bytes_are_a_record_or_an_error", 2_000, |rng, _| {
-            let mut body = bodies().swap_remove(rng.index(5));
+            let mut body = bodies().swap_remove(rng.index(6));
             for _ in 0..=rng.below(3) {
                 let at = rng.index(body.len());
                 body[at] = [0, 1, 0x7F, 0x80, 0xFF, rng.below(256) as u8][rng.index(6)];

@@ -1,8 +1,9 @@
 //! Runs of a compacted chunk, and an index over them.
 //!
-//! The index divides the units of the chunk into ranges of equal length with about four runs each,
-//! and has the number of the first run of each range. So the search for an address loads a place of
-//! the index and one or two lines of runs, whatever their number.
+//! The index divides the units of the chunk into ranges of equal length with four to eight runs
+//! each on average, and has the number of the first run of each range. So the search for an address
+//! loads a place of the index and two lines of runs, where runs are spread evenly. Where they are
+//! close together it is a binary search of one range.
 //!
 //! Invariant: runs ascend, and do not overlap.
 //!
@@ -29,7 +30,7 @@ pub(crate) struct RunMap {
     shift: u32,
 }
 
-/// Runs in a range, on average.
+/// Least number of runs in a range, on average.
 const RANGE_RUNS: usize = 4;
 
 impl RunMap {
@@ -88,7 +89,8 @@ mod tests {
                 // Now and then a run is far from the one before.
                 let gap = if rng.chance(1, 50) { 100 * gap } else { gap };
                 let Some(start) = unit.checked_add(rng.below(gap) as u32) else { break };
-                let units = 1 + rng.below(5) as u32;
+                // The map on the disk may have empty runs, too.
+                let units = rng.below(6) as u32;
                 let Some(end) = start.checked_add(units) else { break };
                 runs.push(Run { unit: start, stored: 0, units });
                 unit = end;

@@ -333,9 +333,20 @@ fn hash_jobs(jobs: &[Job<'_>], buffers: &mut Buffers) -> Hashed {
     hashed
 }
 
-/// Hashes a batch: first the values stored in its nodes, whose hashes go into the preimages of the
-/// nodes.
+/// Hashes a batch, and stores the hashes.
 fn hash_batch(batch: &[Job<'_>], buffers: &mut Buffers, hashed: &mut Hashed) {
+    // `get_or_init`: another thread may have hashed a shared node meanwhile, to the same hash.
+    for (job, hash) in batch.iter().zip(hashes(batch, buffers, hashed)) {
+        match job {
+            Job::Value(value) => value.hash.get_or_init(|| hash),
+            Job::Node(node) => node.hash.get_or_init(|| hash),
+        };
+    }
+}
+
+/// Returns the hashes of a batch: first hashes the values stored in its nodes, whose hashes go into
+/// the preimages of the nodes.
+fn hashes(batch: &[Job<'_>], buffers: &mut Buffers, hashed: &mut Hashed) -> Vec<Hash> {
     let Buffers { nodes: preimages, inline } = buffers;
     for job in batch {
         match job {
@@ -362,25 +373,15 @@ fn hash_batch(batch: &[Job<'_>], buffers: &mut Buffers, hashed: &mut Hashed) {
     }
     preimages.lengths().for_each(|length| hashed.add(length));
 
-    // `get_or_init`: another thread may have hashed a shared node meanwhile, to the same hash.
     let hashes = preimages.finish();
     debug_assert_eq!(hashes.len(), batch.len(), "a hash for each node and value");
-    for (job, hash) in batch.iter().zip(hashes) {
-        match job {
-            Job::Value(value) => value.hash.get_or_init(|| hash),
-            Job::Node(node) => node.hash.get_or_init(|| hash),
-        };
-    }
+    hashes
 }
 
 /// Hashes the content of a node, and ignores the hash that the node has.
 pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
-    // A check must not trust the stored hash.
-    let mut unknown = node.clone();
-    unknown.hash = OnceLock::new();
-    let mut hashed = Hashed::default();
-    hash_batch(&[Job::Node(&unknown)], &mut Buffers::new(env), &mut hashed);
-    *unknown.hash.get().expect("it was hashed")
+    let mut buffers = Buffers::new(env);
+    hashes(&[Job::Node(node)], &mut buffers, &mut Hashed::default())[0]
 }
 
 /// Appends the preimage of a node whose children have hashes. Values stored in the node that have

@@ -327,17 +327,18 @@ mod tests {
     /// nearly all of the nodes, and the step of that child stopped a block for 95 ms.
     #[test]
     fn the_hand_looks_at_so_many_nodes_in_a_block_and_goes_on_in_the_next() {
-        let (env, mut root) = tree(20_000);
+        let (env, mut root) = tree(22_900);
         let (count, _) = measure(node(&root));
-        assert!(5 * VISITS < count && count < 6 * VISITS, "{count}");
+        let left = (6 * VISITS).checked_sub(count).expect("a round takes six blocks");
+        assert!((1..400).contains(&left), "the sixth block has {left} visits for the next round");
 
-        // The first round only takes the marks of the nodes.
+        // The first round only takes the marks of the nodes. The next one goes on over two blocks.
         pass_all(&env, node(&root));
         let (head, budget) = head_of(&root, 103);
         let gone = trims(&head, &env, &mut root, 8);
         assert_eq!(gone[..5], [0; 5], "{gone:?}");
-        assert!(gone[5] + gone[6] > 0 && gone[7] == 0, "{gone:?}");
-        assert!(gone.iter().all(|gone| *gone <= VISITS), "{gone:?}");
+        assert!(gone[5] > 0 && gone[6] > 0 && gone[7] == 0, "{gone:?}");
+        assert!(gone[5] <= left, "{gone:?}, {left}");
         let (_, weight) = measure(node(&root));
         assert!(budget - 4_096 < weight && weight <= budget, "{weight}, {budget}");
     }

@@ -76,7 +76,8 @@ impl WriteBuffer {
     pub(crate) fn hash(&self, path: &[&[u8]]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
 
-        // Each step is mixed by itself, which keeps `a/bc` and `ab/c` apart.
+        // The hasher mixes the length of each step with it, which keeps `a/bc` and `ab/c` apart;
+        // paths whose hashes are equal are compared.
         for step in path {
             hasher.write(step);
         }
