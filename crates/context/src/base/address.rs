@@ -78,11 +78,11 @@ pub(crate) struct Link {
     pub(crate) hash: Hash,
 }
 
-/// In memory: chunk, unit and length, each in four bytes.
 impl Extent {
     /// Bytes of an extent in a node in memory.
     pub(crate) const BYTES: usize = 12;
 
+    /// Returns chunk, unit and length, each in four bytes.
     pub(crate) fn write(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.at.chunk.to_le_bytes());
@@ -92,9 +92,9 @@ impl Extent {
     }
 
     pub(crate) fn read(bytes: &[u8; Self::BYTES]) -> Self {
-        let byte = |at: usize| u32::from(bytes[at]) << (8 * (at % 4));
-        let word = |at: usize| byte(at) | byte(at + 1) | byte(at + 2) | byte(at + 3);
-        Self { at: Address { chunk: word(0), unit: word(4) }, bytes: word(8) }
+        let (words, _) = bytes.as_chunks::<4>();
+        let word = |number: usize| u32::from_le_bytes(words[number]);
+        Self { at: Address { chunk: word(0), unit: word(1) }, bytes: word(2) }
     }
 }
 

@@ -62,6 +62,14 @@ impl Stored<'_> {
         }
     }
 
+    /// Length of a value that is stored here.
+    fn inline_len(&self) -> Option<usize> {
+        match self {
+            Self::Inline(value) => Some(value.len()),
+            _ => None,
+        }
+    }
+
     /// Hash of the child, if it is known without hashing.
     fn hash(&self) -> Option<Hash> {
         match self {
@@ -172,6 +180,47 @@ impl Item {
         debug_assert!(u32::try_from(start).is_ok(), "offsets have 32 bits");
         self.payload[..4].copy_from_slice(&(start as u32).to_le_bytes());
     }
+
+    /// Returns the item of a new step that starts at a position in the list.
+    fn of(start: usize, (step, hex): (&[u8], bool), is_stale: bool) -> Self {
+        debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
+        debug_assert_eq!(hex, is_hex(step), "a step has one encoding");
+        let stale = if is_stale { STALE } else { 0 };
+        let hex = if hex { HEX } else { 0 };
+        Self {
+            start: start as u32,
+            step_len: step.len() as u8,
+            mark: mark(step),
+            kind: CHANGED | NEW | stale | hex,
+            value_len: 0,
+            payload: [0; TINY_BYTES_MAX],
+        }
+    }
+
+    /// Takes a content; flags stay. Returns a value that the caller must put among the values of
+    /// the node.
+    fn set<'a>(&mut self, content: Stored<'a>) -> Option<&'a [u8]> {
+        self.value_len = 0;
+        let (tag, extent) = match content {
+            Stored::Inline(value) => {
+                debug_assert!(value.len() <= INLINE_BYTES_MAX, "longer values are elsewhere");
+                self.kind = self.kind & !TAG | TAG_INLINE;
+                self.value_len = value.len() as u8;
+                if !self.is_tiny() {
+                    return Some(value);
+                }
+                self.payload[..value.len()].copy_from_slice(value);
+                return None;
+            }
+            Stored::Value(link) => (TAG_VALUE, link.extent),
+            Stored::Dir(link) => (TAG_DIR, link.extent),
+            Stored::Nowhere { is_value: true, .. } => (TAG_VALUE, NOWHERE),
+            Stored::Nowhere { is_value: false, .. } => (TAG_DIR, NOWHERE),
+        };
+        self.kind = self.kind & !TAG | tag;
+        self.payload = extent.write();
+        None
+    }
 }
 
 /// Steps that have marks in the node: as many as a leaf of a Tezos inode has.
@@ -270,7 +319,6 @@ pub(super) struct Collecting {
 
 impl Collecting {
     pub(super) fn new(leaf: bool, sizes: Sizes) -> Self {
-        let items = sizes.entries * ITEM_BYTES;
         debug_assert!(u32::try_from(sizes.bytes()).is_ok(), "offsets have 32 bits");
         let entries = Entries {
             bytes: vec![0; sizes.bytes()],
@@ -281,8 +329,8 @@ impl Collecting {
             full: None,
             gone: None,
         };
-        let list_end = items;
-        Self { entries, next: 0, list_end, values_end: list_end + sizes.list }
+        let (list_end, values_end) = (entries.list_at(), entries.values_at());
+        Self { entries, next: 0, list_end, values_end }
     }
 
     /// Returns whether a step may come next.
@@ -325,59 +373,12 @@ impl Collecting {
     }
 }
 
-impl Item {
-    /// Returns the item of a new step that starts at a position in the list.
-    fn of(start: usize, (step, hex): (&[u8], bool), is_stale: bool) -> Self {
-        debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
-        debug_assert_eq!(hex, is_hex(step), "a step has one encoding");
-        let stale = if is_stale { STALE } else { 0 };
-        let hex = if hex { HEX } else { 0 };
-        Self {
-            start: start as u32,
-            step_len: step.len() as u8,
-            mark: mark(step),
-            kind: CHANGED | NEW | stale | hex,
-            value_len: 0,
-            payload: [0; TINY_BYTES_MAX],
-        }
-    }
-
-    /// Takes a content; flags stay. Returns a value that the caller must put among the values of
-    /// the node.
-    fn set<'a>(&mut self, content: Stored<'a>) -> Option<&'a [u8]> {
-        self.value_len = 0;
-        let (tag, extent) = match content {
-            Stored::Inline(value) => {
-                debug_assert!(value.len() <= INLINE_BYTES_MAX, "longer values are elsewhere");
-                self.kind = self.kind & !TAG | TAG_INLINE;
-                self.value_len = value.len() as u8;
-                if !self.is_tiny() {
-                    return Some(value);
-                }
-                self.payload[..value.len()].copy_from_slice(value);
-                return None;
-            }
-            Stored::Value(link) => (TAG_VALUE, link.extent),
-            Stored::Dir(link) => (TAG_DIR, link.extent),
-            Stored::Nowhere { is_value: true, .. } => (TAG_VALUE, NOWHERE),
-            Stored::Nowhere { is_value: false, .. } => (TAG_DIR, NOWHERE),
-        };
-        self.kind = self.kind & !TAG | tag;
-        self.payload = extent.write();
-        None
-    }
-}
-
 impl Entries {
     /// Creates a directory or a leaf of ascending entries.
     pub(crate) fn new(leaf: bool, entries: &[(&[u8], Stored<'_>)]) -> Self {
         let mut sizes = Sizes::default();
         for (step, content) in entries {
-            let value = match content {
-                Stored::Inline(value) => Some(value.len()),
-                _ => None,
-            };
-            sizes.add(leaf, step.len(), value);
+            sizes.add(leaf, step.len(), content.inline_len());
         }
         let mut collecting = Collecting::new(leaf, sizes);
         for (step, content) in entries {
@@ -411,8 +412,7 @@ impl Entries {
     }
 
     pub(super) fn items(&self) -> impl Iterator<Item = Item> + '_ {
-        let (items, _) = self.bytes[..self.list_at()].as_chunks();
-        items.iter().map(Item::read)
+        self.items_from(0).map(|(_, item)| item)
     }
 
     /// Items from a number on, with their numbers.
@@ -426,6 +426,14 @@ impl Entries {
         debug_assert!(number < self.len(), "an item each");
         let at = number * ITEM_BYTES;
         self.bytes[at..at + ITEM_BYTES].copy_from_slice(&item.write());
+    }
+
+    /// Notes where in the list the steps from an item on start now.
+    fn move_steps(&mut self, first: usize, moved: impl Fn(u32) -> u32) {
+        for number in first..self.len() {
+            let item = self.item(number);
+            self.put_item(number, Item { start: moved(item.start), ..item });
+        }
     }
 
     fn kind_mut(&mut self, number: usize) -> &mut u8 {
@@ -554,11 +562,9 @@ impl Entries {
             let next = self.item(number);
             next.start as usize - layout.before(usize::from(next.step_len))
         };
-        let value = match content {
-            Stored::Inline(value) if value.len() > TINY_BYTES_MAX => value.len(),
-            _ => 0,
-        };
-        make_room(&mut self.bytes, ITEM_BYTES + bytes + value);
+        let mut sizes = Sizes::default();
+        sizes.add(self.leaf, step.len(), content.inline_len());
+        make_room(&mut self.bytes, sizes.bytes());
 
         // The list is kept as it is hashed, so the entries behind move.
         let hash = content.hash();
@@ -570,10 +576,7 @@ impl Entries {
         self.len += 1;
         self.list_bytes += bytes as u32;
         debug_assert!(u32::try_from(self.bytes.len()).is_ok(), "offsets have 32 bits");
-        for behind in number + 1..self.len() {
-            let item = self.item(behind);
-            self.put_item(behind, Item { start: item.start + bytes as u32, ..item });
-        }
+        self.move_steps(number + 1, |start| start + bytes as u32);
 
         let start = at + layout.before(step.len());
         let item = Item::of(start, (step, is_hex(step)), hash.is_none());
@@ -697,10 +700,7 @@ impl Entries {
             }
         }
 
-        for behind in number + 1..self.len() {
-            let item = self.item(behind);
-            self.put_item(behind, Item { start: item.start - bytes as u32, ..item });
-        }
+        self.move_steps(number + 1, |start| start - bytes as u32);
         let at = self.list_at() + item.start as usize - layout.before(step_len);
         self.bytes.drain(at..at + bytes);
         self.bytes.drain(number * ITEM_BYTES..(number + 1) * ITEM_BYTES);
