@@ -67,6 +67,9 @@ pub(crate) fn without_tests<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
 
 /// Whether `tokens` start with `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
 fn starts_test_only(tokens: &[Token<'_>]) -> bool {
+    if !tokens.first().is_some_and(|token| token.is_mark("#")) {
+        return false;
+    }
     let texts: Vec<&str> = tokens.iter().take(7).map(|token| token.text).collect();
     texts.starts_with(&["#", "[", "cfg", "(", "test", ")"])
         || texts == ["#", "[", "cfg", "(", "all", "(", "test"]
@@ -137,9 +140,10 @@ impl<'a> Lexer<'a> {
     }
 
     fn skip_while(&mut self, keep: impl Fn(char) -> bool) {
-        while self.peek().is_some_and(&keep) {
-            self.skip(1);
-        }
+        let rest = self.rest();
+        let end = rest.find(|character| !keep(character)).unwrap_or(rest.len());
+        self.line += rest[..end].matches('\n').count();
+        self.at += end;
     }
 
     fn next_token(&mut self) -> Option<Token<'a>> {
@@ -178,8 +182,9 @@ impl<'a> Lexer<'a> {
     fn skip_blank(&mut self) {
         loop {
             self.skip_while(char::is_whitespace);
-            if self.rest().starts_with("//") {
-                self.skip_while(|character| character != '\n');
+            let rest = self.rest();
+            if rest.starts_with("//") {
+                self.at += rest.find('\n').unwrap_or(rest.len());
             } else if self.rest().starts_with("/*") {
                 let mut depth = 0usize;
                 while self.peek().is_some() {
@@ -215,6 +220,9 @@ impl<'a> Lexer<'a> {
     /// Skips a string or character of any kind, if one starts here.
     fn skip_quoted(&mut self) -> bool {
         let rest = self.rest();
+        if !rest.starts_with(['r', 'b', 'c', '"', '\'']) {
+            return false;
+        }
         for prefix in ["r", "br", "cr"] {
             if let Some(after) = rest.strip_prefix(prefix) {
                 let hashes = after.bytes().take_while(|&byte| byte == b'#').count();

@@ -94,7 +94,8 @@ impl Habits {
 
 /// Returns the line of the `#[cfg(test)]` of the module that ends a file.
 fn test_module_line(code: &[Token<'_>]) -> Option<usize> {
-    (0..code.len()).find_map(|at| {
+    let mut attributes = (0..code.len()).filter(|&at| code[at].is_mark("#"));
+    attributes.find_map(|at| {
         let texts: Vec<&str> = code[at..].iter().take(9).map(|token| token.text).collect();
         let is_tests = texts.starts_with(&["#", "[", "cfg", "(", "test", ")", "]", "mod"]);
         (is_tests && end_of_group(code, at + 9) == code.len()).then(|| code[at].line)
