@@ -1,16 +1,12 @@
-//! Writes `terrane.h` to the folder of the build, as `OUT_DIR/terrane.h`.
+//! Names the shared library `libterrane_c.so.$TERRANE_C_ABI`, where that is set.
 //!
-//! `cargo xtask capi` compares it with the committed one, or takes it over.
-
-use std::path::PathBuf;
+//! Programs linked with it then look for that name. `cargo xtask capi` sets it, and makes the links
+//! that have it; a build by hand has none, so its library goes by the name of its file.
 
 fn main() {
-    println!("cargo::rerun-if-changed=src");
-    println!("cargo::rerun-if-changed=cbindgen.toml");
-    let folder = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
-    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml"));
-    let config = config.expect("cbindgen.toml is a configuration");
-    let bindings = cbindgen::Builder::new().with_crate(&folder).with_config(config).generate();
-    bindings.expect("the sources give a header").write_to_file(out.join("terrane.h"));
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=TERRANE_C_ABI");
+    if let Ok(abi) = std::env::var("TERRANE_C_ABI") {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libterrane_c.so.{abi}");
+    }
 }

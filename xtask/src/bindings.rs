@@ -26,8 +26,7 @@ const OPERATIONS: &str = "100000";
 pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
     let folder = workspace.target().join("bindings");
     capi::make_anew(&folder)?;
-    let mut build = workspace.cargo(&["build", "-q", "-p", "terrane-c", "--example", "history"]);
-    program::run("bindings: build", &mut build)?;
+    let libraries = capi::build_with(workspace, Profile::Debug, &["--example", "history"])?;
     let rust = workspace.target().join("debug/examples/history");
     let file = folder.join("history.bin");
     let mut write = Command::new(&rust);
@@ -37,7 +36,6 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
     let mut languages = vec![("Rust", Command::new(&rust))];
     languages[0].1.arg("run");
     if capi::has_compiler("cc") {
-        let libraries = capi::build(workspace, Profile::Debug)?;
         let program = folder.join("history-c");
         capi::compile(workspace, &libraries, "bindings/c/tests/c/history.c", TO_C, &program)?;
         languages.push(("C", Command::new(program)));
@@ -85,9 +83,7 @@ pub(crate) fn run(workspace: &Workspace, seed: u64) -> Result<(), String> {
 pub(crate) fn costs(workspace: &Workspace) -> Result<(), String> {
     let folder = workspace.target().join("bindings");
     capi::make_anew(&folder)?;
-    let build = ["build", "-q", "--release", "-p", "terrane-c", "--example", "cost"];
-    program::run("bindings: build", &mut workspace.cargo(&build))?;
-    let libraries = capi::build(workspace, Profile::Release)?;
+    let libraries = capi::build_with(workspace, Profile::Release, &["--example", "cost"])?;
     let c = folder.join("cost-c");
     capi::compile(workspace, &libraries, "bindings/c/tests/c/cost.c", TO_C, &c)?;
     let go = folder.join("cost-go");

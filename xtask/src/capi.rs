@@ -58,6 +58,18 @@ struct Library {
     headers: &'static [&'static str],
 }
 
+impl Library {
+    /// Name of the file of the shared library on Linux.
+    fn shared(&self) -> String {
+        format!("lib{}.so", self.name)
+    }
+
+    /// The name that programs linked with it look for.
+    fn soname(&self) -> String {
+        format!("{}.{}", self.shared(), abi(VERSION))
+    }
+}
+
 /// The library of verifiers comes first: the header of the other one includes its header.
 const LIBRARIES: [Library; 2] = [
     Library {
@@ -85,13 +97,44 @@ fn abi(version: &str) -> String {
     if major == "0" { format!("{major}.{minor}") } else { major.to_owned() }
 }
 
+/// Selection of a build for tests: dependencies have the features that they have in `cargo test`,
+/// so the engines are not compiled again. Only an example or a test brings those of tests along.
+const AS_IN_TESTS: [&str; 6] =
+    ["--workspace", "--exclude", "terrane-c-headers", "--lib", "--example", "light_client"];
+
 /// Builds the libraries and returns their folder.
+///
+/// The shared ones bear the version of the binary interface; beside each is a link of that name.
 pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf, String> {
+    build_with(workspace, profile, &[])
+}
+
+/// Builds the libraries, and more of their packages by words of `cargo build`.
+pub(crate) fn build_with(
+    workspace: &Workspace,
+    profile: Profile,
+    more: &[&str],
+) -> Result<PathBuf, String> {
     let mut build = workspace.cargo(&["build", "-q"]);
-    build.args(profile.words());
-    build.args(LIBRARIES.iter().flat_map(|library| ["-p", library.package]));
+    build.args(profile.words()).args(more);
+    match profile {
+        Profile::Debug => build.args(AS_IN_TESTS),
+        Profile::Release => {
+            build.args(LIBRARIES.iter().flat_map(|library| ["-p", library.package]))
+        }
+    };
+    if cfg!(target_os = "linux") {
+        build.env("TERRANE_C_ABI", abi(VERSION));
+    }
     program::run("capi: build", &mut build)?;
-    Ok(workspace.target().join(profile.folder()))
+
+    let folder = workspace.target().join(profile.folder());
+    if cfg!(target_os = "linux") {
+        for library in &LIBRARIES {
+            link(&library.shared(), &folder.join(library.soname()))?;
+        }
+    }
+    Ok(folder)
 }
 
 /// Whether there is a compiler of this name.
@@ -101,14 +144,11 @@ pub(crate) fn has_compiler(name: &str) -> bool {
 
 /// Compares or writes the headers, then builds the libraries and runs the tests over them.
 pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
-    for library in &LIBRARIES {
-        let test = ["test", "-q", "-p", library.package, "--test", "header"];
-        let mut header = workspace.cargo(&test);
-        if mode == Mode::Write {
-            header.env("TERRANE_HEADER", "write");
-        }
-        program::run("capi: header", &mut header)?;
+    let mut headers = workspace.cargo(&["test", "-q", "-p", "terrane-c-headers"]);
+    if mode == Mode::Write {
+        headers.env("TERRANE_HEADER", "write");
     }
+    program::run("capi: headers", &mut headers)?;
     let libraries = build(workspace, Profile::Debug)?;
     if !has_compiler("cc") {
         println!("capi: the C tests are left out, there is no C compiler on this machine");
@@ -269,20 +309,12 @@ pub(crate) fn install(
     for folder in [&prefix.join("include"), &lib.join("pkgconfig")] {
         create(folder)?;
     }
+    let built = build(workspace, profile)?;
     for library in &LIBRARIES {
-        let Library { package, name, .. } = library;
-        let soname = format!("lib{name}.so.{}", abi(VERSION));
-        let mut build = workspace.cargo(&["rustc", "-q", "--lib", "-p", package]);
-        build.args(profile.words());
-        if cfg!(target_os = "linux") {
-            build.args(["--", "-C"]).arg(format!("link-arg=-Wl,-soname,{soname}"));
-        }
-        program::run("capi: build", &mut build)?;
-
-        let built = workspace.target().join(profile.folder());
+        let Library { name, .. } = library;
         copy(&built.join(format!("lib{name}.a")), &lib.join(format!("lib{name}.a")))?;
-        let shared = format!("lib{name}.so");
         if cfg!(target_os = "linux") {
+            let (shared, soname) = (library.shared(), library.soname());
             let whole = format!("{shared}.{VERSION}");
             copy(&built.join(&shared), &lib.join(&whole))?;
             link(&whole, &lib.join(&soname))?;

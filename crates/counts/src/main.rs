@@ -13,8 +13,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::io::{Disk, MemoryDisk};
-use terrane::lsm::{
+use terrane_io::{Disk, MemoryDisk};
+use terrane_lsm::{
     CompactionSchedule, FilterPolicy, LevelFilter, Session, SessionOptions, Table, TableConfig,
     Update, WriteBuffer,
 };
