@@ -68,6 +68,24 @@ pub(crate) struct Extent {
     pub(crate) bytes: u32,
 }
 
+/// Where a record is written: what its references are seen from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Address of the record.
+    pub(crate) at: Address,
+    /// Address from which on all is in the frame of the record.
+    pub(crate) frame: Address,
+}
+
+/// Bytes of the checksum behind a record.
+pub(crate) const RECORD_CRC_BYTES: usize = 4;
+
+/// Bytes of a record with a body of this length, without the padding after it.
+pub(crate) fn record_bytes(body: usize) -> usize {
+    let groups = (usize::BITS - body.leading_zeros()).div_ceil(7).max(1);
+    groups as usize + body + RECORD_CRC_BYTES
+}
+
 /// Extent of a child that is not stored.
 pub(crate) const NOWHERE: Extent = Extent { at: Address { chunk: 0, unit: 0 }, bytes: 0 };
 
@@ -99,17 +117,19 @@ impl Extent {
 }
 
 impl Extent {
-    /// Writes the extent relative to a record at `from`, which is later.
+    /// Writes the extent as seen from a record, which is later.
     ///
-    /// In the same chunk: leb of twice the distance in units. In another chunk: leb of twice the
-    /// distance in chunks plus one, then leb of the unit. Then leb of the length.
-    pub(crate) fn put(self, from: Address, out: &mut Vec<u8>) {
-        assert!(self.at < from, "a record points at earlier ones only");
+    /// In the frame of the record: leb of twice the distance in units. In an earlier one: leb of
+    /// twice the chunk plus one, then leb of the unit. Then leb of the length. So the bytes of a
+    /// record do not depend on where its frame is.
+    pub(crate) fn put(self, from: Origin, out: &mut Vec<u8>) {
+        assert!(self.at < from.at, "a record points at earlier ones only");
         let start = out.len();
-        if self.at.chunk == from.chunk {
-            put_leb(out, u64::from(from.unit - self.at.unit) << 1);
+        if self.at >= from.frame {
+            debug_assert_eq!(self.at.chunk, from.at.chunk, "a frame is in one chunk");
+            put_leb(out, u64::from(from.at.unit - self.at.unit) << 1);
         } else {
-            put_leb(out, u64::from(from.chunk - self.at.chunk) << 1 | 1);
+            put_leb(out, u64::from(self.at.chunk) << 1 | 1);
             put_leb(out, u64::from(self.at.unit));
         }
         put_leb(out, u64::from(self.bytes));
@@ -117,28 +137,26 @@ impl Extent {
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
-        // The lowest bit says whether the target lies in another chunk.
+        // The lowest bit says whether the target lies in an earlier frame.
         let first = take_leb(bytes)?;
-        let distance = u32::try_from(first >> 1).map_err(|_| {
-            Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1)
-        })?;
+        let number = u32::try_from(first >> 1)
+            .map_err(|_| Corrupt::rule("place of a record", u64::from(u32::MAX), first >> 1))?;
 
-        let (chunk, unit) = if first & 1 == 0 {
-            (Some(from.chunk), from.unit.checked_sub(distance).filter(|_| distance > 0))
+        let at = if first & 1 == 1 {
+            Some(Address { chunk: number, unit: take_u32(bytes)? })
         } else {
-            (from.chunk.checked_sub(distance).filter(|_| distance > 0), take_u32(bytes)?.into())
+            let unit = from.unit.checked_sub(number);
+            unit.map(|unit| Address { chunk: from.chunk, unit })
         };
 
-        // A distance of zero, or beyond the beginning, is no reference to an earlier record.
-        let (Some(chunk), Some(unit)) = (chunk, unit) else {
+        // The record itself, a later one, or one before the beginning is no earlier record.
+        let Some(at) = at.filter(|at| *at < from) else {
             return Err(Corrupt::rule("a reference points back", from.to_u64(), first));
         };
         let length = take_u32(bytes)?;
         if length == 0 {
             return Err(Corrupt::rule("length of a record", 1, 0));
         }
-        let at = Address { chunk, unit };
-        debug_assert!(at < from, "the distances were checked");
 
         Ok(Self { at, bytes: length })
     }
@@ -155,7 +173,7 @@ impl Extent {
 }
 
 impl Link {
-    pub(crate) fn put(&self, from: Address, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, from: Origin, out: &mut Vec<u8>) {
         self.extent.put(from, out);
         out.extend_from_slice(&self.hash.0);
     }
@@ -216,4 +234,59 @@ pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8
     let (taken, rest) = bytes.split_at_checked(len).ok_or(Corrupt::short("bytes"))?;
     *bytes = rest;
     Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_leads_to_an_earlier_record_or_is_refused() {
+        let at = Address { chunk: 70, unit: 5_000 };
+        let put = |target: Address, frame: Address| {
+            let mut bytes = Vec::new();
+            Extent { at: target, bytes: 300 }.put(Origin { at, frame }, &mut bytes);
+            bytes
+        };
+        let first = Address { chunk: 0, unit: 0 };
+        for chunk in [0, 1, 69, 70] {
+            for unit in [0, 4, 63, 64, 4_999] {
+                let target = Address { chunk, unit };
+                for frame in [at, Address { chunk: 70, unit: 64 }] {
+                    let bytes = put(target, frame);
+                    let mut rest = bytes.as_slice();
+                    let extent = Extent::take(at, &mut rest).unwrap();
+                    assert_eq!((extent.at, extent.bytes, rest.len()), (target, 300, 0));
+
+                    // The same bytes elsewhere are of the same target, or of one as far away.
+                    let later = Address { chunk: 71, unit: 6_000 };
+                    let moved = Extent::take(later, &mut bytes.as_slice()).unwrap().at;
+                    let near = Address { chunk: 71, unit: unit.wrapping_add(1_000) };
+                    assert_eq!(moved, if target < frame { target } else { near });
+                    // A record before the target has no such reference.
+                    assert!(Extent::take(first, &mut bytes.as_slice()).is_err());
+                }
+            }
+        }
+
+        // The record itself, in both forms; later ones; one before the begin of the chunk.
+        let leb = |numbers: &[u64]| {
+            let mut bytes = Vec::new();
+            numbers.iter().for_each(|number| put_leb(&mut bytes, *number));
+            bytes
+        };
+        let own = [0, 5].as_slice();
+        for numbers in [own, &[141, 5_000, 5], &[141, 5_001, 5], &[143, 0, 5], &[10_002, 5]] {
+            assert!(Extent::take(at, &mut leb(numbers).as_slice()).is_err(), "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_record_are_those_of_its_length_its_body_and_its_checksum() {
+        for body in [0, 1, 127, 128, 16_383, 16_384, 1 << 28] {
+            let mut length = Vec::new();
+            put_leb(&mut length, body as u64);
+            assert_eq!(record_bytes(body), length.len() + body + 4, "{body}");
+        }
+    }
 }

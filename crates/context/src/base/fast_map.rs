@@ -6,10 +6,13 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 /// Hash table of trusted keys.
 pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
+
+/// Set of trusted keys.
+pub(crate) type FastSet<K> = HashSet<K, BuildHasherDefault<FastHasher>>;
 
 /// Hasher that multiplies and folds each word.
 #[derive(Debug, Default, Clone, Copy)]

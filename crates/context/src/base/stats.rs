@@ -57,9 +57,10 @@ pub struct CommitStats {
     pub nodes: u64,
     /// Values written as records of their own.
     pub values: u64,
-    /// Time for hashing, and for applying the values that wait until then.
+    /// Time for hashing, and for applying the values that wait until then. On several threads also
+    /// for encoding most nodes.
     pub hash_time: Duration,
-    /// Time for encoding records.
+    /// Time for encoding records that are not encoded with the hashing.
     pub encode_time: Duration,
     /// Time for writing frames.
     pub write_time: Duration,

@@ -17,7 +17,7 @@
 #![doc = include_str!("../../../../docs/format/context-record.md")]
 
 use crate::base::address::{
-    Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8, take_u32,
+    Extent, Link, Origin, put_leb, take_bytes, take_leb, take_u8, take_u32,
 };
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::HASH_BYTES;
@@ -149,7 +149,7 @@ impl Entries {
     /// the order of their entries. Returns its form.
     pub(crate) fn put(
         &self,
-        at: Address,
+        at: Origin,
         height: u16,
         links: &mut dyn Iterator<Item = Link>,
         out: &mut Vec<u8>,
@@ -264,7 +264,7 @@ impl<'a> FullNumbers<'a> {
 
 /// Writes the body of a full record of ascending entries.
 pub(crate) fn put_entries<'a>(
-    at: Address,
+    at: Origin,
     (leaf, height): (bool, u16),
     entries: impl ExactSizeIterator<Item = (&'a [u8], Stored<'a>)>,
     out: &mut Vec<u8>,
@@ -286,7 +286,7 @@ fn tag(stored: &Stored<'_>) -> u8 {
 }
 
 /// Writes an entry of a record at `at`.
-fn put_entry(at: Address, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out: &mut Vec<u8>) {
+fn put_entry(at: Origin, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out: &mut Vec<u8>) {
     let tag = tag(&stored);
     debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
     if is_hex {
@@ -300,7 +300,7 @@ fn put_entry(at: Address, (step, is_hex): (&[u8], bool), stored: Stored<'_>, out
 }
 
 /// Writes the content of an entry of a record at `at`.
-fn put_payload(at: Address, stored: Stored<'_>, out: &mut Vec<u8>) {
+fn put_payload(at: Origin, stored: Stored<'_>, out: &mut Vec<u8>) {
     match stored {
         Stored::Inline(value) => {
             put_leb(out, value.len() as u64);
@@ -340,7 +340,7 @@ impl Inner {
     /// ascending order. Returns its form.
     pub(crate) fn put(
         &self,
-        at: Address,
+        at: Origin,
         height: u16,
         links: &mut dyn Iterator<Item = Link>,
         out: &mut Vec<u8>,
@@ -818,11 +818,13 @@ fn decode_inner_delta(extent: Extent, bytes: &mut &[u8]) -> Result<(Extent, Chan
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::address::Address;
     use crate::base::hash::Hash;
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;
 
     const PLACE: Extent = Extent { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+    const ORIGIN: Origin = Origin { at: PLACE.at, frame: Address { chunk: 3, unit: 200 } };
 
     fn link(unit: u32) -> Link {
         let extent = Extent { at: Address { chunk: 3, unit }, bytes: 77 };
@@ -839,7 +841,7 @@ mod tests {
                 (b"c", Stored::Dir(link(200))),
             ];
             let mut body = Vec::new();
-            put_entries(PLACE.at, (leaf, 2), entries.into_iter(), &mut body);
+            put_entries(ORIGIN, (leaf, 2), entries.into_iter(), &mut body);
             bodies.push(body);
         }
 
@@ -851,13 +853,13 @@ mod tests {
         for changed in [0, 0b0010_1000] {
             (inner.full, inner.changed) = (Some(link(250).extent), changed);
             let mut body = Vec::new();
-            let form = inner.put(PLACE.at, 7, &mut std::iter::empty(), &mut body);
+            let form = inner.put(ORIGIN, 7, &mut std::iter::empty(), &mut body);
             assert_eq!(form, if changed == 0 { Form::Full } else { Form::Middle });
             bodies.push(body);
         }
 
         let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
-        link(250).extent.put(PLACE.at, &mut delta);
+        link(250).extent.put(ORIGIN, &mut delta);
         delta.extend_from_slice(&[1, 0, 2, TAG_KEPT | TAG_INLINE, 1, 1, 9]);
         delta.extend_from_slice(&[TAG_INLINE, 1, b'd', 2, 7, 7]);
         bodies.push(delta);
@@ -871,7 +873,7 @@ mod tests {
             (&long, Stored::Inline(&[4; 12])),
         ];
         let mut body = Vec::new();
-        put_entries(PLACE.at, (true, 2), entries.into_iter(), &mut body);
+        put_entries(ORIGIN, (true, 2), entries.into_iter(), &mut body);
         bodies.push(body);
 
         bodies
@@ -884,7 +886,7 @@ mod tests {
             let mut inner = Inner::new(1, 99, 0);
             (0..buckets).for_each(|bucket| inner.push(bucket, &link(300)));
             let mut body = Vec::new();
-            inner.put(PLACE.at, 7, &mut std::iter::empty(), &mut body);
+            inner.put(ORIGIN, 7, &mut std::iter::empty(), &mut body);
             let Ok(Decoded::Record(record)) = Record::decode(PLACE, &body) else {
                 panic!("a record of {buckets} buckets")
             };
@@ -990,7 +992,7 @@ mod tests {
         };
         let apply = |rest: &[u8]| {
             let mut body = vec![ENTRIES_DELTA, FLAT, 2];
-            link(250).extent.put(PLACE.at, &mut body);
+            link(250).extent.put(ORIGIN, &mut body);
             body.extend_from_slice(rest);
             match Record::decode(PLACE, &body)? {
                 Decoded::Record(_) => panic!("a delta"),
@@ -1065,8 +1067,11 @@ mod tests {
                     }
                 }
 
+                // Bases and children are in the frame, or before it.
+                let frame = Address { unit: rng.below(u64::from(at.unit)) as u32, ..at };
                 let mut body = Vec::new();
-                let form = inner.put(at, 7, &mut std::iter::empty(), &mut body);
+                let origin = Origin { at, frame };
+                let form = inner.put(origin, 7, &mut std::iter::empty(), &mut body);
                 let extent = Extent { at, bytes: body.len() as u32 + 5 };
                 match form {
                     Form::Full => inner.rebase(Some(extent)),
@@ -1089,7 +1094,8 @@ mod tests {
 
                 let mut body = Vec::new();
                 let at = Address { unit: at.unit + 500, ..at };
-                let form = entries.put(at, 7, &mut std::iter::empty(), &mut body);
+                let origin = Origin { at, frame };
+                let form = entries.put(origin, 7, &mut std::iter::empty(), &mut body);
                 let extent = Extent { at, bytes: body.len() as u32 + 5 };
                 if form == Form::Full {
                     entries.rebase(Some(extent));

@@ -25,7 +25,7 @@ pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// First bytes of a chunk.
 pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
-pub(crate) const CHUNK_VERSION: u32 = 5;
+pub(crate) const CHUNK_VERSION: u32 = 6;
 const NAME: &str = "chunk-";
 
 /// First unit behind the head.

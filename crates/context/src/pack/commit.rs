@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::base::address::{
-    Address, Extent, Link, put_leb, take_bytes, take_hash, take_leb, take_u8,
+    Address, Extent, Link, Origin, put_leb, take_bytes, take_hash, take_leb, take_u8,
 };
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::Hash;
@@ -91,7 +91,7 @@ fn expect_end(bytes: &[u8]) -> Result<(), Corrupt> {
 }
 
 impl CommitRecord {
-    pub(crate) fn put(&self, at: Address, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, at: Origin, out: &mut Vec<u8>) {
         out.push(COMMIT);
         out.extend_from_slice(&self.commit.hash.0);
         out.push(u8::from(self.root.is_some()));
@@ -192,7 +192,7 @@ pub(crate) struct CommitTable {
 }
 
 impl CommitTable {
-    pub(crate) fn put(&self, at: Address, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, at: Origin, out: &mut Vec<u8>) {
         out.push(COMMITS);
         out.push(u8::from(self.before.is_some()));
         if let Some(before) = &self.before {
@@ -279,8 +279,9 @@ mod tests {
         let branches = Branches::from([(b"main".to_vec(), Hash([5; 32]))]);
         let branch = BranchRecord { name: b"main".to_vec(), head: Some(Hash([6; 32])) };
         let mut bodies = vec![Vec::new(); 4];
-        record.put(AT, &mut bodies[0]);
-        table.put(AT, &mut bodies[1]);
+        let origin = Origin { at: AT, frame: AT };
+        record.put(origin, &mut bodies[0]);
+        table.put(origin, &mut bodies[1]);
         put_branches(&branches, &mut bodies[2]);
         branch.put(&mut bodies[3]);
         assert_eq!(CommitRecord::decode(AT, EMPTY, &bodies[0]), Ok(record));

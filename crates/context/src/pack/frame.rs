@@ -7,24 +7,25 @@
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::base::address::{Address, Extent, UNIT_BYTES, put_leb, take_leb};
+use crate::base::address::{
+    Address, Extent, Origin, RECORD_CRC_BYTES, UNIT_BYTES, put_leb, take_leb,
+};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::VALUE_BYTES_MAX;
-use crate::tree::encode::Sink;
+use crate::tree::encode::{Records, Sink};
 
 pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 /// First bytes of a frame.
 pub(crate) const FRAME_MAGIC: [u8; 4] = *b"TMF1";
 /// Bytes of a head that its checksum covers.
-const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
+const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - RECORD_CRC_BYTES;
 /// Upper bound of a frame. A larger commit is preceded by flushes.
 pub(crate) const FRAME_BYTES_MAX: usize = 1 << 30;
 /// Size at which a frame ends. Any value still fits behind fewer bytes.
 pub(crate) const FRAME_FULL_BYTES: usize = FRAME_BYTES_MAX / 2;
 const _: () = assert!(FRAME_FULL_BYTES + 1 + VALUE_BYTES_MAX <= FRAME_BYTES_MAX);
-const CRC_BYTES: usize = 4;
 
 /// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +123,7 @@ pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
 
     // Bounds the buffer that the caller allocates.
     let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
-    Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
+    Some(bytes.len() - rest.len() + len as usize + RECORD_CRC_BYTES)
 }
 
 /// Returns the body of the record at `at` and the number of its bytes.
@@ -134,7 +135,7 @@ pub(crate) fn open_record(
     let len = take_leb(&mut rest)? as usize;
     let short = Corrupt::rule("length of a record", bytes.len() as u64, len as u64);
     let (body, rest) = rest.split_at_checked(len).ok_or(short)?;
-    let (stored, rest) = rest.split_first_chunk::<CRC_BYTES>().ok_or(short)?;
+    let (stored, rest) = rest.split_first_chunk::<RECORD_CRC_BYTES>().ok_or(short)?;
 
     let stored = u32::from_le_bytes(*stored);
     let computed = located_crc(at, body);
@@ -233,12 +234,12 @@ impl FrameWriter {
 }
 
 impl Sink for FrameWriter {
-    fn next(&self) -> Address {
-        self.start.plus(self.bytes.len())
+    fn next(&self) -> Origin {
+        Origin { at: self.start.plus(self.bytes.len()), frame: self.start }
     }
 
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
-        let at = self.next();
+        let at = self.next().at;
         self.body.clear();
         write(&mut self.body);
 
@@ -267,13 +268,25 @@ impl Sink for FrameWriter {
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
 
         debug_assert_eq!(
-            self.next(),
+            self.next().at,
             at.plus((bytes as usize).next_multiple_of(UNIT_BYTES as usize)),
             "the next record follows this one and its padding"
         );
         debug_assert!(u64::from(bytes) <= RECORD_BYTES_MAX, "a reader takes a record of this size");
 
         Ok(Extent { at, bytes })
+    }
+
+    fn append(&mut self, records: &Records) -> Result<bool> {
+        let end = self.bytes.len() as u64 + records.frame_bytes();
+        if end > FRAME_BYTES_MAX as u64 {
+            return Ok(false);
+        }
+        for body in records.bodies() {
+            self.put(&mut |out| out.extend_from_slice(body))?;
+        }
+        debug_assert_eq!(self.bytes.len() as u64, end, "records take the bytes that were counted");
+        Ok(true)
     }
 
     fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Extent>> {

@@ -19,7 +19,7 @@ use terrane_io::sync::atomic::{AtomicBool, Ordering};
 use terrane_io::sync::{Arc, Mutex, PoisonError, RwLock};
 use terrane_io::{Access, Disk, DiskFile, Durability, EntryKind, LockGuard, OpenMode, Reserve};
 
-use crate::base::address::{Address, Extent, Link};
+use crate::base::address::{Address, Extent, Link, Origin};
 use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
@@ -47,7 +47,8 @@ use crate::store::reindex::open_current;
 use crate::store::syncer::{Syncer, Ticket};
 use crate::store::watch::HeadChange;
 use crate::tree::digest::{self, Hasher};
-use crate::tree::encode::{Sink, Written};
+use crate::tree::edit::{Beside, Sharing};
+use crate::tree::encode::{Apart, Records, Sink, Written};
 use crate::tree::head::Head;
 use crate::tree::node::Child;
 use crate::tree::tree::{Kind, Tree};
@@ -981,8 +982,8 @@ impl Store {
         // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
 
-        let hashed = self.hash_tree(tree)?;
-        let hash = self.commit_hash(&hashed, context.parents(), meta);
+        let (root, apart) = self.hash_tree(tree)?;
+        let hash = self.commit_hash(&root, context.parents(), meta);
         let (end, written) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
@@ -996,14 +997,14 @@ impl Store {
             if self.inner.find_commit(&hash)?.is_none() {
                 let commit = Commit {
                     hash,
-                    root: hashed,
+                    root,
                     parents: context.parents().to_vec(),
                     date: meta.date,
                     author: meta.author.to_vec(),
                     message: meta.message.to_vec(),
                 };
                 let branch = to.map(|(name, _)| name);
-                written = self.write(&mut writer, tree, Some((commit, branch)))?;
+                written = self.write(&mut writer, tree, apart, Some((commit, branch)))?;
             } else {
                 lock(&self.held).make_again(hash);
                 if let Some((name, _)) = to {
@@ -1057,14 +1058,18 @@ impl Store {
         self.inner.disk.clock().monotonic()
     }
 
-    /// Puts the values that wait into a tree and hashes it, on all threads; counts the work.
-    fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
+    /// Puts the values that wait into a tree and hashes it, on all threads; counts the work. Also
+    /// returns what these threads encoded.
+    fn hash_tree(&self, tree: &Tree) -> Result<(Hash, Vec<Apart>)> {
         if tree.kind() == Kind::Value {
             return Err(Error::NotADirectory);
         }
 
         let start = self.now();
-        let (hash, hashed) = tree.root_hash(&self.hasher);
+        // An index of all objects may have what is encoded.
+        let encodes = self.options.indexing != Indexing::Always;
+        let sharing = Sharing { hasher: &self.hasher, encodes };
+        let (hash, Beside { hashed, apart }) = tree.root_hash(sharing);
         let hash_time = self.now().saturating_sub(start);
         self.inner.latencies.hash.add(hash_time);
         lock(&self.preimages).merge(&hashed.sizes);
@@ -1074,7 +1079,7 @@ impl Store {
         counters.hashed_bytes += hashed.bytes;
         counters.hashed_again += hashed.again;
 
-        Ok(hash)
+        Ok((hash, apart))
     }
 
     /// Writes the changes of a tree without a commit; they are garbage until a commit reaches them.
@@ -1089,31 +1094,32 @@ impl Store {
     /// Errors of [`commit`](Self::commit).
     pub fn flush(&self, tree: &Tree) -> Result<()> {
         let tree = &*self.own_tree(tree)?;
-        self.hash_tree(tree)?;
+        let (_, apart) = self.hash_tree(tree)?;
 
         // No sync: a commit that reaches these objects makes them durable.
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        let written = self.write(&mut writer, tree, None)?;
+        let written = self.write(&mut writer, tree, apart, None)?;
         written.keep();
         Ok(())
     }
 
     /// Appends a frame with the changes of a tree, with its commit if there is one, and with the
     /// branch that is set to the commit. The caller must [keep](Written::keep) the result.
-    fn write<'a>(
+    fn write(
         &self,
         writer: &mut Writer,
-        tree: &'a Tree,
+        tree: &Tree,
+        apart: Vec<Apart>,
         commit: Option<(Commit, Option<&[u8]>)>,
-    ) -> Result<Written<'a>> {
+    ) -> Result<Written> {
         let hash = commit.as_ref().map(|(commit, _)| commit.hash);
         let branch = commit.as_ref().and_then(|(_, branch)| *branch);
 
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
 
-        let mut written = Written::default();
+        let mut written = Written::with_apart(apart);
         let (root, extent) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
             other => match written.root(&self.inner.env, other, sink)? {
@@ -1700,17 +1706,23 @@ struct StoreSink<'a> {
     frame: FrameWriter,
 }
 
+impl StoreSink<'_> {
+    /// Size at which a frame is full.
+    fn full_bytes(&self) -> u64 {
+        (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64)
+    }
+}
+
 impl Sink for StoreSink<'_> {
-    fn next(&self) -> Address {
+    fn next(&self) -> Origin {
         self.frame.next()
     }
 
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
         let extent = self.frame.put(write)?;
-        let full = (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64);
 
         // A full frame is appended without a commit: its objects are garbage until the last frame.
-        if self.frame.len() as u64 >= full {
+        if self.frame.len() as u64 >= self.full_bytes() {
             let blank = FrameWriter::new(extent.at);
             let full = std::mem::replace(&mut self.frame, blank);
             self.store.append(self.writer, full, FrameKind::Objects)?;
@@ -1718,6 +1730,13 @@ impl Sink for StoreSink<'_> {
             self.frame = FrameWriter::new(self.writer.tail.end);
         }
         Ok(extent)
+    }
+
+    fn append(&mut self, records: &Records) -> Result<bool> {
+        if self.frame.len() as u64 + records.frame_bytes() >= self.full_bytes() {
+            return Ok(false);
+        }
+        self.frame.append(records)
     }
 
     fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>> {

@@ -12,12 +12,14 @@
 //! has stack for. A node on the list lacks the child that the pass went to, so a node that one tree
 //! alone holds is changed in place. A node that leads to several changes is opened and closed once:
 //! at each node the changes below are sorted by their child. In a commit, threads share the buckets
-//! of an inode with many changes, and hash what is below each bucket.
+//! of an inode with many changes, and hash and encode what is below each bucket.
 
 use std::sync::{Arc, LazyLock};
 
 use crate::base::error::{Error, Result};
+use crate::object::entries::INLINE_BYTES_MAX;
 use crate::tree::digest::{Hashed, Hasher};
+use crate::tree::encode::Apart;
 use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
@@ -34,8 +36,7 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
 }
 
 /// Binds values at paths with steps below `root`, in one pass. No path leads through the value of
-/// another. With a hasher its threads share the pass, and hash most of the nodes that they change;
-/// also returns what they hashed.
+/// another. Threads may [share](Sharing) the pass; also returns what they did beside.
 ///
 /// Cost: as [`bind`]; each node on the way is changed once.
 ///
@@ -45,8 +46,8 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
     env: &Env,
     root: &mut Child,
     values: impl Iterator<Item = (P, &'p Arc<Value>)>,
-    hasher: Option<&Hasher>,
-) -> (Result<()>, Hashed) {
+    sharing: Option<Sharing<'_>>,
+) -> (Result<()>, Beside) {
     // All paths in one list: a list for each would be an allocation for each value.
     let mut steps = Vec::new();
     let mut ends = Vec::new();
@@ -63,8 +64,9 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
         Change { path, new: Some(Child::Value(Arc::clone(value))), bucket: 0 }
     };
     let mut changes: Vec<_> = ends.into_iter().map(change).collect();
-    let hasher = hasher.filter(|hasher| changes.len() >= SPLIT_MIN && hasher.has_helpers());
-    edit(env, root, &mut changes, hasher)
+    let sharing =
+        sharing.filter(|sharing| changes.len() >= SPLIT_MIN && sharing.hasher.has_helpers());
+    edit(env, root, &mut changes, sharing)
 }
 
 /// Unbinds `path`, which is bound and has a step, below `root`. The directory must have other
@@ -74,6 +76,21 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
 /// limit, and those of one bucket where that falls to the branching.
 pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
     edit(env, root, &mut [Change { path, new: None, bucket: 0 }], None).0
+}
+
+/// Threads that share a pass, and hash most of the nodes that they change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sharing<'h> {
+    pub(crate) hasher: &'h Hasher,
+    /// Whether they also encode these nodes, for a commit that writes them.
+    pub(crate) encodes: bool,
+}
+
+/// Work of threads that shared a pass.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    pub(crate) hashed: Hashed,
+    pub(crate) apart: Vec<Apart>,
 }
 
 /// Placeholder of a child that was taken out.
@@ -88,33 +105,45 @@ struct Change<'p> {
     bucket: u8,
 }
 
-/// Makes changes, in whatever order they stand; with a hasher on its threads.
+impl Change<'_> {
+    /// The value to be bound, if it has a record of its own.
+    fn large_value(&self) -> Option<*const Value> {
+        match &self.new {
+            Some(Child::Value(value)) if value.bytes.len() > INLINE_BYTES_MAX => {
+                Some(Arc::as_ptr(value))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Makes changes, in whatever order they stand.
 fn edit(
     env: &Env,
     root: &mut Child,
     changes: &mut [Change<'_>],
-    hasher: Option<&Hasher>,
-) -> (Result<()>, Hashed) {
+    sharing: Option<Sharing<'_>>,
+) -> (Result<()>, Beside) {
     debug_assert!(
         changes.len() == 1 || changes.iter().all(|change| change.new.is_some()),
         "a removal loads what it needs first, and is alone"
     );
     if changes.is_empty() {
-        return (Ok(()), Hashed::default());
+        return (Ok(()), Beside::default());
     }
 
     let (dir, is_taken) = match take_dir(env, root) {
         Ok(taken) => taken,
-        Err(error) => return (Err(error), Hashed::default()),
+        Err(error) => return (Err(error), Beside::default()),
     };
-    let mut pass = Pass { env, changes, next: 0, hasher, hashed: Hashed::default() };
+    let mut pass = Pass { env, changes, next: 0, sharing, beside: Beside::default() };
     let (open, outcome) = pass.run(dir, 0, 0);
     debug_assert!(!Arc::ptr_eq(&open.node, &TAKEN), "what was taken out is back");
     // A directory that was not taken out is still in its place.
     if is_taken || open.is_changed {
         *root = Child::Dir(open.node);
     }
-    (outcome, pass.hashed)
+    (outcome, pass.beside)
 }
 
 /// Returns the directory of a child, loaded if needed; an empty one for a value. Also returns
@@ -136,10 +165,8 @@ struct Pass<'c, 'p> {
     changes: &'c mut [Change<'p>],
     /// Number of the next change.
     next: usize,
-    /// Threads that share the pass, if there are any.
-    hasher: Option<&'c Hasher>,
-    /// Work of hashing in a shared pass.
-    hashed: Hashed,
+    sharing: Option<Sharing<'c>>,
+    beside: Beside,
 }
 
 /// Changes below an inode from which on threads share them: with fewer, waking a thread costs more
@@ -155,6 +182,7 @@ struct Part<'c, 'p> {
     is_changed: bool,
     outcome: Result<()>,
     hashed: Hashed,
+    apart: Option<Apart>,
 }
 
 /// Open node of a pass. No other tree holds the node, unless it is as it was, and the node lacks
@@ -201,10 +229,10 @@ impl<'p> Pass<'_, 'p> {
         let mut open = self.open(node, depth, step, self.changes.len());
 
         loop {
-            if let Some(hasher) = self.hasher
+            if let Some(sharing) = self.sharing
                 && matches!(open.node.shape(), Shape::Inner(_))
                 && open.end.saturating_sub(self.next) >= SPLIT_MIN
-                && let Err(error) = self.split(&mut open, hasher)
+                && let Err(error) = self.split(&mut open, sharing)
             {
                 outcome = self.stop(outcome, error);
             }
@@ -227,10 +255,10 @@ impl<'p> Pass<'_, 'p> {
         }
     }
 
-    /// Makes the changes below an open inode on the threads of a hasher, which also hash what is
-    /// below the inodes of its buckets. The parts have no node in common, unless another tree has
-    /// it, and then each copies it.
-    fn split(&mut self, open: &mut Open<'p>, hasher: &Hasher) -> Result<()> {
+    /// Makes the changes below an open inode on several threads, which also hash what is below the
+    /// inodes of its buckets, and encode it. The parts have no node in common, unless another tree
+    /// has it, and then each copies it.
+    fn split(&mut self, open: &mut Open<'p>, sharing: Sharing<'_>) -> Result<()> {
         let (env, depth, step) = (self.env, open.depth + 1, open.step);
         let mut parts = Vec::new();
         let mut outcome = Ok(());
@@ -242,14 +270,14 @@ impl<'p> Pass<'_, 'p> {
             match open.take_bucket(env, bucket.into()) {
                 Ok(node) => {
                     let way = std::mem::replace(&mut open.way, Way::Here);
-                    let hashed = Hashed::default();
                     parts.push(Part {
                         changes,
                         way,
                         node,
                         is_changed: false,
                         outcome: Ok(()),
-                        hashed,
+                        hashed: Hashed::default(),
+                        apart: None,
                     });
                 }
                 Err(error) => {
@@ -259,24 +287,31 @@ impl<'p> Pass<'_, 'p> {
             }
         }
 
-        hasher.for_each(&mut parts, |part| {
+        sharing.hasher.for_each(&mut parts, |part| {
             let changes = std::mem::take(&mut part.changes);
             let node = std::mem::replace(&mut part.node, Arc::clone(&TAKEN));
-            let mut pass = Pass { env, changes, next: 0, hasher: None, hashed: Hashed::default() };
+            let beside = Beside::default();
+            let mut pass = Pass { env, changes, next: 0, sharing: None, beside };
             let (below, outcome) = pass.run(node, depth, step);
             if outcome.is_ok() {
-                part.hashed = hasher.hash_below(env, &below.node);
+                part.hashed = sharing.hasher.hash_below(env, &below.node);
+                if sharing.encodes {
+                    // The nodes are still in the cache of this core.
+                    let bound = pass.changes.iter().filter_map(Change::large_value).collect();
+                    part.apart = Apart::encode(env, &below.node, bound);
+                }
             }
             (part.node, part.is_changed, part.outcome) = (below.node, below.is_changed, outcome);
         });
 
         self.next = open.end;
-        for Part { way, node, is_changed, outcome: own, hashed, .. } in parts {
+        for Part { way, node, is_changed, outcome: own, hashed, apart, .. } in parts {
             debug_assert!(!Arc::ptr_eq(&node, &TAKEN), "each part was made");
             open.way = way;
             open.put(node, is_changed);
             outcome = outcome.and(own);
-            self.hashed.merge(&hashed);
+            self.beside.hashed.merge(&hashed);
+            self.beside.apart.extend(apart);
         }
         outcome
     }
@@ -604,13 +639,14 @@ mod tests {
         }
     }
 
-    /// Binds values in one pass, on as many threads; returns how many nodes these hashed.
+    /// Binds values in one pass, on as many threads; returns how many nodes these hashed, and what
+    /// they encoded.
     fn bind_at_once(
         env: &Env,
         root: &mut Child,
         values: &Values,
         (order, threads): (u64, usize),
-    ) -> Result<u64> {
+    ) -> Result<(u64, Vec<Apart>)> {
         let mut values: Vec<_> = values.iter().collect();
         // In whatever order the buffer has them.
         values.sort_by_key(|(path, _)| {
@@ -619,8 +655,9 @@ mod tests {
             })
         });
         let values = values.iter().map(|(path, value)| (path.iter().map(Vec::as_slice), *value));
-        let (outcome, hashed) = bind_all(env, root, values, Some(&Hasher::new(threads)));
-        outcome.map(|()| hashed.count)
+        let sharing = Sharing { hasher: &Hasher::new(threads), encodes: true };
+        let (outcome, beside) = bind_all(env, root, values, Some(sharing));
+        outcome.map(|()| (beside.hashed.count, beside.apart))
     }
 
     fn hash(env: &Env, root: &Child) -> Hash {
@@ -650,7 +687,7 @@ mod tests {
 
     #[test]
     fn values_bound_in_one_pass_make_the_tree_that_values_bound_one_by_one_make() {
-        let mut shared = 0;
+        let (mut shared, mut encoded) = (0, 0);
         for_each_seed("values_bound_in_one_pass", 60, |rng, seed| {
             let rules = rules(rng);
             let wide = [3, 40, 2_000][rng.index(3)];
@@ -665,9 +702,11 @@ mod tests {
             // A tree that shares the nodes stays as it is.
             let fork = at_once.clone();
             let before = hash(&env, &fork);
-            let hashed = bind_at_once(&env, &mut at_once, &second, (seed, threads)).unwrap();
-            assert!(threads > 1 || hashed == 0, "{hashed}");
+            let (hashed, apart) =
+                bind_at_once(&env, &mut at_once, &second, (seed, threads)).unwrap();
+            assert!(threads > 1 || hashed == 0 && apart.is_empty(), "{hashed}");
             shared += u64::from(hashed > 0);
+            encoded += apart.len();
             assert_eq!(hash(&env, &at_once), hash(&env, &each));
             let (Child::Dir(node), Child::Dir(other)) = (&at_once, &each) else { unreachable!() };
             assert_eq!(node.height(), other.height());
@@ -676,6 +715,7 @@ mod tests {
             assert_eq!((hash(&env, &again), hash(&env, &fork)), (before, before));
         });
         assert!(shared > 8, "{shared} passes were shared by threads");
+        assert!(encoded > 40, "{encoded} parts were encoded");
     }
 
     /// A pass takes nodes out of the tree. After a read that fails they are all back, each in its

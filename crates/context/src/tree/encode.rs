@@ -1,12 +1,15 @@
 //! Encoding: writes every directory, inode and large value below a root that has no extent yet,
 //! children before parents, a subtree next to its siblings. So the records of one block lie
 //! together.
+//!
+//! Bytes of a record do not depend on where its frame is. So the threads of a commit encode
+//! subtrees [apart](Apart), and the frame takes these records over.
 
 use std::sync::Arc;
 
-use crate::base::address::{Address, Extent, Link, NOWHERE};
+use crate::base::address::{Address, Extent, Link, NOWHERE, Origin, UNIT_BYTES, record_bytes};
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::FastMap;
+use crate::base::fast_map::{FastMap, FastSet};
 use crate::base::hash::Hash;
 use crate::base::path::{HEIGHT_MAX, PathText};
 use crate::object::record::{Form, RecordBody, VALUE};
@@ -14,32 +17,138 @@ use crate::tree::node::{Child, Content, Env, Member, Node, Place, Shape, Spot, V
 
 /// Target of records.
 pub(crate) trait Sink {
-    /// Address of the next record.
-    fn next(&self) -> Address;
+    /// Where the next record goes.
+    fn next(&self) -> Origin;
 
     /// Appends a record, whose body `write` writes.
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent>;
+
+    /// Appends records that refer to each other, all in one frame; `false` if it has no room.
+    fn append(&mut self, records: &Records) -> Result<bool>;
 
     /// Returns an object of this hash that is already stored, if the sink knows one.
     fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>>;
 }
 
+/// Bodies of records, without the frame that they will be in.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    /// End of each body.
+    ends: Vec<usize>,
+    /// Units of all records.
+    units: u32,
+}
+
+impl Records {
+    /// Bytes that all records take in a frame.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT_BYTES
+    }
+
+    pub(crate) fn bodies(&self) -> impl Iterator<Item = &[u8]> {
+        let mut start = 0;
+        self.ends.iter().map(move |end| &self.bytes[std::mem::replace(&mut start, *end)..*end])
+    }
+}
+
+/// Begin of records that are encoded apart: in a chunk that no pack has, behind all others.
+const APART: Address = Address { chunk: u32::MAX, unit: 0 };
+
+impl Sink for Records {
+    fn next(&self) -> Origin {
+        Origin { at: Address { unit: self.units, ..APART }, frame: APART }
+    }
+
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
+        let at = self.next().at;
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+        let bytes = record_bytes(self.bytes.len() - start);
+        self.units += (bytes as u64).div_ceil(UNIT_BYTES) as u32;
+        Ok(Extent { at, bytes: bytes as u32 })
+    }
+
+    fn append(&mut self, _: &Records) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn known(&mut self, _: bool, _: &Hash) -> Result<Option<Extent>> {
+        Ok(None)
+    }
+}
+
+/// Subtree that a thread encoded, before the address of its frame was known.
+///
+/// Invariant: the subtree has no node or value that stands elsewhere too, so each is written once.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    records: Records,
+    /// The root comes last.
+    nodes: Vec<(Arc<Node>, Place, u16)>,
+    values: Vec<(Arc<Value>, Extent)>,
+}
+
+impl Apart {
+    /// Encodes the subtree of an inode, below which all has hashes. `bound` are large values that
+    /// the write buffer and the change have, too.
+    ///
+    /// Returns `None` if there is nothing to write, and if a commit must write the subtree: a node
+    /// or value may stand elsewhere, or is known by its hash only.
+    pub(crate) fn encode(
+        env: &Env,
+        node: &Arc<Node>,
+        bound: FastSet<*const Value>,
+    ) -> Option<Self> {
+        if node.is_stored() || Arc::strong_count(node) > 1 {
+            return None;
+        }
+        let mut records = Records::default();
+        let mut written = Written { bound, ..Written::default() };
+        written.subtree(env, node, &mut records).ok()?;
+        debug_assert_eq!(
+            written.nodes.len() + written.values.len(),
+            records.ends.len(),
+            "a record for each node and value"
+        );
+        let Written { nodes, values, .. } = written;
+        (!written.has_shared).then_some(Self { records, nodes, values })
+    }
+
+    fn root(&self) -> &Arc<Node> {
+        &self.nodes.last().expect("the root was written").0
+    }
+}
+
 /// Written nodes and values, to be [kept](Written::keep) once their frame is in the pack.
 #[derive(Debug, Default)]
-pub(crate) struct Written<'a> {
+pub(crate) struct Written {
     /// Each node with its place, and the height of its record.
-    nodes: Vec<(&'a Node, Place, u16)>,
-    values: Vec<(&'a Value, Extent)>,
+    nodes: Vec<(Arc<Node>, Place, u16)>,
+    values: Vec<(Arc<Value>, Extent)>,
     /// Written nodes that may occur again in the tree.
-    shared: FastMap<*const Node, (Link, u16)>,
+    shared: FastMap<*const Node, (Extent, u16)>,
     /// Written values that may occur again in the tree.
     shared_values: FastMap<*const Value, Extent>,
+    /// Whether a written node or value may occur again, in this tree or another one.
+    has_shared: bool,
+    /// Values with two holders beside the tree.
+    bound: FastSet<*const Value>,
+    /// Subtrees that were encoded already, by their roots.
+    apart: FastMap<*const Node, Apart>,
     /// Lists of links of nodes that were written, to be used again.
     lists: Vec<Vec<Link>>,
 }
 
 // Pointers are compared, never dereferenced.
-impl<'a> Written<'a> {
+impl Written {
+    /// Prepares the writing of a tree of which subtrees are encoded.
+    pub(crate) fn with_apart(apart: Vec<Apart>) -> Self {
+        let apart = apart.into_iter().map(|apart| (Arc::as_ptr(apart.root()), apart)).collect();
+        Self { apart, ..Self::default() }
+    }
+
     /// Stores the places in the nodes and values.
     ///
     /// A node above a blinded part may be lower than its record. Such a node gets no place, so
@@ -79,16 +188,20 @@ impl<'a> Written<'a> {
     /// Writes a node and all below it, which have hashes; returns its link and height.
     ///
     /// Keeps a list of the open nodes: a path may have more nodes than a thread has stack for.
-    pub(crate) fn node(
+    fn node(&mut self, env: &Env, node: &Arc<Node>, sink: &mut dyn Sink) -> Result<(Extent, u16)> {
+        match self.known(env, node, sink)? {
+            Some(known) => Ok(known),
+            None => self.subtree(env, node, sink),
+        }
+    }
+
+    /// Writes a node that is not known, and all below it.
+    fn subtree(
         &mut self,
         env: &Env,
-        node: &'a Arc<Node>,
+        node: &Arc<Node>,
         sink: &mut dyn Sink,
-    ) -> Result<(Link, u16)> {
-        if let Some(known) = self.known(env, node, sink)? {
-            return Ok(known);
-        }
-
+    ) -> Result<(Extent, u16)> {
         // Post-order: a record refers to the records of its children.
         let mut way = Vec::new();
         let mut writing = self.begin(node);
@@ -96,7 +209,7 @@ impl<'a> Written<'a> {
         loop {
             if let Some(below) = self.next_below(env, &mut writing, sink)? {
                 match self.known(env, below, sink)? {
-                    Some(known) => writing.put(known),
+                    Some((extent, height)) => writing.put(link(below, extent), height),
                     None => {
                         let below = self.begin(below);
                         way.push(std::mem::replace(&mut writing, below));
@@ -105,56 +218,91 @@ impl<'a> Written<'a> {
                 continue;
             }
 
-            let written = self.write(writing, sink)?;
+            let node = writing.node;
+            let (extent, height) = self.write(writing, sink)?;
             match way.pop() {
                 Some(above) => writing = above,
-                None => return Ok(written),
+                None => return Ok((extent, height)),
             }
 
-            writing.put(written);
+            writing.put(link(node, extent), height);
         }
     }
 
     /// Begins a node, with a list that was used before.
-    fn begin(&mut self, node: &'a Arc<Node>) -> Writing<'a> {
+    fn begin<'a>(&mut self, node: &'a Arc<Node>) -> Writing<'a> {
         let links = self.lists.pop().unwrap_or_default();
         Writing { node, next: 0, links, height: node.height() }
     }
 
-    /// Returns the link and height of a node that is stored, or was written before.
+    /// Returns the extent and height of a node that is stored, or was written before.
     fn known(
         &mut self,
         env: &Env,
-        node: &'a Arc<Node>,
+        node: &Arc<Node>,
         sink: &mut dyn Sink,
-    ) -> Result<Option<(Link, u16)>> {
+    ) -> Result<Option<(Extent, u16)>> {
         if let Some(link) = node.link() {
-            return Ok(Some((link, node.height())));
+            return Ok(Some((link.extent, node.height())));
         }
 
         // A node with one owner is met once, so only shared ones are looked up.
         let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
+        self.has_shared |= shared.is_some();
         if let Some(written) = shared.and_then(|node| self.shared.get(&node)) {
             return Ok(Some(*written));
         }
 
-        // An index of all objects may have the node, from any commit.
-        let hash = *node.hash.get().expect(HASHED);
-        let Some((extent, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
-
-        let height = stored.height();
-        self.nodes.push((node, Place { extent, form: Form::Other }, height));
-        let written = (Link { extent, hash }, height);
-        if let Some(node) = shared {
-            self.shared.insert(node, written);
+        // A subtree that was encoded has another owner, the list of its nodes.
+        if let Some(apart) = shared.and_then(|node| self.apart.remove(&node))
+            && let Some(written) = self.take_over(apart, sink)?
+        {
+            return Ok(Some(written));
         }
 
+        // An index of all objects may have the node, from any commit.
+        let hash = node.hash.get().expect(HASHED);
+        let Some((extent, stored)) = known_dir(env, hash, sink)? else { return Ok(None) };
+
+        let height = stored.height();
+        self.nodes.push((Arc::clone(node), Place { extent, form: Form::Other }, height));
+        if let Some(node) = shared {
+            self.shared.insert(node, (extent, height));
+        }
+
+        Ok(Some((extent, height)))
+    }
+
+    /// Writes an encoded subtree; returns extent and height of its root, or `None` if the frame has
+    /// no room for all of it.
+    fn take_over(&mut self, apart: Apart, sink: &mut dyn Sink) -> Result<Option<(Extent, u16)>> {
+        let start = sink.next().at;
+        if !sink.append(&apart.records)? {
+            return Ok(None);
+        }
+
+        let moved = |extent: Extent| {
+            debug_assert_eq!(extent.at.chunk, APART.chunk, "the record was encoded apart");
+            let unit = start.unit + (extent.at.unit - APART.unit);
+            Extent { at: Address { unit, ..start }, ..extent }
+        };
+        let root = Arc::as_ptr(apart.root());
+        let nodes = apart.nodes.into_iter().map(|(node, place, height)| {
+            (node, Place { extent: moved(place.extent), ..place }, height)
+        });
+        self.nodes.extend(nodes);
+        let values = apart.values.into_iter();
+        self.values.extend(values.map(|(value, extent)| (value, moved(extent))));
+
+        let (_, place, height) = self.nodes.last().expect("the root was written");
+        let written = (place.extent, *height);
+        self.shared.insert(root, written);
         Ok(Some(written))
     }
 
     /// Returns the next node below that may have to be written first. Writes other children on the
     /// way.
-    fn next_below(
+    fn next_below<'a>(
         &mut self,
         env: &Env,
         writing: &mut Writing<'a>,
@@ -169,9 +317,12 @@ impl<'a> Written<'a> {
                     match node.member(item) {
                         Some(Member::Node(node)) => return Ok(Some(node)),
                         Some(Member::Value(value)) => {
-                            writing.put((self.value(value, sink)?, 0));
+                            writing.put(self.value(value, sink)?, 0);
                         }
-                        None => writing.put(blinded(env, shape.spot(item), sink)?),
+                        None => {
+                            let (link, height) = blinded(env, shape.spot(item), sink)?;
+                            writing.put(link, height);
+                        }
                     }
                 }
             }
@@ -198,10 +349,9 @@ impl<'a> Written<'a> {
     }
 
     /// Writes a node whose children are written.
-    fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
+    fn write(&mut self, writing: Writing<'_>, sink: &mut dyn Sink) -> Result<(Extent, u16)> {
         let Writing { node, mut links, height, .. } = writing;
         debug_assert!(height >= node.height(), "children only add to the height");
-        let hash = *node.hash.get().expect(HASHED);
         let body = &node.record().body;
         if matches!(body, RecordBody::Entries(_)) && height > HEIGHT_MAX {
             return Err(Error::TooDeep { levels: height.into() });
@@ -217,42 +367,45 @@ impl<'a> Written<'a> {
             };
         })?;
 
-        debug_assert_eq!(extent.at, at, "references are relative to where the record is");
+        debug_assert_eq!(extent.at, at.at, "references are relative to where the record is");
         debug_assert!(extent.bytes > 0, "a record has a length");
-        self.nodes.push((node, Place { extent, form }, height));
-        let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {
-            self.shared.insert(Arc::as_ptr(node), written);
+            self.shared.insert(Arc::as_ptr(node), (extent, height));
         }
+        self.nodes.push((Arc::clone(node), Place { extent, form }, height));
 
         links.clear();
         self.lists.push(links);
-        Ok(written)
+        Ok((extent, height))
     }
 
     /// Writes the root of a tree; returns its link and its height, 0 for a value.
     pub(crate) fn root(
         &mut self,
         env: &Env,
-        root: &'a Child,
+        root: &Child,
         sink: &mut dyn Sink,
     ) -> Result<Option<(Link, u16)>> {
         Ok(match root {
             Child::Value(_) | Child::ValueAt(_) => None,
-            Child::Dir(node) => Some(self.node(env, node, sink)?),
+            Child::Dir(node) => {
+                let (extent, height) = self.node(env, node, sink)?;
+                Some((link(node, extent), height))
+            }
             Child::DirAt(far) => Some((far.0, 0)),
             Child::Blinded { .. } => Some(blinded(env, Spot::Own(root), sink)?),
         })
     }
 
-    fn value(&mut self, value: &'a Arc<Value>, sink: &mut dyn Sink) -> Result<Link> {
+    fn value(&mut self, value: &Arc<Value>, sink: &mut dyn Sink) -> Result<Link> {
         let hash = *value.hash.get().expect("hashed before it is written");
-        let shared = (Arc::strong_count(value) > 1).then_some(Arc::as_ptr(value));
-
+        let holders = Arc::strong_count(value);
+        let shared = (holders > 1).then_some(Arc::as_ptr(value));
         let written = || self.shared_values.get(&shared?);
         if let Some(&extent) = value.extent.get().or_else(written) {
             return Ok(Link { extent, hash });
         }
+        self.has_shared |= shared.is_some_and(|value| holders > 3 || !self.bound.contains(&value));
 
         // An index of all objects may have the value.
         let extent = match sink.known(true, &hash)? {
@@ -263,7 +416,7 @@ impl<'a> Written<'a> {
             })?,
         };
 
-        self.values.push((value, extent));
+        self.values.push((Arc::clone(value), extent));
         if let Some(value) = shared {
             self.shared_values.insert(value, extent);
         }
@@ -273,6 +426,11 @@ impl<'a> Written<'a> {
 }
 
 const HASHED: &str = "hashed before it is written";
+
+/// Link of a written node.
+fn link(node: &Node, extent: Extent) -> Link {
+    Link { extent, hash: *node.hash.get().expect(HASHED) }
+}
 
 /// Returns the link and the height of a blinded child that the sink knows.
 fn blinded(env: &Env, spot: Spot<'_>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
@@ -303,7 +461,7 @@ struct Writing<'a> {
 
 impl Writing<'_> {
     /// Takes the link and the height of a written child.
-    fn put(&mut self, (link, below): (Link, u16)) {
+    fn put(&mut self, link: Link, below: u16) {
         let below = match self.node.shape() {
             Shape::Inner(_) => below,
             Shape::Entries(_) => below + 1,

@@ -763,6 +763,11 @@ impl Node {
         Some(Link { extent: self.place.get()?.extent, hash: *self.hash.get()? })
     }
 
+    /// Returns whether the node is stored.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.place.get().is_some()
+    }
+
     /// Notes where the node was stored, unless it is known.
     pub(crate) fn store_at(&self, place: Place) {
         self.place.get_or_init(|| place);

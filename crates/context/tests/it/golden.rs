@@ -152,7 +152,7 @@ fn with_version(bytes: &mut [u8], at: usize, checked: usize) {
 fn golden_files_of_an_unknown_version_are_refused_by_name() {
     let (disk, _) = write();
     for (file, pages, checked, version) in
-        [("control", [0, 4096].as_slice(), 4092, 2), ("chunk-00000002", &[0], 60, 5)]
+        [("control", [0, 4096].as_slice(), 4092, 2), ("chunk-00000002", &[0], 60, 6)]
     {
         let altered = disk.process_kill();
         let mut bytes = altered.read_raw(path(file)).unwrap();

@@ -26,6 +26,7 @@ mod latencies;
 mod losses;
 mod memory;
 mod model;
+mod parts;
 mod prefetch;
 mod processes;
 mod proof;
