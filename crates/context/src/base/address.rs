@@ -272,7 +272,9 @@ mod tests {
         // The record itself, in both forms; later ones; one before the begin of the chunk.
         let leb = |numbers: &[u64]| {
             let mut bytes = Vec::new();
-            numbers.iter().for_each(|number| put_leb(&mut bytes, *number));
+            for number in numbers {
+                put_leb(&mut bytes, *number);
+            }
             bytes
         };
         let own = [0, 5].as_slice();

@@ -984,7 +984,7 @@ impl Store {
 
         let (root, apart) = self.hash_tree(tree)?;
         let hash = self.commit_hash(&root, context.parents(), meta);
-        let (end, written) = {
+        let end = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
             // Tested under the writer's lock, so that the head stays the same up to the commit.
@@ -993,7 +993,6 @@ impl Store {
             {
                 return Ok(None);
             }
-            let mut written = Written::default();
             if self.inner.find_commit(&hash)?.is_none() {
                 let commit = Commit {
                     hash,
@@ -1004,18 +1003,19 @@ impl Store {
                     message: meta.message.to_vec(),
                 };
                 let branch = to.map(|(name, _)| name);
-                written = self.write(&mut writer, tree, apart, Some((commit, branch)))?;
+                let written = self.write(&mut writer, tree, apart, Some((commit, branch)))?;
+                // With the lock: another commit of these nodes refers to the same records.
+                written.keep();
             } else {
                 lock(&self.held).make_again(hash);
                 if let Some((name, _)) = to {
                     self.move_branch(&mut writer, name, Some(hash))?;
                 }
             }
-            (writer.tail.end, written)
+            writer.tail.end
         };
 
         // Outside the writer's lock: other commits append while this one waits for the fsync.
-        written.keep();
         self.inner.head.set(tree.root(), tree.added());
         if waits == Waits::Yes {
             let start = self.now();
