@@ -73,7 +73,7 @@ pub(crate) struct Extent {
 pub(crate) struct Origin {
     /// Address of the record.
     pub(crate) at: Address,
-    /// Address from which on all is in the frame of the record.
+    /// Address of the frame of the record.
     pub(crate) frame: Address,
 }
 
@@ -261,7 +261,7 @@ mod tests {
                     // The same bytes elsewhere are of the same target, or of one as far away.
                     let later = Address { chunk: 71, unit: 6_000 };
                     let moved = Extent::take(later, &mut bytes.as_slice()).unwrap().at;
-                    let near = Address { chunk: 71, unit: unit.wrapping_add(1_000) };
+                    let near = Address { chunk: 71, unit: unit + 1_000 };
                     assert_eq!(moved, if target < frame { target } else { near });
                     // A record before the target has no such reference.
                     assert!(Extent::take(first, &mut bytes.as_slice()).is_err());
@@ -269,7 +269,7 @@ mod tests {
             }
         }
 
-        // The record itself, in both forms; later ones; one before the begin of the chunk.
+        // The record itself, in both forms; later ones; one before the beginning of the chunk.
         let leb = |numbers: &[u64]| {
             let mut bytes = Vec::new();
             for number in numbers {
@@ -278,7 +278,9 @@ mod tests {
             bytes
         };
         let own = [0, 5].as_slice();
-        for numbers in [own, &[141, 5_000, 5], &[141, 5_001, 5], &[143, 0, 5], &[10_002, 5]] {
+        for numbers in
+            [own, &[141, 5_000, 5], &[141, 5_001, 5], &[143, 0, 5], &[10_002, 5], &[u64::MAX, 0, 5]]
+        {
             assert!(Extent::take(at, &mut leb(numbers).as_slice()).is_err(), "{numbers:?}");
         }
     }

@@ -79,9 +79,10 @@ impl Latency {
 pub struct Latencies {
     /// Commits as a whole; [asynchronous](crate::Store::commit_async) ones without their sync.
     pub commit: Latency,
-    /// Hashing of a commit or a flush.
+    /// Hashing of a commit or a flush, with applying the values that wait. On several threads also
+    /// encoding of most nodes.
     pub hash: Latency,
-    /// Encoding of the records of a commit or a flush.
+    /// Encoding of the records of a commit or a flush that were not encoded with the hashing.
     pub encode: Latency,
     /// Writes of frames.
     pub write: Latency,

@@ -629,7 +629,7 @@ impl Record {
             }
         };
 
-        // A record has one encoding: trailing bytes would be a second one.
+        // Trailing bytes would be of no entry.
         if !bytes.is_empty() {
             return Err(Corrupt::rule("nothing follows in a record", 0, bytes.len() as u64));
         }

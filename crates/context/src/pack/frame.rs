@@ -297,6 +297,13 @@ impl Sink for FrameWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::hashing::Rules;
+    use crate::object::record::Form;
+    use crate::tree::digest::Hasher;
+    use crate::tree::edit::bind;
+    use crate::tree::encode::{EncodedPart, Written};
+    use crate::tree::node::{Child, Env, Member, Node, Place, Value};
+    use std::sync::Arc;
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;
 
@@ -365,5 +372,62 @@ mod tests {
                 assert!(extents.is_sorted_by_key(|extent| extent.at));
             }
         });
+    }
+
+    /// A directory of inodes with values in place and of their own, and hashes.
+    fn hashed_tree(env: &Env) -> Child {
+        let mut root = Child::Dir(Arc::new(Node::empty(false)));
+        for number in 0..400_u32 {
+            let value = Value::new(vec![7; [9, 90][number as usize % 2]].into());
+            let name = number.to_string();
+            bind(env, &mut root, &[name.as_bytes()], Child::Value(Arc::new(value))).unwrap();
+        }
+        Hasher::new(1).hash(env, node(&root));
+        root
+    }
+
+    fn node(root: &Child) -> &Arc<Node> {
+        let Child::Dir(node) = root else { unreachable!("it is a directory") };
+        node
+    }
+
+    #[test]
+    fn a_part_that_was_encoded_makes_the_frame_that_a_commit_makes() {
+        let env = Env::new(Rules::TEZOS, None, false);
+        // A frame that has a record, with the tree behind it, and what was written.
+        let write = |root: &Child, parts: Vec<EncodedPart>| {
+            let mut frame = FrameWriter::new(START);
+            frame.put(&mut |out| out.extend_from_slice(b"first")).unwrap();
+            let mut written = Written::with_parts(parts);
+            written.root(&env, root, &mut frame).unwrap();
+            let places: Vec<_> = written.objects().collect();
+            (frame.finish(FrameKind::Objects, 5, START).0, places, written)
+        };
+
+        let root = hashed_tree(&env);
+        let (alone, places, written) = write(&root, Vec::new());
+        let count = written.counts();
+        assert!(count.0 > 32 && count.1 == 200, "{count:?}");
+        drop(written);
+        let encode = |root: &Child, limit| {
+            EncodedPart::encode(&env, node(root), [].into_iter().collect(), limit)
+        };
+        let part = encode(&root, 1 << 20).unwrap();
+        let (taken_over, others, written) = write(&root, vec![part]);
+        assert_eq!(taken_over, alone);
+        assert_eq!(others, places);
+        assert!(encode(&root, 1 << 20).is_none(), "what was written has another holder");
+        drop(written);
+
+        // A part that is too large, and one of which a commit has written a value or a node.
+        assert!(encode(&root, 9_000).is_none());
+        let part = encode(&root, 1 << 20).unwrap();
+        let Some(Member::Node(child)) = node(&root).member(0) else { unreachable!("an inode") };
+        child.store_at(Place { extent: Extent { at: START, bytes: 40 }, form: Form::Full });
+        let (frame, _, outdated) = write(&root, vec![part]);
+        let fewer = outdated.counts();
+        assert!(fewer.0 < count.0 && fewer.1 < count.1, "what is stored is not written again");
+        drop(outdated);
+        assert_eq!(write(&root, Vec::new()).0, frame);
     }
 }

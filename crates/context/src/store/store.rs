@@ -47,8 +47,8 @@ use crate::store::reindex::open_current;
 use crate::store::syncer::{Syncer, Ticket};
 use crate::store::watch::HeadChange;
 use crate::tree::digest::{self, Hasher};
-use crate::tree::edit::{Beside, Sharing};
-use crate::tree::encode::{Apart, Records, Sink, Written};
+use crate::tree::edit::{PassWork, Sharing};
+use crate::tree::encode::{EncodedPart, Records, Sink, Written};
 use crate::tree::head::Head;
 use crate::tree::node::Child;
 use crate::tree::tree::{Kind, Tree};
@@ -979,10 +979,10 @@ impl Store {
         }
         let begun = self.now();
 
-        // Hashing and encoding need no lock, so commits of several threads overlap here.
+        // Hashing needs no lock, and encoding on its threads none: commits overlap here.
         let tree = &*self.own_tree(context.tree())?;
 
-        let (root, apart) = self.hash_tree(tree)?;
+        let (root, parts) = self.hash_tree(tree)?;
         let hash = self.commit_hash(&root, context.parents(), meta);
         let end = {
             let mut writer = lock(&self.writer);
@@ -1003,7 +1003,7 @@ impl Store {
                     message: meta.message.to_vec(),
                 };
                 let branch = to.map(|(name, _)| name);
-                let written = self.write(&mut writer, tree, apart, Some((commit, branch)))?;
+                let written = self.write(&mut writer, tree, parts, Some((commit, branch)))?;
                 // With the lock: another commit of these nodes refers to the same records.
                 written.keep();
             } else {
@@ -1058,18 +1058,26 @@ impl Store {
         self.inner.disk.clock().monotonic()
     }
 
+    /// Size at which a frame of objects is full.
+    fn full_frame_bytes(&self) -> u64 {
+        (self.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64)
+    }
+
     /// Puts the values that wait into a tree and hashes it, on all threads; counts the work. Also
     /// returns what these threads encoded.
-    fn hash_tree(&self, tree: &Tree) -> Result<(Hash, Vec<Apart>)> {
+    fn hash_tree(&self, tree: &Tree) -> Result<(Hash, Vec<EncodedPart>)> {
         if tree.kind() == Kind::Value {
             return Err(Error::NotADirectory);
         }
 
         let start = self.now();
-        // An index of all objects may have what is encoded.
-        let encodes = self.options.indexing != Indexing::Always;
-        let sharing = Sharing { hasher: &self.hasher, encodes };
-        let (hash, Beside { hashed, apart }) = tree.root_hash(sharing);
+        // An index of all objects is asked before each object is encoded, so a commit does that.
+        let encoded_max = match self.options.indexing {
+            Indexing::Always => 0,
+            Indexing::Minimal => self.full_frame_bytes() as usize,
+        };
+        let sharing = Sharing { hasher: &self.hasher, encoded_max };
+        let (hash, PassWork { hashed, encoded }) = tree.root_hash(sharing);
         let hash_time = self.now().saturating_sub(start);
         self.inner.latencies.hash.add(hash_time);
         lock(&self.preimages).merge(&hashed.sizes);
@@ -1079,7 +1087,7 @@ impl Store {
         counters.hashed_bytes += hashed.bytes;
         counters.hashed_again += hashed.again;
 
-        Ok((hash, apart))
+        Ok((hash, encoded))
     }
 
     /// Writes the changes of a tree without a commit; they are garbage until a commit reaches them.
@@ -1094,12 +1102,12 @@ impl Store {
     /// Errors of [`commit`](Self::commit).
     pub fn flush(&self, tree: &Tree) -> Result<()> {
         let tree = &*self.own_tree(tree)?;
-        let (_, apart) = self.hash_tree(tree)?;
+        let (_, parts) = self.hash_tree(tree)?;
 
         // No sync: a commit that reaches these objects makes them durable.
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        let written = self.write(&mut writer, tree, apart, None)?;
+        let written = self.write(&mut writer, tree, parts, None)?;
         written.keep();
         Ok(())
     }
@@ -1110,7 +1118,7 @@ impl Store {
         &self,
         writer: &mut Writer,
         tree: &Tree,
-        apart: Vec<Apart>,
+        parts: Vec<EncodedPart>,
         commit: Option<(Commit, Option<&[u8]>)>,
     ) -> Result<Written> {
         let hash = commit.as_ref().map(|(commit, _)| commit.hash);
@@ -1119,7 +1127,7 @@ impl Store {
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
 
-        let mut written = Written::with_apart(apart);
+        let mut written = Written::with_parts(parts);
         let (root, extent) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
             other => match written.root(&self.inner.env, other, sink)? {
@@ -1706,13 +1714,6 @@ struct StoreSink<'a> {
     frame: FrameWriter,
 }
 
-impl StoreSink<'_> {
-    /// Size at which a frame is full.
-    fn full_bytes(&self) -> u64 {
-        (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64)
-    }
-}
-
 impl Sink for StoreSink<'_> {
     fn next(&self) -> Origin {
         self.frame.next()
@@ -1722,7 +1723,7 @@ impl Sink for StoreSink<'_> {
         let extent = self.frame.put(write)?;
 
         // A full frame is appended without a commit: its objects are garbage until the last frame.
-        if self.frame.len() as u64 >= self.full_bytes() {
+        if self.frame.len() as u64 >= self.store.full_frame_bytes() {
             let blank = FrameWriter::new(extent.at);
             let full = std::mem::replace(&mut self.frame, blank);
             self.store.append(self.writer, full, FrameKind::Objects)?;
@@ -1733,7 +1734,7 @@ impl Sink for StoreSink<'_> {
     }
 
     fn append(&mut self, records: &Records) -> Result<bool> {
-        if self.frame.len() as u64 + records.frame_bytes() >= self.full_bytes() {
+        if self.frame.len() as u64 + records.frame_bytes() >= self.store.full_frame_bytes() {
             return Ok(false);
         }
         self.frame.append(records)

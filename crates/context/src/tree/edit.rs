@@ -16,10 +16,12 @@
 
 use std::sync::{Arc, LazyLock};
 
+use terrane_io::sync::atomic::{AtomicU64, Ordering};
+
 use crate::base::error::{Error, Result};
 use crate::object::entries::INLINE_BYTES_MAX;
 use crate::tree::digest::{Hashed, Hasher};
-use crate::tree::encode::Apart;
+use crate::tree::encode::EncodedPart;
 use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
@@ -36,7 +38,7 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
 }
 
 /// Binds values at paths with steps below `root`, in one pass. No path leads through the value of
-/// another. Threads may [share](Sharing) the pass; also returns what they did beside.
+/// another. Threads may [share](Sharing) the pass; also returns the work of these.
 ///
 /// Cost: as [`bind`]; each node on the way is changed once.
 ///
@@ -47,7 +49,7 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
     root: &mut Child,
     values: impl Iterator<Item = (P, &'p Arc<Value>)>,
     sharing: Option<Sharing<'_>>,
-) -> (Result<()>, Beside) {
+) -> (Result<()>, PassWork) {
     // All paths in one list: a list for each would be an allocation for each value.
     let mut steps = Vec::new();
     let mut ends = Vec::new();
@@ -82,15 +84,15 @@ pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sharing<'h> {
     pub(crate) hasher: &'h Hasher,
-    /// Whether they also encode these nodes, for a commit that writes them.
-    pub(crate) encodes: bool,
+    /// Bytes of what they encode of these nodes, for a commit that writes them; 0 for nothing.
+    pub(crate) encoded_max: usize,
 }
 
-/// Work of threads that shared a pass.
+/// Work of threads that shared a pass, beside the changes.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct PassWork {
     pub(crate) hashed: Hashed,
-    pub(crate) apart: Vec<Apart>,
+    pub(crate) encoded: Vec<EncodedPart>,
 }
 
 /// Placeholder of a child that was taken out.
@@ -117,33 +119,39 @@ impl Change<'_> {
     }
 }
 
+/// Takes bytes from the room that is left, if there are as many.
+fn take_room(room: &AtomicU64, bytes: u64) -> bool {
+    let taken = |left: u64| left.checked_sub(bytes);
+    room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+}
+
 /// Makes changes, in whatever order they stand.
 fn edit(
     env: &Env,
     root: &mut Child,
     changes: &mut [Change<'_>],
     sharing: Option<Sharing<'_>>,
-) -> (Result<()>, Beside) {
+) -> (Result<()>, PassWork) {
     debug_assert!(
         changes.len() == 1 || changes.iter().all(|change| change.new.is_some()),
         "a removal loads what it needs first, and is alone"
     );
     if changes.is_empty() {
-        return (Ok(()), Beside::default());
+        return (Ok(()), PassWork::default());
     }
 
     let (dir, is_taken) = match take_dir(env, root) {
         Ok(taken) => taken,
-        Err(error) => return (Err(error), Beside::default()),
+        Err(error) => return (Err(error), PassWork::default()),
     };
-    let mut pass = Pass { env, changes, next: 0, sharing, beside: Beside::default() };
+    let mut pass = Pass { env, changes, next: 0, sharing, work: PassWork::default() };
     let (open, outcome) = pass.run(dir, 0, 0);
     debug_assert!(!Arc::ptr_eq(&open.node, &TAKEN), "what was taken out is back");
     // A directory that was not taken out is still in its place.
     if is_taken || open.is_changed {
         *root = Child::Dir(open.node);
     }
-    (outcome, pass.beside)
+    (outcome, pass.work)
 }
 
 /// Returns the directory of a child, loaded if needed; an empty one for a value. Also returns
@@ -166,7 +174,7 @@ struct Pass<'c, 'p> {
     /// Number of the next change.
     next: usize,
     sharing: Option<Sharing<'c>>,
-    beside: Beside,
+    work: PassWork,
 }
 
 /// Changes below an inode from which on threads share them: with fewer, waking a thread costs more
@@ -182,7 +190,7 @@ struct Part<'c, 'p> {
     is_changed: bool,
     outcome: Result<()>,
     hashed: Hashed,
-    apart: Option<Apart>,
+    encoded: Option<EncodedPart>,
 }
 
 /// Open node of a pass. No other tree holds the node, unless it is as it was, and the node lacks
@@ -277,7 +285,7 @@ impl<'p> Pass<'_, 'p> {
                         is_changed: false,
                         outcome: Ok(()),
                         hashed: Hashed::default(),
-                        apart: None,
+                        encoded: None,
                     });
                 }
                 Err(error) => {
@@ -287,31 +295,36 @@ impl<'p> Pass<'_, 'p> {
             }
         }
 
+        // What does not fit in one frame would only take memory.
+        let encoded = self.work.encoded.iter().map(EncodedPart::frame_bytes).sum();
+        let room = AtomicU64::new((sharing.encoded_max as u64).saturating_sub(encoded));
         sharing.hasher.for_each(&mut parts, |part| {
             let changes = std::mem::take(&mut part.changes);
             let node = std::mem::replace(&mut part.node, Arc::clone(&TAKEN));
-            let beside = Beside::default();
-            let mut pass = Pass { env, changes, next: 0, sharing: None, beside };
+            let work = PassWork::default();
+            let mut pass = Pass { env, changes, next: 0, sharing: None, work };
             let (below, outcome) = pass.run(node, depth, step);
             if outcome.is_ok() {
                 part.hashed = sharing.hasher.hash_below(env, &below.node);
-                if sharing.encodes {
+                if sharing.encoded_max > 0 {
                     // The nodes are still in the cache of this core.
-                    let bound = pass.changes.iter().filter_map(Change::large_value).collect();
-                    part.apart = Apart::encode(env, &below.node, bound);
+                    let buffered = pass.changes.iter().filter_map(Change::large_value).collect();
+                    let max = sharing.encoded_max;
+                    part.encoded = EncodedPart::encode(env, &below.node, buffered, max)
+                        .filter(|encoded| take_room(&room, encoded.frame_bytes()));
                 }
             }
             (part.node, part.is_changed, part.outcome) = (below.node, below.is_changed, outcome);
         });
 
         self.next = open.end;
-        for Part { way, node, is_changed, outcome: own, hashed, apart, .. } in parts {
+        for Part { way, node, is_changed, outcome: own, hashed, encoded, .. } in parts {
             debug_assert!(!Arc::ptr_eq(&node, &TAKEN), "each part was made");
             open.way = way;
             open.put(node, is_changed);
             outcome = outcome.and(own);
-            self.beside.hashed.merge(&hashed);
-            self.beside.apart.extend(apart);
+            self.work.hashed.merge(&hashed);
+            self.work.encoded.extend(encoded);
         }
         outcome
     }
@@ -646,7 +659,7 @@ mod tests {
         root: &mut Child,
         values: &Values,
         (order, threads): (u64, usize),
-    ) -> Result<(u64, Vec<Apart>)> {
+    ) -> Result<(u64, Vec<EncodedPart>)> {
         let mut values: Vec<_> = values.iter().collect();
         // In whatever order the buffer has them.
         values.sort_by_key(|(path, _)| {
@@ -655,9 +668,9 @@ mod tests {
             })
         });
         let values = values.iter().map(|(path, value)| (path.iter().map(Vec::as_slice), *value));
-        let sharing = Sharing { hasher: &Hasher::new(threads), encodes: true };
-        let (outcome, beside) = bind_all(env, root, values, Some(sharing));
-        outcome.map(|()| (beside.hashed.count, beside.apart))
+        let sharing = Sharing { hasher: &Hasher::new(threads), encoded_max: 1 << 20 };
+        let (outcome, work) = bind_all(env, root, values, Some(sharing));
+        outcome.map(|()| (work.hashed.count, work.encoded))
     }
 
     fn hash(env: &Env, root: &Child) -> Hash {
@@ -702,11 +715,11 @@ mod tests {
             // A tree that shares the nodes stays as it is.
             let fork = at_once.clone();
             let before = hash(&env, &fork);
-            let (hashed, apart) =
+            let (hashed, parts) =
                 bind_at_once(&env, &mut at_once, &second, (seed, threads)).unwrap();
-            assert!(threads > 1 || hashed == 0 && apart.is_empty(), "{hashed}");
+            assert!(threads > 1 || hashed == 0 && parts.is_empty(), "{hashed}");
             shared += u64::from(hashed > 0);
-            encoded += apart.len();
+            encoded += parts.len();
             assert_eq!(hash(&env, &at_once), hash(&env, &each));
             let (Child::Dir(node), Child::Dir(other)) = (&at_once, &each) else { unreachable!() };
             assert_eq!(node.height(), other.height());

@@ -3,7 +3,7 @@
 //! together.
 //!
 //! Bytes of a record do not depend on where its frame is. So the threads of a commit encode
-//! subtrees [apart](Apart), and the frame takes these records over.
+//! [parts](EncodedPart) of the tree, and the frame takes their records over.
 
 use std::sync::Arc;
 
@@ -31,16 +31,22 @@ pub(crate) trait Sink {
 }
 
 /// Bodies of records, without the frame that they will be in.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
     /// End of each body.
     ends: Vec<usize>,
     /// Units of all records.
     units: u32,
+    /// Bytes that all bodies may take.
+    limit: usize,
 }
 
 impl Records {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), ends: Vec::new(), units: 0, limit }
+    }
+
     /// Bytes that all records take in a frame.
     pub(crate) fn frame_bytes(&self) -> u64 {
         u64::from(self.units) * UNIT_BYTES
@@ -52,7 +58,7 @@ impl Records {
     }
 }
 
-/// Begin of records that are encoded apart: in a chunk that no pack has, behind all others.
+/// Address of the first record of a part: in a chunk that no pack has, behind all others.
 const APART: Address = Address { chunk: u32::MAX, unit: 0 };
 
 impl Sink for Records {
@@ -64,6 +70,9 @@ impl Sink for Records {
         let at = self.next().at;
         let start = self.bytes.len();
         write(&mut self.bytes);
+        if self.bytes.len() > self.limit {
+            return Err(Error::CommitTooLarge { limit: self.limit });
+        }
         self.ends.push(self.bytes.len());
         let bytes = record_bytes(self.bytes.len() - start);
         self.units += (bytes as u64).div_ceil(UNIT_BYTES) as u32;
@@ -83,37 +92,51 @@ impl Sink for Records {
 ///
 /// Invariant: the subtree has no node or value that stands elsewhere too, so each is written once.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct EncodedPart {
     records: Records,
     /// The root comes last.
     nodes: Vec<(Arc<Node>, Place, u16)>,
     values: Vec<(Arc<Value>, Extent)>,
 }
 
-impl Apart {
-    /// Encodes the subtree of an inode, below which all has hashes. `bound` are large values that
-    /// the write buffer and the change have, too.
+impl EncodedPart {
+    /// Encodes the subtree of an inode, below which all has hashes, in at most `limit` bytes.
+    /// `buffered` are large values that the write buffer and the change hold, too.
     ///
     /// Returns `None` if there is nothing to write, and if a commit must write the subtree: a node
-    /// or value may stand elsewhere, or is known by its hash only.
+    /// or value may stand elsewhere, or is known by its hash only, or the records are too large.
     pub(crate) fn encode(
         env: &Env,
         node: &Arc<Node>,
-        bound: FastSet<*const Value>,
+        buffered: FastSet<*const Value>,
+        limit: usize,
     ) -> Option<Self> {
         if node.is_stored() || Arc::strong_count(node) > 1 {
             return None;
         }
-        let mut records = Records::default();
-        let mut written = Written { bound, ..Written::default() };
-        written.subtree(env, node, &mut records).ok()?;
+        let mut records = Records::new(limit);
+        let mut written = Written { buffered, refuses_shared: true, ..Written::default() };
+        // A commit meets the error again, and tells it.
+        written.subtree(env, node, &mut records).ok().flatten()?;
         debug_assert_eq!(
             written.nodes.len() + written.values.len(),
             records.ends.len(),
             "a record for each node and value"
         );
         let Written { nodes, values, .. } = written;
-        (!written.has_shared).then_some(Self { records, nodes, values })
+        Some(Self { records, nodes, values })
+    }
+
+    /// Bytes that the records take in a frame.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        self.records.frame_bytes()
+    }
+
+    /// Returns whether a commit has written a node or value of the part since it was encoded: one
+    /// of a clone of the tree.
+    fn is_outdated(&self) -> bool {
+        self.nodes.iter().any(|(node, ..)| node.is_stored())
+            || self.values.iter().any(|(value, _)| value.extent.get().is_some())
     }
 
     fn root(&self) -> &Arc<Node> {
@@ -131,22 +154,27 @@ pub(crate) struct Written {
     shared: FastMap<*const Node, (Extent, u16)>,
     /// Written values that may occur again in the tree.
     shared_values: FastMap<*const Value, Extent>,
-    /// Whether a written node or value may occur again, in this tree or another one.
+    /// Whether a node or value that is not stored may occur again, in this tree or another one.
     has_shared: bool,
-    /// Values with two holders beside the tree.
-    bound: FastSet<*const Value>,
-    /// Subtrees that were encoded already, by their roots.
-    apart: FastMap<*const Node, Apart>,
+    /// Whether that ends the writing.
+    refuses_shared: bool,
+    /// Values that the write buffer and a change hold, too.
+    buffered: FastSet<*const Value>,
+    /// Parts that were encoded already, by their roots.
+    parts: FastMap<*const Node, EncodedPart>,
     /// Lists of links of nodes that were written, to be used again.
     lists: Vec<Vec<Link>>,
 }
 
+/// Holders of a large value that waited in the write buffer: the buffer, the change, and the node.
+const HOLDERS_BUFFERED: usize = 3;
+
 // Pointers are compared, never dereferenced.
 impl Written {
-    /// Prepares the writing of a tree of which subtrees are encoded.
-    pub(crate) fn with_apart(apart: Vec<Apart>) -> Self {
-        let apart = apart.into_iter().map(|apart| (Arc::as_ptr(apart.root()), apart)).collect();
-        Self { apart, ..Self::default() }
+    /// Prepares the writing of a tree of which parts are encoded.
+    pub(crate) fn with_parts(parts: Vec<EncodedPart>) -> Self {
+        let parts = parts.into_iter().map(|part| (Arc::as_ptr(part.root()), part)).collect();
+        Self { parts, ..Self::default() }
     }
 
     /// Stores the places in the nodes and values.
@@ -191,23 +219,32 @@ impl Written {
     fn node(&mut self, env: &Env, node: &Arc<Node>, sink: &mut dyn Sink) -> Result<(Extent, u16)> {
         match self.known(env, node, sink)? {
             Some(known) => Ok(known),
-            None => self.subtree(env, node, sink),
+            None => {
+                debug_assert!(!self.refuses_shared, "a part begins with its root");
+                let written = self.subtree(env, node, sink)?;
+                Ok(written.expect("a commit writes what occurs again, too"))
+            }
         }
     }
 
-    /// Writes a node that is not known, and all below it.
+    /// Writes a node that is not known, and all below it. Ends without a result at what may occur
+    /// again, if that is refused.
     fn subtree(
         &mut self,
         env: &Env,
         node: &Arc<Node>,
         sink: &mut dyn Sink,
-    ) -> Result<(Extent, u16)> {
+    ) -> Result<Option<(Extent, u16)>> {
         // Post-order: a record refers to the records of its children.
         let mut way = Vec::new();
         let mut writing = self.begin(node);
 
         loop {
-            if let Some(below) = self.next_below(env, &mut writing, sink)? {
+            let below = self.next_below(env, &mut writing, sink)?;
+            if self.refuses_shared && self.has_shared {
+                return Ok(None);
+            }
+            if let Some(below) = below {
                 match self.known(env, below, sink)? {
                     Some((extent, height)) => writing.put(link(below, extent), height),
                     None => {
@@ -222,7 +259,7 @@ impl Written {
             let (extent, height) = self.write(writing, sink)?;
             match way.pop() {
                 Some(above) => writing = above,
-                None => return Ok((extent, height)),
+                None => return Ok(Some((extent, height))),
             }
 
             writing.put(link(node, extent), height);
@@ -253,9 +290,9 @@ impl Written {
             return Ok(Some(*written));
         }
 
-        // A subtree that was encoded has another owner, the list of its nodes.
-        if let Some(apart) = shared.and_then(|node| self.apart.remove(&node))
-            && let Some(written) = self.take_over(apart, sink)?
+        // A part that was encoded has another owner, the list of its nodes.
+        if let Some(part) = shared.and_then(|node| self.parts.remove(&node))
+            && let Some(written) = self.take_over(part, sink)?
         {
             return Ok(Some(written));
         }
@@ -273,25 +310,30 @@ impl Written {
         Ok(Some((extent, height)))
     }
 
-    /// Writes an encoded subtree; returns extent and height of its root, or `None` if the frame has
-    /// no room for all of it.
-    fn take_over(&mut self, apart: Apart, sink: &mut dyn Sink) -> Result<Option<(Extent, u16)>> {
+    /// Writes an encoded part; returns extent and height of its root. Returns `None` if the frame
+    /// has no room for all of it, or if nodes of the part are stored by now.
+    fn take_over(
+        &mut self,
+        part: EncodedPart,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<(Extent, u16)>> {
         let start = sink.next().at;
-        if !sink.append(&apart.records)? {
+        // What is stored would be written twice, and the place in memory be that of the other one.
+        if part.is_outdated() || !sink.append(&part.records)? {
             return Ok(None);
         }
 
         let moved = |extent: Extent| {
-            debug_assert_eq!(extent.at.chunk, APART.chunk, "the record was encoded apart");
+            debug_assert_eq!(extent.at.chunk, APART.chunk, "the record was encoded in a part");
             let unit = start.unit + (extent.at.unit - APART.unit);
             Extent { at: Address { unit, ..start }, ..extent }
         };
-        let root = Arc::as_ptr(apart.root());
-        let nodes = apart.nodes.into_iter().map(|(node, place, height)| {
+        let root = Arc::as_ptr(part.root());
+        let nodes = part.nodes.into_iter().map(|(node, place, height)| {
             (node, Place { extent: moved(place.extent), ..place }, height)
         });
         self.nodes.extend(nodes);
-        let values = apart.values.into_iter();
+        let values = part.values.into_iter();
         self.values.extend(values.map(|(value, extent)| (value, moved(extent))));
 
         let (_, place, height) = self.nodes.last().expect("the root was written");
@@ -357,17 +399,17 @@ impl Written {
             return Err(Error::TooDeep { levels: height.into() });
         }
 
-        let at = sink.next();
+        let origin = sink.next();
         let mut form = Form::Full;
         let extent = sink.put(&mut |out| {
             let mut links = links.iter().copied();
             form = match body {
-                RecordBody::Entries(entries) => entries.put(at, height, &mut links, out),
-                RecordBody::Inner(inner) => inner.put(at, height, &mut links, out),
+                RecordBody::Entries(entries) => entries.put(origin, height, &mut links, out),
+                RecordBody::Inner(inner) => inner.put(origin, height, &mut links, out),
             };
         })?;
 
-        debug_assert_eq!(extent.at, at.at, "references are relative to where the record is");
+        debug_assert_eq!(extent.at, origin.at, "references are relative to where the record is");
         debug_assert!(extent.bytes > 0, "a record has a length");
         if Arc::strong_count(node) > 1 {
             self.shared.insert(Arc::as_ptr(node), (extent, height));
@@ -405,7 +447,8 @@ impl Written {
         if let Some(&extent) = value.extent.get().or_else(written) {
             return Ok(Link { extent, hash });
         }
-        self.has_shared |= shared.is_some_and(|value| holders > 3 || !self.bound.contains(&value));
+        self.has_shared |= shared
+            .is_some_and(|value| holders > HOLDERS_BUFFERED || !self.buffered.contains(&value));
 
         // An index of all objects may have the value.
         let extent = match sink.known(true, &hash)? {

@@ -17,7 +17,7 @@ use crate::base::path::{HEIGHT_MAX, PathText, Steps};
 use crate::object::pins::Pins;
 use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest::{self, Hasher};
-use crate::tree::edit::{Beside, Sharing, bind, bind_all, unbind};
+use crate::tree::edit::{PassWork, Sharing, bind, bind_all, unbind};
 use crate::tree::head::Head;
 use crate::tree::into_value::IntoValue;
 use crate::tree::node::{Child, Content, Env, Node, Shape, Spot, Value};
@@ -156,20 +156,20 @@ impl Tree {
         self.root_by(None).0
     }
 
-    /// Returns the root with the buffered values, which threads apply if there are any, and what
-    /// these did beside.
-    fn root_by(&self, sharing: Option<Sharing<'_>>) -> (&Child, Beside) {
-        let mut beside = Beside::default();
+    /// Returns the root with the buffered values, which threads apply if there are any, and the
+    /// work of these.
+    fn root_by(&self, sharing: Option<Sharing<'_>>) -> (&Child, PassWork) {
+        let mut work = PassWork::default();
         // Several threads may share the tree: the first one applies the buffer.
         let root = self.root.get_or_init(|| {
             let mut base = self.base.write().unwrap_or_else(PoisonError::into_inner);
             let mut root = base.take().expect(ROOT);
             let applied = self.apply_all(&mut root, sharing);
             applied.0.expect("all on the way was looked at");
-            beside = applied.1;
+            work = applied.1;
             root
         });
-        (root, beside)
+        (root, work)
     }
 
     /// Calls `f` with the tree, with the buffered values or without them.
@@ -206,7 +206,7 @@ impl Tree {
     }
 
     /// Applies the buffered values to a root.
-    fn apply_all(&self, root: &mut Child, sharing: Option<Sharing<'_>>) -> (Result<()>, Beside) {
+    fn apply_all(&self, root: &mut Child, sharing: Option<Sharing<'_>>) -> (Result<()>, PassWork) {
         // Another tree of the commit may have given the nodes to the head meanwhile.
         if let Some(head) = &self.head {
             head.let_go(root);
@@ -338,16 +338,16 @@ impl Tree {
     }
 
     pub(crate) fn hash_by(&self, hasher: &Hasher) -> Hash {
-        self.root_hash(Sharing { hasher, encodes: false }).0
+        self.root_hash(Sharing { hasher, encoded_max: 0 }).0
     }
 
-    /// Returns the hash, and the work beside.
-    pub(crate) fn root_hash(&self, sharing: Sharing<'_>) -> (Hash, Beside) {
-        let (root, mut beside) = self.root_by(Some(sharing));
+    /// Returns the hash, and the work of the threads.
+    pub(crate) fn root_hash(&self, sharing: Sharing<'_>) -> (Hash, PassWork) {
+        let (root, mut work) = self.root_by(Some(sharing));
         let hash = match root {
             Child::Dir(node) => {
                 let (hash, rest) = sharing.hasher.hash(&self.env, node);
-                beside.hashed.merge(&rest);
+                work.hashed.merge(&rest);
                 hash
             }
             Child::Value(value) => {
@@ -355,7 +355,7 @@ impl Tree {
             }
             other => digest::spot_hash(&self.env, Spot::Own(other)),
         };
-        (hash, beside)
+        (hash, work)
     }
 
     /// Returns the child at a path, with the buffered values.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use terrane_context::{Context, Hash, Indexing, Meta, Retain, Rules, Store, Tree};
-use terrane_io::{Disk, SimDisk};
+use terrane_io::{Disk, FaultPlan, SimDisk};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -69,6 +69,7 @@ fn check_newest(store: &Store, made: &[(Hash, Content)], count: usize) {
 
 #[test]
 fn blocks_that_threads_encode_are_what_a_map_says() {
+    let mut refused = 0;
     for_each_seed("blocks_that_threads_encode_are_what_a_map_says", 10, |rng, seed| {
         let rules = if rng.chance(1, 3) {
             Rules { branching: 2, flat_limit: 3, ..Rules::BLAKE3 }
@@ -107,6 +108,12 @@ fn blocks_that_threads_encode_are_what_a_map_says() {
             }
 
             let meta = Meta::tezos(block, "parts");
+            if rng.chance(1, 3) {
+                // The values are in the nodes then, and what was encoded is dropped.
+                disk.set_plan(FaultPlan::capacity(1));
+                refused += u32::from(store.commit(&context, &meta).is_err());
+                disk.set_plan(FaultPlan::default());
+            }
             let hash = store.commit(&context, &meta).unwrap();
             made.push((hash, content.clone()));
             // What shares the nodes of the commit, and goes on from them.
@@ -136,15 +143,19 @@ fn blocks_that_threads_encode_are_what_a_map_says() {
             check_newest(&store, &made, 2);
         }
 
-        for (context, content) in &older {
-            assert!(content_of(context).unwrap() == *content);
+        // They go on, though their commits may be gone.
+        for (mut context, mut content) in older {
+            assert!(content_of(&context).unwrap() == content);
+            add_many(rng, &mut context, &mut content);
+            let hash = store.commit(&context, &Meta::tezos(100, "older")).unwrap();
+            made.push((hash, content));
         }
-        drop(older);
         check_newest(&store, &made, usize::MAX);
         store.close().unwrap();
         let report = checked(&disk);
         assert!(report.problems.is_empty(), "{:?}", report.problems);
     });
+    assert!(refused > 5, "{refused} commits found no room");
 }
 
 /// Commits `tree` at many paths below a wide directory, in all buckets, with many values beside;
