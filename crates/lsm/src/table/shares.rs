@@ -20,6 +20,11 @@ const LAG_BATCHES_MAX: u64 = 64;
 /// Multiple of the allowed lag of the background thread beyond which updates wait for the thread.
 const LAG_MAX_FACTOR: u64 = 4;
 
+/// Most that one call does of what the background thread owes for a merge, in batches of merge work.
+/// A call that itself makes more than half of that due does twice what it makes due. So the debt
+/// falls, and no call pays all of it.
+const PAID_BATCHES_MAX: u64 = 8;
+
 /// Shares of compactions that are due at some moment.
 #[derive(Debug)]
 pub(crate) struct DueShares {
@@ -85,15 +90,17 @@ impl ShareConfig {
             }
             CompactionThread::Caller => compaction.advance_to(required),
             CompactionThread::Background => {
-                compaction.requested.fetch_max(required, Ordering::AcqRel);
+                let before = compaction.requested.fetch_max(required, Ordering::AcqRel);
                 session.worker().advance(compaction);
-                // Credit: what the thread may owe. Beyond it this call pays, or another merge's
-                // call does if the thread is at this one; far beyond it, this call waits its turn.
-                let lag = LAG_BATCHES_MAX * self.batch;
-                if compaction.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
-                    return compaction.advance_to(required.saturating_sub(lag));
+
+                let (done, left) = (compaction.done(), compaction.total().saturating_sub(required));
+                let target = paid_up_to((required, before), done, left, self.batch);
+                // If the thread is at this merge, another merge's call pays. Far behind, this call
+                // waits its turn.
+                if done < required.saturating_sub(LAG_MAX_FACTOR * LAG_BATCHES_MAX * self.batch) {
+                    return compaction.advance_to(target);
                 }
-                compaction.advance_unless_busy(required.saturating_sub(lag))
+                compaction.advance_unless_busy(target)
             }
         }
     }
@@ -110,5 +117,61 @@ impl ShareConfig {
         };
         let target = pending.compaction.done().max(asked) + self.batch;
         Some(pending.when(target).max(now + 1))
+    }
+}
+
+/// Page up to which a call does what the background thread owes, where `before` pages were required
+/// before the call, and `left` will be later.
+fn paid_up_to((required, before): (u64, u64), done: u64, left: u64, batch: u64) -> u64 {
+    // Credit: what the thread may owe. It falls to nothing when the merge is due, since a flush
+    // then waits for all of it.
+    let credit = (LAG_BATCHES_MAX * batch).min(left / 2);
+    let own = required.saturating_sub(before);
+    let paid = (PAID_BATCHES_MAX * batch).max(own.saturating_mul(2));
+    required.saturating_sub(credit).min(done.saturating_add(paid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BATCH: u64 = 16;
+    const PAID_MAX: u64 = PAID_BATCHES_MAX * BATCH;
+
+    /// Calls that each make `own` pages more due, beside a thread that does nothing: what each one
+    /// does, and what is owed after it.
+    fn calls(total: u64, mut done: u64, mut required: u64, own: u64) -> Vec<(u64, u64)> {
+        let mut all = Vec::new();
+        while required < total {
+            let before = required;
+            required = total.min(required + own);
+            let target = paid_up_to((required, before), done, total - required, BATCH);
+            all.push((target.saturating_sub(done), required - done.max(target)));
+            done = done.max(target);
+        }
+        all
+    }
+
+    #[test]
+    fn no_call_pays_all_that_a_thread_owes() {
+        // From the beginning: the debt is the credit, and is paid when the merge is due.
+        let all = calls(20_000, 0, 0, BATCH);
+        assert!(
+            all.iter().all(|(paid, owed)| *paid <= 3 * BATCH && *owed <= LAG_BATCHES_MAX * BATCH)
+        );
+        assert_eq!(all.last().unwrap().1, 0);
+
+        // A debt of three credits is paid in parts, each call a part.
+        let all = calls(20_000, 5_000, 5_000 + 3 * LAG_BATCHES_MAX * BATCH, BATCH);
+        assert_eq!(all.iter().map(|(paid, _)| *paid).max(), Some(PAID_MAX));
+        let calls_needed =
+            all.iter().position(|(_, owed)| *owed <= LAG_BATCHES_MAX * BATCH).unwrap();
+        assert!((15..=25).contains(&calls_needed), "{calls_needed}");
+        assert_eq!(all.last().unwrap().1, 0);
+
+        // A call that makes much due does twice as much, so that the debt falls.
+        let all = calls(200_000, 5_000, 50_000, 10_000);
+        assert_eq!(all.iter().map(|(paid, _)| *paid).max(), Some(20_000));
+        assert_eq!(all.last().unwrap().1, 0);
     }
 }
