@@ -20,7 +20,7 @@ const LAG_BATCHES_MAX: u64 = 64;
 /// Multiple of the allowed lag of the background thread beyond which updates wait for the thread.
 const LAG_MAX_FACTOR: u64 = 4;
 
-/// Most that one call does of what the background thread owes for a merge, in batches of merge work.
+/// Most that one call does of what the background thread owes for a merge, in batches of work.
 /// A call that itself makes more than half of that due does twice what it makes due. So the debt
 /// falls, and no call pays all of it.
 const PAID_BATCHES_MAX: u64 = 8;
