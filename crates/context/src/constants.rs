@@ -7,7 +7,9 @@ use crate::object::record::{
     ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, TAG_HEX, TAG_KEPT, VALUE,
 };
 use crate::pack::archive::{VOLUME_MAGIC, VOLUME_VERSION};
-use crate::pack::chunk::{CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, RUN_BYTES};
+use crate::pack::chunk::{
+    CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, CHUNK_VERSION_OLDEST, RUN_BYTES,
+};
 use crate::pack::commit::{BRANCH, BRANCHES, COMMIT, COMMITS, STATE};
 use crate::pack::control::{
     CONTROL_FILE_BYTES, CONTROL_MAGIC, CONTROL_PAGE_BYTES, CONTROL_VERSION, MARK_AT, MARK_BYTES,
@@ -29,6 +31,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
     vec![
         ("CONTEXT_CHUNK_MAGIC", text(&CHUNK_MAGIC)),
         ("CONTEXT_CHUNK_VERSION", CHUNK_VERSION.to_string()),
+        ("CONTEXT_CHUNK_VERSION_OLDEST", CHUNK_VERSION_OLDEST.to_string()),
         ("CONTEXT_CHUNK_HEAD_BYTES", CHUNK_HEAD_BYTES.to_string()),
         ("CONTEXT_RUN_BYTES", RUN_BYTES.to_string()),
         ("CONTEXT_FRAME_MAGIC", text(&FRAME_MAGIC)),

@@ -119,9 +119,9 @@ impl Extent {
 impl Extent {
     /// Writes the extent as seen from a record, which is later.
     ///
-    /// In the frame of the record: leb of twice the distance in units. In an earlier one: leb of
-    /// twice the chunk plus one, then leb of the unit. Then leb of the length. So the bytes of a
-    /// record do not depend on where its frame is.
+    /// In the frame of the record: leb of twice the distance in units. In an earlier one: 1, then
+    /// leb of the chunk, then leb of the unit. Then leb of the length. So the bytes of a record do
+    /// not depend on where its frame is.
     pub(crate) fn put(self, from: Origin, out: &mut Vec<u8>) {
         assert!(self.at < from.at, "a record points at earlier ones only");
         let start = out.len();
@@ -129,24 +129,30 @@ impl Extent {
             debug_assert_eq!(self.at.chunk, from.at.chunk, "a frame is in one chunk");
             put_leb(out, u64::from(from.at.unit - self.at.unit) << 1);
         } else {
-            put_leb(out, u64::from(self.at.chunk) << 1 | 1);
+            out.push(1);
+            put_leb(out, u64::from(self.at.chunk));
             put_leb(out, u64::from(self.at.unit));
         }
         put_leb(out, u64::from(self.bytes));
-        debug_assert!(out.len() - start <= 15, "at most three numbers of five bytes");
+        debug_assert!(out.len() - start <= 16, "a byte, and at most three numbers of five");
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
-        // The lowest bit says whether the target lies in an earlier frame.
         let first = take_leb(bytes)?;
-        let number = u32::try_from(first >> 1)
+        let distance = u32::try_from(first >> 1)
             .map_err(|_| Corrupt::rule("place of a record", u64::from(u32::MAX), first >> 1))?;
 
-        let at = if first & 1 == 1 {
-            Some(Address { chunk: number, unit: take_u32(bytes)? })
-        } else {
-            let unit = from.unit.checked_sub(number);
-            unit.map(|unit| Address { chunk: from.chunk, unit })
+        // Chunks of version 5 say the distance of another chunk.
+        let at = match (first & 1, distance) {
+            (0, _) => {
+                let unit = from.unit.checked_sub(distance);
+                unit.map(|unit| Address { chunk: from.chunk, unit })
+            }
+            (_, 0) => Some(Address { chunk: take_u32(bytes)?, unit: take_u32(bytes)? }),
+            (_, _) => {
+                let unit = take_u32(bytes)?;
+                from.chunk.checked_sub(distance).map(|chunk| Address { chunk, unit })
+            }
         };
 
         // The record itself, a later one, or one before the beginning is no earlier record.
@@ -165,7 +171,11 @@ impl Extent {
 impl Extent {
     /// Passes an extent.
     pub(crate) fn skip(bytes: &mut &[u8]) -> Result<(), Corrupt> {
-        if take_leb(bytes)? & 1 == 1 {
+        let first = take_leb(bytes)?;
+        if first == 1 {
+            take_leb(bytes)?;
+        }
+        if first & 1 == 1 {
             take_leb(bytes)?;
         }
         take_leb(bytes).map(drop)
@@ -269,7 +279,6 @@ mod tests {
             }
         }
 
-        // The record itself, in both forms; later ones; one before the beginning of the chunk.
         let leb = |numbers: &[u64]| {
             let mut bytes = Vec::new();
             for number in numbers {
@@ -277,10 +286,32 @@ mod tests {
             }
             bytes
         };
+
+        // Chunks of version 5 say the distance of another chunk.
+        let mut bytes = leb(&[2 << 1 | 1, 9, 5]);
+        bytes.push(7);
+        let mut rest = bytes.as_slice();
+        let target = Address { chunk: 68, unit: 9 };
+        assert_eq!(Extent::take(at, &mut rest), Ok(Extent { at: target, bytes: 5 }));
+        assert_eq!(rest, [7]);
+        for numbers in [[2 << 1 | 1, 9, 5].as_slice(), &[1, 3, 9, 5], &[8, 5]] {
+            let bytes = leb(numbers);
+            let mut rest = bytes.as_slice();
+            Extent::skip(&mut rest).unwrap();
+            assert!(rest.is_empty(), "{numbers:?}");
+        }
+
+        // The record itself, in both forms; later ones; one before the beginning of the chunk.
         let own = [0, 5].as_slice();
-        for numbers in
-            [own, &[141, 5_000, 5], &[141, 5_001, 5], &[143, 0, 5], &[10_002, 5], &[u64::MAX, 0, 5]]
-        {
+        for numbers in [
+            own,
+            &[1, 70, 5_000, 5],
+            &[1, 70, 5_001, 5],
+            &[1, 71, 0, 5],
+            &[143, 0, 5],
+            &[10_002, 5],
+            &[u64::MAX, 0, 5],
+        ] {
             assert!(Extent::take(at, &mut leb(numbers).as_slice()).is_err(), "{numbers:?}");
         }
     }

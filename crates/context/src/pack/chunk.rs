@@ -26,6 +26,8 @@ pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
 pub(crate) const CHUNK_VERSION: u32 = 6;
+/// Oldest format version of chunks that are read. Nothing is appended to one before the newest.
+pub(crate) const CHUNK_VERSION_OLDEST: u32 = 5;
 const NAME: &str = "chunk-";
 
 /// First unit behind the head.
@@ -34,6 +36,7 @@ pub(crate) const FIRST_UNIT: u32 = (CHUNK_HEAD_BYTES as u64 / UNIT_BYTES) as u32
 /// Head of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
+    pub(crate) version: u32,
     pub(crate) number: u32,
     pub(crate) store: u64,
     /// End of the previous chunk, in units.
@@ -53,7 +56,7 @@ impl ChunkHead {
     pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
         let mut bytes = [0; CHUNK_HEAD_BYTES];
         bytes[..8].copy_from_slice(&CHUNK_MAGIC);
-        bytes[8..12].copy_from_slice(&CHUNK_VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.store.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.before.to_le_bytes());
@@ -87,7 +90,7 @@ impl ChunkHead {
         }
 
         // Only after the checksum: a damaged version must not look like a newer program's file.
-        if word(8) != CHUNK_VERSION {
+        if !(CHUNK_VERSION_OLDEST..=CHUNK_VERSION).contains(&word(8)) {
             return Err(Error::UnsupportedVersion {
                 path: path.to_owned(),
                 found: word(8),
@@ -102,7 +105,8 @@ impl ChunkHead {
             other => return Err(corrupt(Corrupt::rule("kind of a chunk", 1, u64::from(other)))),
         };
 
-        Ok(Self { number: word(12), store: long(16), before: word(24), chain: word(28), map })
+        let [version, number, before, chain] = [8, 12, 24, 28].map(word);
+        Ok(Self { version, number, store: long(16), before, chain, map })
     }
 }
 
@@ -636,7 +640,8 @@ mod tests {
     }
 
     fn head(runs: u32, map_at: u64) -> ChunkHead {
-        ChunkHead { number: 5, store: 1, before: 9, chain: 3, map: Some((runs, map_at)) }
+        let map = Some((runs, map_at));
+        ChunkHead { version: CHUNK_VERSION, number: 5, store: 1, before: 9, chain: 3, map }
     }
 
     #[test]
@@ -745,6 +750,6 @@ mod tests {
     }
 
     fn head_of(number: u32) -> ChunkHead {
-        ChunkHead { number, store: 1, before: 0, chain: 0, map: None }
+        ChunkHead { version: CHUNK_VERSION, number, store: 1, before: 0, chain: 0, map: None }
     }
 }

@@ -419,7 +419,7 @@ mod tests {
         assert!(encode(&root, 1 << 20).is_none(), "what was written has another holder");
         drop(written);
 
-        // A part that is too large, and one of which a commit has written a value or a node.
+        // A part that is too large, and one of which a commit has written a node.
         assert!(encode(&root, 9_000).is_none());
         let part = encode(&root, 1 << 20).unwrap();
         let Some(Member::Node(child)) = node(&root).member(0) else { unreachable!("an inode") };

@@ -159,7 +159,7 @@ impl OpenSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::chunk::ChunkHead;
+    use crate::pack::chunk::{CHUNK_VERSION, ChunkHead};
     use std::cell::Cell;
     use std::path::Path;
     use terrane_io::MemoryDisk;
@@ -167,7 +167,8 @@ mod tests {
     use terrane_testkit::seeds::for_each_seed;
 
     fn chunk(number: u32) -> Result<Chunk> {
-        let head = ChunkHead { number, store: 1, before: 0, chain: 0, map: None };
+        let version = CHUNK_VERSION;
+        let head = ChunkHead { version, number, store: 1, before: 0, chain: 0, map: None };
         Chunk::create(&*MemoryDisk::new(), Path::new(""), head)
     }
 

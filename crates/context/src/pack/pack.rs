@@ -18,7 +18,8 @@ use crate::pack::archive::{
     volume_dir, volumes,
 };
 use crate::pack::chunk::{
-    CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, chunk_number, chunk_path, write_compacted,
+    CHUNK_HEAD_BYTES, CHUNK_VERSION, Chunk, ChunkHead, FIRST_UNIT, chunk_number, chunk_path,
+    write_compacted,
 };
 use crate::pack::commit::STATE;
 use crate::pack::control::{CONTROL, ControlFile, STATE_BYTES};
@@ -580,6 +581,7 @@ impl Pack {
     pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
         debug_assert_eq!(tail.chunk.head.number, tail.end.chunk, "the tail lies in its chunk");
         let head = ChunkHead {
+            version: CHUNK_VERSION,
             number: tail.end.chunk + 1,
             store: tail.chunk.head.store,
             before: tail.end.unit,
@@ -1110,7 +1112,8 @@ mod tests {
     fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
         let pack = Pack::new(MemoryDisk::new(), Locations::inside(Path::new("")), true, 0)
             .with_access(Access::Direct);
-        let head = ChunkHead { number: 0, store: 1, before: 0, chain: 0, map: None };
+        let version = CHUNK_VERSION;
+        let head = ChunkHead { version, number: 0, store: 1, before: 0, chain: 0, map: None };
         let chunk = pack.create_chunk(head).unwrap();
 
         let mut tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain: 0 };

@@ -26,7 +26,7 @@ use crate::base::address::{Address, Extent};
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::pack::archive::heal_markers;
-use crate::pack::chunk::{Chunk, ChunkHead, FIRST_UNIT, chunk_path};
+use crate::pack::chunk::{CHUNK_VERSION, Chunk, ChunkHead, FIRST_UNIT, chunk_path};
 use crate::pack::commit::{
     Branches, COMMIT, COMMITS, CommitRecord, CommitTable, STATE, apply_branches,
 };
@@ -744,6 +744,7 @@ fn begin_chunk(disk: &dyn Disk, dir: &Path, end: Address, control: Control) -> R
     }
 
     let head = ChunkHead {
+        version: CHUNK_VERSION,
         number: end.chunk,
         store: control.store,
         before: 0,

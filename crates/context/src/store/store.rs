@@ -27,7 +27,9 @@ use crate::base::hashing::{CommitInfo, Rules};
 use crate::base::lock::lock;
 use crate::base::stats::{CommitStats, PreimageSizes, Stats};
 use crate::object::pins::Pins;
-use crate::pack::chunk::{CHUNK_HEAD_BYTES, ChunkHead, FIRST_UNIT, chunk_number, chunk_path};
+use crate::pack::chunk::{
+    CHUNK_HEAD_BYTES, CHUNK_VERSION, ChunkHead, FIRST_UNIT, chunk_number, chunk_path,
+};
 use crate::pack::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::pack::control::{
     CONTROL, CONTROL_PAGE_BYTES, Control, ControlFile, Indexing, Mark, STATE_BYTES, encode_file,
@@ -515,8 +517,9 @@ impl Store {
         // The chain begins with the identity, so a chunk of another store does not continue it.
         let chain = store as u32;
         let pack = new_pack(&disk, &locations, options);
-        let chunk =
-            pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
+        let version = CHUNK_VERSION;
+        let head = ChunkHead { version, number: 0, store, before: 0, chain, map: None };
+        let chunk = pack.create_chunk(head)?;
         chunk.file.allocate(options.chunk_bytes)?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
 
@@ -1286,7 +1289,9 @@ impl Store {
 
     /// Begins the next chunk if this one is full.
     pub(crate) fn roll_if_full(&self, writer: &mut Writer) -> Result<()> {
-        if writer.tail.end.offset() < self.options.chunk_bytes {
+        // A chunk of an earlier version takes no records of this one.
+        let is_newest = writer.tail.chunk.head.version == CHUNK_VERSION;
+        if is_newest && writer.tail.end.offset() < self.options.chunk_bytes {
             return Ok(());
         }
         self.roll(writer)

@@ -306,10 +306,10 @@ impl<'p> Pass<'_, 'p> {
             let (below, outcome) = pass.run(node, depth, step);
             if outcome.is_ok() {
                 part.hashed = sharing.hasher.hash_below(env, &below.node);
-                if sharing.encoded_max > 0 {
+                let max = room.load(Ordering::Relaxed) as usize;
+                if max > 0 {
                     // The nodes are still in the cache of this core.
                     let buffered = pass.changes.iter().filter_map(Change::large_value).collect();
-                    let max = sharing.encoded_max;
                     part.encoded = EncodedPart::encode(env, &below.node, buffered, max)
                         .filter(|encoded| take_room(&room, encoded.frame_bytes()));
                 }

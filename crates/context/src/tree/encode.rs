@@ -116,7 +116,7 @@ impl EncodedPart {
         }
         let mut records = Records::new(limit);
         let mut written = Written { buffered, refuses_shared: true, ..Written::default() };
-        // A commit meets the error again, and tells it.
+        // A commit writes a part that is too large itself; it meets other errors again.
         written.subtree(env, node, &mut records).ok().flatten()?;
         debug_assert_eq!(
             written.nodes.len() + written.values.len(),

@@ -20,9 +20,8 @@ const LAG_BATCHES_MAX: u64 = 64;
 /// Multiple of the allowed lag of the background thread beyond which updates wait for the thread.
 const LAG_MAX_FACTOR: u64 = 4;
 
-/// Most that one call does of what the background thread owes for a merge, in batches of work.
-/// A call that itself makes more than half of that due does twice what it makes due. So the debt
-/// falls, and no call pays all of it.
+/// Share of a debt of the background thread that a call pays, in batches of work. The call does
+/// more if it makes more than half of that due itself, or if the debt would not be paid in time.
 const PAID_BATCHES_MAX: u64 = 8;
 
 /// Shares of compactions that are due at some moment.
@@ -96,7 +95,7 @@ impl ShareConfig {
                 let (done, left) = (compaction.done(), compaction.total().saturating_sub(required));
                 let target = paid_up_to((required, before), done, left, self.batch);
                 // If the thread is at this merge, another merge's call pays. Far behind, this call
-                // waits its turn.
+                // waits for the whole step of the thread.
                 if done < required.saturating_sub(LAG_MAX_FACTOR * LAG_BATCHES_MAX * self.batch) {
                     return compaction.advance_to(target);
                 }
@@ -126,8 +125,11 @@ fn paid_up_to((required, before): (u64, u64), done: u64, left: u64, batch: u64) 
     // Credit: what the thread may owe. It falls to nothing when the merge is due, since a flush
     // then waits for all of it.
     let credit = (LAG_BATCHES_MAX * batch).min(left / 2);
+
+    // As much of the debt as the call has of the time that is left.
     let own = required.saturating_sub(before);
-    let paid = (PAID_BATCHES_MAX * batch).max(own.saturating_mul(2));
+    let in_time = required.saturating_sub(done).saturating_mul(own.max(batch)) / left.max(1);
+    let paid = (PAID_BATCHES_MAX * batch).max(own.saturating_mul(2)).max(in_time);
     required.saturating_sub(credit).min(done.saturating_add(paid))
 }
 
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_pays_all_that_a_thread_owes() {
+    fn what_a_thread_owes_is_paid_in_parts_and_in_time() {
         // From the beginning: the debt is the credit, and is paid when the merge is due.
         let all = calls(20_000, 0, 0, BATCH);
         assert!(
@@ -172,6 +174,12 @@ mod tests {
         // A call that makes much due does twice as much, so that the debt falls.
         let all = calls(200_000, 5_000, 50_000, 10_000);
         assert_eq!(all.iter().map(|(paid, _)| *paid).max(), Some(20_000));
+        assert!(all.is_sorted_by(|before, after| before.1 >= after.1), "{all:?}");
+        assert_eq!(all.last().unwrap().1, 0);
+
+        // A debt of nearly four credits shortly before the merge is due.
+        let all = calls(20_000, 16_000, 19_900, BATCH);
+        assert!(all.iter().all(|(paid, _)| *paid < LAG_BATCHES_MAX * BATCH), "{all:?}");
         assert_eq!(all.last().unwrap().1, 0);
     }
 }
