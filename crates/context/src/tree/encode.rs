@@ -213,9 +213,7 @@ impl Written {
         (self.nodes.len() as u64, self.values.len() as u64)
     }
 
-    /// Writes a node and all below it, which have hashes; returns its link and height.
-    ///
-    /// Keeps a list of the open nodes: a path may have more nodes than a thread has stack for.
+    /// Writes a node and all below it, which have hashes; returns its extent and height.
     fn node(&mut self, env: &Env, node: &Arc<Node>, sink: &mut dyn Sink) -> Result<(Extent, u16)> {
         match self.known(env, node, sink)? {
             Some(known) => Ok(known),
@@ -229,6 +227,8 @@ impl Written {
 
     /// Writes a node that is not known, and all below it. Ends without a result at what may occur
     /// again, if that is refused.
+    ///
+    /// Keeps a list of the open nodes: a path may have more nodes than a thread has stack for.
     fn subtree(
         &mut self,
         env: &Env,
