@@ -10,7 +10,8 @@
 //! marks too; of more it is a binary search of the steps.
 //!
 //! A node in memory may be newer than its record: a *stale* child has another hash than the list
-//! says, a *changed* one differs from the full record that the next delta is based on.
+//! says, a *changed* one differs from the full record that later deltas are based on, a *recent*
+//! one from the delta on the full record that they are based on.
 //!
 //! Invariant: the entries of the list ascend by their steps, and each has an item. Items stand in
 //! the order of the entries.
@@ -94,14 +95,45 @@ pub(crate) struct Entries {
     pub(crate) leaf: bool,
     /// Marks of the first entries.
     marks: [u8; MARKS],
-    /// Full record that a delta can be based on, and the number of its entries.
-    full: Option<(Extent, u32)>,
+    /// Full record that a delta can be based on; [`NOWHERE`] if there is none.
+    full: Extent,
+    /// Delta on the full record that a delta can be based on; [`NOWHERE`] if there is none.
+    middle: Extent,
     gone: Option<Box<Gone>>,
 }
 
-/// Steps of the full record that are not here any more, ascending.
+/// Steps of the bases that are not here any more, ascending.
 #[derive(Debug, Clone, Default)]
-struct Gone(Vec<Box<[u8]>>);
+struct Gone {
+    full: Vec<Box<[u8]>>,
+    middle: Vec<Box<[u8]>>,
+}
+
+/// Record that a delta is based on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Base {
+    Full,
+    /// A delta on the full record.
+    Middle,
+}
+
+impl Base {
+    /// Flag of an item that this record lacks, or has otherwise.
+    pub(super) fn changed(self) -> u8 {
+        match self {
+            Self::Full => CHANGED,
+            Self::Middle => RECENT,
+        }
+    }
+
+    /// Flag of an item whose step this record lacks.
+    pub(super) fn new(self) -> u8 {
+        match self {
+            Self::Full => NEW,
+            Self::Middle => RECENT_NEW,
+        }
+    }
+}
 
 /// Entry beside the list.
 #[derive(Debug, Clone, Copy)]
@@ -132,11 +164,17 @@ const TAG: u8 = 3;
 /// Flag of an item whose hash in the list is not that of its child.
 const STALE: u8 = 4;
 /// Flag of an item that the full record lacks, or has otherwise.
-pub(super) const CHANGED: u8 = 8;
+const CHANGED: u8 = 8;
 /// Flag of a changed item whose step the full record lacks.
-pub(super) const NEW: u8 = 16;
+const NEW: u8 = 16;
 /// Flag of an item whose step is written as hexadecimal digits.
 pub(super) const HEX: u8 = 32;
+/// Flag of a changed item that the middle delta lacks, or has otherwise.
+const RECENT: u8 = 64;
+/// Flag of a recent item whose step the middle delta lacks.
+const RECENT_NEW: u8 = 128;
+/// Flags of an item that no base has.
+const OF_NO_BASE: u8 = CHANGED | NEW | RECENT | RECENT_NEW;
 
 impl Item {
     fn read(bytes: &[u8; ITEM_BYTES]) -> Self {
@@ -191,7 +229,7 @@ impl Item {
             start: start as u32,
             step_len: step.len() as u8,
             mark: mark(step),
-            kind: CHANGED | NEW | stale | hex,
+            kind: OF_NO_BASE | stale | hex,
             value_len: 0,
             payload: [0; TINY_BYTES_MAX],
         }
@@ -326,7 +364,8 @@ impl Collecting {
             list_bytes: sizes.list as u32,
             leaf,
             marks: [0; MARKS],
-            full: None,
+            full: NOWHERE,
+            middle: NOWHERE,
             gone: None,
         };
         let (list_end, values_end) = (entries.list_at(), entries.values_at());
@@ -587,10 +626,12 @@ impl Entries {
         }
         self.put_content(number, content);
 
-        // The full record has the step, with another child.
-        if let Ok(gone) = self.gone().binary_search_by(|gone| (**gone).cmp(step)) {
-            self.gone_mut().remove(gone);
-            *self.kind_mut(number) &= !NEW;
+        // A base that has the step has it with another child.
+        for base in [Base::Full, Base::Middle] {
+            if let Ok(gone) = self.gone(base).binary_search_by(|gone| (**gone).cmp(step)) {
+                self.gone_mut(base).remove(gone);
+                *self.kind_mut(number) &= !base.new();
+            }
         }
     }
 
@@ -632,7 +673,7 @@ impl Entries {
             self.bytes[at] = layout.kind(content.is_value());
         }
 
-        *self.kind_mut(number) |= CHANGED;
+        *self.kind_mut(number) |= CHANGED | RECENT;
         match content.hash() {
             Some(hash) => self.put_hash(number, &hash),
             None => *self.kind_mut(number) |= STALE,
@@ -692,11 +733,14 @@ impl Entries {
         let step_len = usize::from(item.step_len);
         let bytes = layout.bytes(step_len);
 
-        // The next delta says that an entry of the full record is gone.
-        if self.full.is_some() && !item.has(NEW) {
+        // The next delta says that an entry of its base is gone.
+        for base in [Base::Full, Base::Middle] {
+            if self.base(base).is_none() || item.has(base.new()) {
+                continue;
+            }
             let step: Box<[u8]> = self.step(number).into();
-            if let Err(gone) = self.gone().binary_search(&step) {
-                self.gone_mut().insert(gone, step);
+            if let Err(gone) = self.gone(base).binary_search(&step) {
+                self.gone_mut(base).insert(gone, step);
             }
         }
 
@@ -715,39 +759,72 @@ impl Entries {
         self.drop_replaced_values();
     }
 
-    /// Full record that a delta can be based on, and the number of its entries.
-    pub(super) fn full(&self) -> Option<(Extent, u32)> {
-        self.full
+    /// Record that a delta can be based on.
+    pub(super) fn base(&self, base: Base) -> Option<Extent> {
+        let extent = match base {
+            Base::Full => self.full,
+            Base::Middle => self.middle,
+        };
+        (extent != NOWHERE).then_some(extent)
     }
 
-    /// Steps of the full record that are not here any more, ascending.
-    pub(super) fn gone(&self) -> &[Box<[u8]>] {
-        self.gone.as_ref().map_or(&[], |gone| &gone.0)
+    /// Steps of a base that are not here any more, ascending.
+    pub(super) fn gone(&self, base: Base) -> &[Box<[u8]>] {
+        match (&self.gone, base) {
+            (None, _) => &[],
+            (Some(gone), Base::Full) => &gone.full,
+            (Some(gone), Base::Middle) => &gone.middle,
+        }
     }
 
-    fn gone_mut(&mut self) -> &mut Vec<Box<[u8]>> {
-        &mut self.gone.get_or_insert_default().0
+    fn gone_mut(&mut self, base: Base) -> &mut Vec<Box<[u8]>> {
+        let gone = self.gone.get_or_insert_default();
+        match base {
+            Base::Full => &mut gone.full,
+            Base::Middle => &mut gone.middle,
+        }
     }
 
     /// Bases later deltas on a full record of this content, or on none.
     pub(crate) fn rebase(&mut self, full: Option<Extent>) {
-        self.full = full.map(|extent| (extent, self.len));
-        self.gone = None;
+        (self.full, self.middle, self.gone) = (full.unwrap_or(NOWHERE), NOWHERE, None);
         for number in 0..self.len() {
             let kind = self.kind_mut(number);
             if full.is_some() {
-                *kind &= !(CHANGED | NEW);
+                *kind &= !OF_NO_BASE;
             } else {
-                *kind |= CHANGED | NEW;
+                *kind |= OF_NO_BASE;
             }
         }
     }
 
+    /// Bases later deltas on a delta of this content, which is based on the full record.
+    pub(crate) fn rebase_middle(&mut self, middle: Extent) {
+        debug_assert!(self.base(Base::Full).is_some(), "a delta is based on a full record");
+        self.middle = middle;
+        if let Some(gone) = &mut self.gone {
+            gone.middle = Vec::new();
+        }
+        for number in 0..self.len() {
+            *self.kind_mut(number) &= !(RECENT | RECENT_NEW);
+        }
+    }
+
+    /// Returns whether the content is that of a base.
+    fn is_as(&self, base: Base) -> bool {
+        self.base(base).is_some()
+            && self.gone(base).is_empty()
+            && self.items().all(|item| !item.has(base.changed()))
+    }
+
+    /// Returns whether the content is that of its full record, or of its middle delta.
+    pub(super) fn is_base(&self) -> bool {
+        self.is_as(Base::Full) || self.is_as(Base::Middle)
+    }
+
     /// Returns whether the content is that of its full record.
     pub(super) fn is_full(&self) -> bool {
-        self.full.is_some_and(|(_, len)| len == self.len)
-            && self.gone().is_empty()
-            && self.items().all(|item| !item.has(CHANGED))
+        self.is_as(Base::Full)
     }
 
     /// Approximate size in memory beside the node itself, in bytes.

@@ -55,6 +55,30 @@ impl Inner {
         }
     }
 
+    /// Creates an inode of the buckets of a record, whose links `link` gives in ascending order.
+    pub(super) fn of_links<E>(
+        (depth, count, mask): (u8, u64, u32),
+        mut link: impl FnMut(usize) -> Result<Link, E>,
+    ) -> Result<Self, E> {
+        let buckets = mask.count_ones() as usize;
+        let mut bytes = vec![0; buckets * (BUCKET_BYTES + Extent::BYTES)];
+        let (list, extents) = bytes.split_at_mut(buckets * BUCKET_BYTES);
+        let (hashed, _) = list.as_chunks_mut::<BUCKET_BYTES>();
+        let (extents, _) = extents.as_chunks_mut::<{ Extent::BYTES }>();
+
+        let numbers = (0..32).filter(|bucket| mask >> bucket & 1 == 1);
+        for (bucket, (hashed, extent)) in numbers.zip(hashed.iter_mut().zip(extents)) {
+            let link = link(bucket)?;
+            hashed[0] = bucket as u8;
+            hashed[1..].copy_from_slice(&link.hash.0);
+            *extent = link.extent.write();
+        }
+
+        let inner = Self { mask, bytes, ..Self::new(depth, count, 0) };
+        inner.check();
+        Ok(inner)
+    }
+
     /// Number of buckets that are not empty.
     pub(crate) fn len(&self) -> usize {
         self.mask.count_ones() as usize
@@ -138,15 +162,6 @@ impl Inner {
         rank
     }
 
-    /// Appends a bucket of a record, the highest so far.
-    pub(super) fn push(&mut self, bucket: usize, link: &Link) {
-        debug_assert_eq!(u64::from(self.mask) >> bucket, 0, "buckets ascend");
-        let rank = self.open(bucket);
-        self.put_extent(rank, link.extent);
-        self.put_hash(rank, &link.hash);
-        self.check();
-    }
-
     /// Makes a place for a bucket that was empty; returns its rank.
     fn open(&mut self, bucket: usize) -> usize {
         debug_assert_eq!(self.mask >> bucket & 1, 0, "the bucket was empty");
@@ -217,11 +232,6 @@ impl Inner {
     pub(crate) fn rebase_middle(&mut self, middle: Extent) {
         debug_assert!(self.full.is_some(), "a delta is based on a full record");
         (self.middle, self.recent) = (Some(middle), 0);
-    }
-
-    /// Full record of the content, or of the content that it differs from.
-    pub(crate) fn full(&self) -> Option<Extent> {
-        self.full
     }
 
     /// Returns whether the node is as its full record, or its middle one, has it.

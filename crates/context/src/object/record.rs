@@ -6,9 +6,8 @@
 //! In memory the body of a node is the preimage of its hash, see [entries](crate::object::entries)
 //! and [inodes](crate::object::inner).
 //!
-//! **Deltas.** A delta of entries is based on a full record. A delta of an inode with buckets is
-//! based on a full record, or on such a delta, the *middle* one. So a node costs three reads at
-//! most, and two if it has entries. A delta is worth writing while its number of changes, times its
+//! **Deltas.** A delta is based on a full record, or on a delta on one, the *middle* one. So a node
+//! costs three reads at most. A delta is worth writing while its number of changes, times its
 //! bytes, is below a multiple of the bytes of its base: twice as many for single changes, since the
 //! deltas up to the next base then take about the bytes of that base, which minimizes the sum. The
 //! multiples are measured ones: blocks make several changes at once, and middle deltas are rarer
@@ -24,8 +23,8 @@ use crate::base::hash::HASH_BYTES;
 use crate::base::hashing::STEP_BYTES_MAX;
 use crate::base::path::HEIGHT_MAX;
 use crate::object::entries::{
-    CHANGED, Collecting, Entries, HEX, HEX_STEP_BYTES_MIN, INLINE_BYTES_MAX, Item, NEW, Sizes,
-    Stored, TAG_DIR, TAG_INLINE, TAG_VALUE, is_hex,
+    Base, Collecting, Entries, HEX, HEX_STEP_BYTES_MIN, INLINE_BYTES_MAX, Item, Sizes, Stored,
+    TAG_DIR, TAG_INLINE, TAG_VALUE, is_hex,
 };
 use crate::object::inner::Inner;
 
@@ -43,6 +42,9 @@ fn is_delta_worth(changes: usize, bytes: usize, budget: usize, full: usize) -> b
     changes > 0 && changes * bytes < budget && bytes < full
 }
 
+/// Multiple of the bytes of a middle delta that is the [budget](is_delta_worth) of deltas on it.
+const MIDDLE_TIMES: usize = 2;
+
 /// Approximate bytes of an extent in a record.
 const EXTENT_BYTES: usize = 5;
 /// Approximate bytes of a record beside its entries or links: its head, its frame, its padding.
@@ -50,8 +52,7 @@ const RECORD_BYTES: usize = 24;
 
 /// Flag of the tag: the step consists of hexadecimal digits, two in a byte.
 pub(crate) const TAG_HEX: u8 = 0x10;
-/// Flag of the tag in a delta: the step is that of an entry of the full record, named by its
-/// number.
+/// Flag of the tag in a delta: the step is that of an entry of the base, named by its number.
 pub(crate) const TAG_KEPT: u8 = 0x20;
 
 /// Writes a step of hexadecimal digits, two in a byte.
@@ -62,14 +63,24 @@ fn put_hex(step: &[u8], out: &mut Vec<u8>) {
     out.extend(pairs.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)));
 }
 
+/// The two digits of each byte.
+static HEX_PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < pairs.len() {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 /// Reads the step of an entry with this tag.
 fn take_step<'a, 'b: 'a>(
     tag: u8,
     bytes: &mut &'b [u8],
     room: &'a mut [u8; STEP_BYTES_MAX],
 ) -> Result<&'a [u8], Corrupt> {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
     let len = usize::from(take_u8(bytes)?);
     let step = take_bytes(bytes, len)?;
     if tag & TAG_HEX == 0 {
@@ -84,9 +95,9 @@ fn take_step<'a, 'b: 'a>(
     let Some(room) = room.get_mut(..2 * len).filter(|room| room.len() >= HEX_STEP_BYTES_MIN) else {
         return Err(Corrupt::rule("bytes of hexadecimal digits", most as u64, len as u64));
     };
-    for (pair, byte) in room.chunks_exact_mut(2).zip(step) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
+    let (pairs, _) = room.as_chunks_mut();
+    for (pair, byte) in pairs.iter_mut().zip(step) {
+        *pair = HEX_PAIRS[usize::from(*byte)];
     }
     Ok(room)
 }
@@ -121,13 +132,13 @@ pub(crate) enum Form {
 }
 
 impl Entries {
-    /// Full record on which a delta of the content is best based, and the number of entries that
-    /// differ from it; `None` if the content is best written in full.
-    fn delta_base(&self) -> Option<(Extent, usize)> {
-        let (full, _) = self.full()?;
-        let mut changes = self.gone().len();
-        let mut changed_bytes = RECORD_BYTES + EXTENT_BYTES + changes;
+    /// Record on which a delta of the content is best based, and the number of entries that differ
+    /// from it; `None` if the content is best written in full.
+    fn delta_base(&self) -> Option<(Base, usize)> {
+        self.base(Base::Full)?;
         let mut full_bytes = RECORD_BYTES;
+        let mut of_full = Differences::new(self, Base::Full);
+        let mut of_middle = Differences::new(self, Base::Middle);
         for item in self.items() {
             let step = usize::from(item.step_len) >> u8::from(item.has(HEX));
             let content = match item.tag() {
@@ -135,14 +146,24 @@ impl Entries {
                 _ => EXTENT_BYTES + HASH_BYTES,
             };
             full_bytes += 2 + step + content;
-            if item.has(CHANGED) {
-                changes += 1;
-                changed_bytes += 2 + content + if item.has(NEW) { step } else { 0 };
-            }
+            of_full.add(item, step, content);
+            of_middle.add(item, step, content);
         }
-        let budget = full_bytes * 3 / 2;
-        let own = changes - self.gone().len();
-        is_delta_worth(changes, changed_bytes, budget, full_bytes).then_some((full, own))
+
+        let is_worth = |differences: &Differences, budget: usize| {
+            let changes = differences.own + self.gone(differences.base).len();
+            is_delta_worth(changes, differences.bytes, budget, full_bytes)
+        };
+        match self.base(Base::Middle) {
+            // A read less if the deltas are the same.
+            Some(middle)
+                if of_middle.bytes < of_full.bytes
+                    && is_worth(&of_middle, MIDDLE_TIMES * middle.bytes as usize) =>
+            {
+                Some((Base::Middle, of_middle.own))
+            }
+            _ => is_worth(&of_full, 3 * full_bytes).then_some((Base::Full, of_full.own)),
+        }
     }
 
     /// Writes the body of a record at `at`, given the links of the children that are nowhere, in
@@ -155,13 +176,14 @@ impl Entries {
         out: &mut Vec<u8>,
     ) -> Form {
         let kind = if self.leaf { LEAF } else { FLAT };
-        let base = self.delta_base();
+        let delta = self.delta_base();
+        let base = delta.map(|(base, _)| base);
         match base {
-            Some((full, _)) => {
+            Some(base) => {
                 out.extend_from_slice(&[ENTRIES_DELTA, kind]);
                 put_leb(out, u64::from(height));
-                full.put(at, out);
-                self.put_gone(out);
+                self.base(base).expect("there is such a base").put(at, out);
+                self.put_gone(base, out);
             }
             None => {
                 out.push(kind);
@@ -169,12 +191,12 @@ impl Entries {
             }
         }
 
-        put_leb(out, base.map_or(self.len(), |(_, own)| own) as u64);
-        let mut numbers = FullNumbers::new(self);
+        put_leb(out, delta.map_or(self.len(), |(_, own)| own) as u64);
+        let mut numbers = base.map(|base| BaseNumbers::new(self, base));
         let mut next = 0;
         for (item, beside) in self.items().enumerate() {
-            let number = if base.is_some() { numbers.pass(item, beside) } else { None };
-            if base.is_some() && !beside.has(CHANGED) {
+            let number = numbers.as_mut().and_then(|numbers| numbers.pass(item, beside));
+            if base.is_some_and(|base| !beside.has(base.changed())) {
                 // The child was written with the base, by a node that kept no place.
                 if beside.is_nowhere() {
                     links.next();
@@ -189,7 +211,7 @@ impl Entries {
                 stored => stored,
             };
             match number {
-                // The full record has the step.
+                // The base has the step.
                 Some(number) => {
                     out.push(tag(&stored) | TAG_KEPT);
                     put_leb(out, u64::from(number - next));
@@ -201,17 +223,21 @@ impl Entries {
         }
         debug_assert!(links.next().is_none(), "each link belongs to a child");
 
-        if base.is_none() { Form::Full } else { Form::Delta }
+        match base {
+            None => Form::Full,
+            Some(Base::Full) => Form::Middle,
+            Some(Base::Middle) => Form::Delta,
+        }
     }
 
-    /// Writes which entries of the full record are not here any more: their number, and for each
-    /// one the entries between it and the one before.
-    fn put_gone(&self, out: &mut Vec<u8>) {
-        put_leb(out, self.gone().len() as u64);
-        if self.gone().is_empty() {
+    /// Writes which entries of a base are not here any more: their number, and for each one the
+    /// entries between it and the one before.
+    fn put_gone(&self, base: Base, out: &mut Vec<u8>) {
+        put_leb(out, self.gone(base).len() as u64);
+        if self.gone(base).is_empty() {
             return;
         }
-        let mut numbers = FullNumbers::new(self);
+        let mut numbers = BaseNumbers::new(self, base);
         self.items().enumerate().for_each(|(item, beside)| _ = numbers.pass(item, beside));
         let mut next = 0;
         for number in numbers.gone() {
@@ -221,27 +247,52 @@ impl Entries {
     }
 }
 
-/// Numbers of entries in the full record, in whose order the items pass.
-struct FullNumbers<'a> {
+/// Differences of entries from a base.
+struct Differences {
+    base: Base,
+    /// Entries that differ.
+    own: usize,
+    /// Approximate bytes of the delta.
+    bytes: usize,
+}
+
+impl Differences {
+    fn new(entries: &Entries, base: Base) -> Self {
+        let bytes = RECORD_BYTES + EXTENT_BYTES + entries.gone(base).len();
+        Self { base, own: 0, bytes }
+    }
+
+    /// Passes an item, whose step and content take so many bytes.
+    fn add(&mut self, item: Item, step: usize, content: usize) {
+        if item.has(self.base.changed()) {
+            self.own += 1;
+            self.bytes += 2 + content + if item.has(self.base.new()) { step } else { 0 };
+        }
+    }
+}
+
+/// Numbers of entries in a base, in whose order the items pass.
+struct BaseNumbers<'a> {
     entries: &'a Entries,
-    /// Number of the next entry of the full record.
+    base: Base,
+    /// Number of the next entry of the base.
     next: u32,
     /// Numbers of the entries before it that are gone.
     gone: Vec<u32>,
 }
 
-impl<'a> FullNumbers<'a> {
-    fn new(entries: &'a Entries) -> Self {
-        Self { entries, next: 0, gone: Vec::new() }
+impl<'a> BaseNumbers<'a> {
+    fn new(entries: &'a Entries, base: Base) -> Self {
+        Self { entries, base, next: 0, gone: Vec::new() }
     }
 
-    /// Passes an item; returns its number if the full record has its step.
+    /// Passes an item; returns its number if the base has its step.
     fn pass(&mut self, item: usize, beside: Item) -> Option<u32> {
-        let gone = self.entries.gone();
+        let gone = self.entries.gone(self.base);
         while gone.get(self.gone.len()).is_some_and(|gone| **gone < *self.entries.step(item)) {
             self.pass_gone();
         }
-        if beside.has(NEW) {
+        if beside.has(self.base.new()) {
             return None;
         }
         self.next += 1;
@@ -255,7 +306,7 @@ impl<'a> FullNumbers<'a> {
 
     /// Numbers of all entries that are gone, after the last item.
     fn gone(mut self) -> Vec<u32> {
-        while self.gone.len() < self.entries.gone().len() {
+        while self.gone.len() < self.entries.gone(self.base).len() {
             self.pass_gone();
         }
         self.gone
@@ -328,7 +379,7 @@ impl Inner {
             // A read less if the deltas are the same.
             Some(middle)
                 if self.recent != self.changed
-                    && is_worth(self.recent, 2 * middle.bytes as usize) =>
+                    && is_worth(self.recent, MIDDLE_TIMES * middle.bytes as usize) =>
             {
                 Some((middle, self.recent))
             }
@@ -406,11 +457,11 @@ enum Changes {
     Entries(EntriesDelta),
 }
 
-/// Differences of the entries of a node from those of a full record.
+/// Differences of the entries of a node from those of its base.
 #[derive(Debug)]
 struct EntriesDelta {
     leaf: bool,
-    /// Numbers of the entries of the full record that are gone, ascending.
+    /// Numbers of the entries of the base that are gone, ascending.
     gone: Vec<usize>,
     /// New and changed entries, ascending.
     own: Vec<OwnEntry>,
@@ -425,7 +476,7 @@ struct OwnEntry {
 
 #[derive(Debug)]
 enum OwnName {
-    /// Number of the entry of the full record that has the step.
+    /// Number of the entry of the base that has the step.
     Kept(usize),
     New(Box<[u8]>),
 }
@@ -457,7 +508,7 @@ impl OwnContent {
 }
 
 impl Delta {
-    /// Record that the delta is based on: a full one, or for an inode with buckets a delta on one.
+    /// Record that the delta is based on: a full one, or a delta on one.
     pub(crate) fn base(&self) -> Extent {
         self.base
     }
@@ -468,8 +519,8 @@ impl Delta {
             (changes @ Changes::Inner { .. }, RecordBody::Inner(base)) if base.is_base() => {
                 RecordBody::Inner(apply_links(self.extent, changes, base)?)
             }
-            (Changes::Entries(delta), RecordBody::Entries(base)) if base.is_full() => {
-                RecordBody::Entries(apply_entries(&delta, base)?)
+            (Changes::Entries(delta), RecordBody::Entries(base)) if base.is_base() => {
+                RecordBody::Entries(apply_entries(self.extent, &delta, base)?)
             }
             _ => return Err(Corrupt::rule("a delta is based on a base of its kind", 1, 0)),
         };
@@ -489,16 +540,14 @@ fn apply_links(extent: Extent, changes: Changes, base: &Inner) -> Result<Inner, 
 
     // Changed buckets come from the delta, the others from the base.
     let mut own = links.iter();
-    let mut inner = Inner::new(depth, count, mask.count_ones() as usize);
-    for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
+    let mut inner = Inner::of_links((depth, count, mask), |bucket| {
         let link = if changed >> bucket & 1 == 1 {
             own.next().copied()
         } else {
             base.rank(bucket).and_then(|rank| base.link(rank))
         };
-        let link = link.ok_or(Corrupt::rule("a bucket that is kept is in the base", 1, 0))?;
-        inner.push(bucket, &link);
-    }
+        link.ok_or(Corrupt::rule("a bucket that is kept is in the base", 1, 0))
+    })?;
 
     debug_assert!(own.next().is_none(), "changed buckets are not empty");
     inner.full = base.full;
@@ -512,13 +561,13 @@ fn apply_links(extent: Extent, changes: Changes, base: &Inner) -> Result<Inner, 
     Ok(inner)
 }
 
-fn apply_entries(delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrupt> {
+fn apply_entries(extent: Extent, delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrupt> {
     if base.leaf != delta.leaf {
         return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
     }
     let len = base.len();
     let lacks = |number: usize| {
-        Corrupt::rule("a delta names entries of the full record", len as u64, number as u64)
+        Corrupt::rule("a delta names entries of its base", len as u64, number as u64)
     };
     if let Some(&last) = delta.gone.last().filter(|last| **last >= len) {
         return Err(lacks(last));
@@ -557,10 +606,23 @@ fn apply_entries(delta: &EntriesDelta, base: &Entries) -> Result<Entries, Corrup
             Err(position) if base.position(step).is_err() => {
                 entries.insert(position, step, own.content.stored());
             }
-            _ => return Err(Corrupt::rule("the full record lacks a new step", 0, 1)),
+            _ => return Err(Corrupt::rule("the base lacks a new step", 0, 1)),
         }
     }
+    if base.is_full() {
+        entries.rebase_middle(extent);
+    }
     Ok(entries)
+}
+
+impl RecordBody {
+    /// Full record of the content, or of the content that it differs from.
+    pub(crate) fn full(&self) -> Option<Extent> {
+        match self {
+            Self::Entries(entries) => entries.base(Base::Full),
+            Self::Inner(inner) => inner.full,
+        }
+    }
 }
 
 impl Record {
@@ -638,7 +700,7 @@ impl Record {
     }
 }
 
-/// Reads the number of an entry of a full record, whose first possible one is `next`.
+/// Reads the number of an entry of a base, whose first possible one is `next`.
 fn take_number(bytes: &mut &[u8], next: &mut usize) -> Result<usize, Corrupt> {
     let number = *next + take_u32(bytes)? as usize;
     *next = number + 1;
@@ -785,10 +847,8 @@ fn decode_inner(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
     check_count(count, mask)?;
-    let mut inner = Inner::new(depth, count, mask.count_ones() as usize);
-    for bucket in (0..32).filter(|bucket| mask >> bucket & 1 == 1) {
-        inner.push(bucket, &Link::take(extent.at, bytes)?);
-    }
+    let link = |_| Link::take(extent.at, bytes);
+    let mut inner = Inner::of_links((depth, count, mask), link)?;
     inner.rebase(Some(extent));
     Ok(inner)
 }
@@ -824,6 +884,7 @@ mod tests {
     use terrane_testkit::seeds::for_each_seed;
 
     const PLACE: Extent = Extent { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+    const PLACE_BEFORE: Extent = Extent { at: Address { chunk: 3, unit: 250 }, bytes: 77 };
     const ORIGIN: Origin = Origin { at: PLACE.at, frame: Address { chunk: 3, unit: 200 } };
 
     fn link(unit: u32) -> Link {
@@ -847,7 +908,8 @@ mod tests {
 
         let mut inner = Inner::new(1, 99, 0);
         for (unit, bucket) in (300..).zip([3, 5, 6, 8]) {
-            inner.push(bucket, &link(unit));
+            inner.insert(bucket, None);
+            inner.settle(bucket, &link(unit));
         }
 
         for changed in [0, 0b0010_1000] {
@@ -884,7 +946,10 @@ mod tests {
     fn nodes_have_little_memory_to_spare() {
         for buckets in 1..=32 {
             let mut inner = Inner::new(1, 99, 0);
-            (0..buckets).for_each(|bucket| inner.push(bucket, &link(300)));
+            for bucket in 0..buckets {
+                inner.insert(bucket, None);
+                inner.settle(bucket, &link(300));
+            }
             let mut body = Vec::new();
             inner.put(ORIGIN, 7, &mut std::iter::empty(), &mut body);
             let Ok(Decoded::Record(record)) = Record::decode(PLACE, &body) else {
@@ -943,7 +1008,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_needs_a_full_record_of_its_kind() {
+    fn a_delta_needs_a_base_of_its_kind() {
         let decode = |body: &[u8]| Record::decode(PLACE, body).unwrap();
         let full = |body: &[u8]| match decode(body) {
             Decoded::Record(record) => record,
@@ -976,15 +1041,29 @@ mod tests {
         assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);
         assert!(matches!(entries.stored(0), Stored::Inline([9])));
 
-        for other in [&applied, &inner, &leaf] {
-            assert!(delta(&bodies[4]).apply(other).is_err());
+        // One that takes `c` away, of both, and one that takes `d` away, which the full one lacks.
+        for (gone, of_full) in [(1, 2), (2, 1)] {
+            let mut body = vec![ENTRIES_DELTA, FLAT, 2];
+            PLACE_BEFORE.put(ORIGIN, &mut body);
+            body.extend_from_slice(&[1, gone, 1, TAG_KEPT | TAG_INLINE, 0, 1, 8]);
+            let second = delta(&body).apply(&applied).unwrap();
+            let RecordBody::Entries(entries) = &second.body else { panic!("entries") };
+            assert!(matches!(entries.stored(0), Stored::Inline([8])));
+            assert_eq!((entries.len(), entries.base(Base::Middle)), (2, Some(PLACE)));
+            assert_eq!(
+                (entries.gone(Base::Full).len(), entries.gone(Base::Middle).len()),
+                (of_full, 1)
+            );
+            for other in [&second, &inner, &leaf] {
+                assert!(delta(&body).apply(other).is_err());
+            }
         }
     }
 
     /// A delta of entries names those of its base by number. Each number, and each step, has one
     /// way to be named.
     #[test]
-    fn a_delta_of_entries_names_what_the_full_record_has() {
+    fn a_delta_of_entries_names_what_its_base_has() {
         const KEPT: u8 = TAG_KEPT | TAG_INLINE;
 
         let Decoded::Record(full) = Record::decode(PLACE, &bodies()[0]).unwrap() else {
@@ -992,7 +1071,7 @@ mod tests {
         };
         let apply = |rest: &[u8]| {
             let mut body = vec![ENTRIES_DELTA, FLAT, 2];
-            link(250).extent.put(ORIGIN, &mut body);
+            PLACE_BEFORE.put(ORIGIN, &mut body);
             body.extend_from_slice(rest);
             match Record::decode(PLACE, &body)? {
                 Decoded::Record(_) => panic!("a delta"),
@@ -1031,7 +1110,9 @@ mod tests {
     /// The chain of records of a node says what the node is after any changes.
     #[test]
     fn a_node_written_block_after_block_is_read_as_it_was() {
-        let mut forms = [0; 3];
+        let mut forms = [[0; 3]; 2];
+        let number_of =
+            |form| usize::from(form == Form::Middle) + 2 * usize::from(form == Form::Delta);
         for_each_seed("a_node_written_block_after_block", 6, |rng, _| {
             let mut inner = Inner::new(2, 900, 0);
             let mut entries = Entries::new(rng.chance(1, 2), &[]);
@@ -1078,8 +1159,7 @@ mod tests {
                     Form::Middle => inner.rebase_middle(extent),
                     _ => {}
                 }
-                forms[usize::from(form == Form::Middle) + 2 * usize::from(form == Form::Delta)] +=
-                    1;
+                forms[0][number_of(form)] += 1;
                 records.push((extent, body));
                 let RecordBody::Inner(read) = chain(&records).body else { panic!("an inode") };
                 let extents = |inner: &Inner| -> Vec<Extent> {
@@ -1097,8 +1177,11 @@ mod tests {
                 let origin = Origin { at, frame };
                 let form = entries.put(origin, 7, &mut std::iter::empty(), &mut body);
                 let extent = Extent { at, bytes: body.len() as u32 + 5 };
-                if form == Form::Full {
-                    entries.rebase(Some(extent));
+                forms[1][number_of(form)] += 1;
+                match form {
+                    Form::Full => entries.rebase(Some(extent)),
+                    Form::Middle => entries.rebase_middle(extent),
+                    _ => {}
                 }
                 records.push((extent, body));
                 let RecordBody::Entries(read) = chain(&records).body else { panic!("entries") };
@@ -1108,10 +1191,14 @@ mod tests {
                     (0..entries.len()).map(entry).collect()
                 };
                 assert_eq!(all(&read), all(&entries));
-                assert_eq!((read.gone(), read.full()), (entries.gone(), entries.full()));
+                for base in [Base::Full, Base::Middle] {
+                    assert_eq!(read.base(base), entries.base(base));
+                    assert_eq!(read.gone(base), entries.gone(base));
+                }
+                assert_eq!(read.is_base(), entries.is_base());
             }
         });
-        assert!(forms.iter().all(|count| *count > 20), "{forms:?}");
+        assert!(forms.iter().flatten().all(|count| *count > 20), "{forms:?}");
     }
 
     /// Reads the last record, with the bases that it needs.

@@ -25,7 +25,7 @@ pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// First bytes of a chunk.
 pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
-pub(crate) const CHUNK_VERSION: u32 = 6;
+pub(crate) const CHUNK_VERSION: u32 = 7;
 /// Oldest format version of chunks that are read. Nothing is appended to one before the newest.
 pub(crate) const CHUNK_VERSION_OLDEST: u32 = 5;
 const NAME: &str = "chunk-";

@@ -265,9 +265,7 @@ impl Marks {
             Decoded::Delta(delta) => {
                 self.mark_base(delta.base().at);
                 let base = pack.record_aside(delta.base(), &self.records)?;
-                if let RecordBody::Inner(inner) = &base.body
-                    && let Some(full) = inner.full()
-                {
+                if let Some(full) = base.body.full() {
                     // The base may be a delta in turn.
                     self.mark_base(full.at);
                 }

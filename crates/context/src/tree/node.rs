@@ -904,6 +904,7 @@ impl Node {
         match (&mut record.body, place.form) {
             (_, Form::Delta) => {}
             (RecordBody::Inner(inner), Form::Middle) => inner.rebase_middle(place.extent),
+            (RecordBody::Entries(entries), Form::Middle) => entries.rebase_middle(place.extent),
             (RecordBody::Entries(entries), _) => entries.rebase(full),
             (RecordBody::Inner(inner), _) => inner.rebase(full),
         }

@@ -143,7 +143,7 @@ fn golden_files_of_a_context_store_are_what_is_written_and_are_read() {
 /// The file with another version, at an offset, and the checksum of so many bytes made good behind
 /// them.
 fn with_version(bytes: &mut [u8], at: usize, checked: usize) {
-    bytes[at + 8..at + 12].copy_from_slice(&7_u32.to_le_bytes());
+    bytes[at + 8..at + 12].copy_from_slice(&8_u32.to_le_bytes());
     let crc = crc32c(&bytes[at..at + checked]);
     bytes[at + checked..at + checked + 4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -152,7 +152,7 @@ fn with_version(bytes: &mut [u8], at: usize, checked: usize) {
 fn golden_files_of_an_unknown_version_are_refused_by_name() {
     let (disk, _) = write();
     for (file, pages, checked, version) in
-        [("control", [0, 4096].as_slice(), 4092, 2), ("chunk-00000002", &[0], 60, 6)]
+        [("control", [0, 4096].as_slice(), 4092, 2), ("chunk-00000002", &[0], 60, 7)]
     {
         let altered = disk.process_kill();
         let mut bytes = altered.read_raw(path(file)).unwrap();
@@ -168,7 +168,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
 
         for error in errors {
             assert!(
-                matches!(&error, Error::UnsupportedVersion { path: found, found: 7, newest }
+                matches!(&error, Error::UnsupportedVersion { path: found, found: 8, newest }
                     if *found == path(file) && *newest == version),
                 "{error:?}"
             );

@@ -22,7 +22,7 @@ use crate::writers::disk;
 const FOLDER: &str = "golden/stores";
 
 /// Folders of kept stores, the oldest first; the last one has the formats that are written now.
-const FORMATS: [&str; 3] = ["v1", "v2", "v3"];
+const FORMATS: [&str; 4] = ["v1", "v2", "v3", "v4"];
 
 /// Commits of a kept store.
 const COMMITS: u64 = 24;
