@@ -301,7 +301,7 @@ mod tests {
     use crate::object::record::Form;
     use crate::tree::digest::Hasher;
     use crate::tree::edit::bind;
-    use crate::tree::encode::{EncodedPart, Written};
+    use crate::tree::encode::{EncodedPart, Records, Written};
     use crate::tree::node::{Child, Env, Member, Node, Place, Value};
     use std::sync::Arc;
     use terrane_testkit::draw::Draw;
@@ -410,7 +410,8 @@ mod tests {
         assert!(count.0 > 32 && count.1 == 200, "{count:?}");
         drop(written);
         let encode = |root: &Child, limit| {
-            EncodedPart::encode(&env, node(root), [].into_iter().collect(), limit)
+            let records = Records::new(limit, 0);
+            EncodedPart::encode(&env, node(root), [].into_iter().collect(), records)
         };
         let part = encode(&root, 1 << 20).unwrap();
         let (taken_over, others, written) = write(&root, vec![part]);

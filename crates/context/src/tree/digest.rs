@@ -121,13 +121,17 @@ impl Hasher {
         self.helpers().is_some()
     }
 
-    /// Hashes all below a node on this thread, and not the node itself: its siblings share the
-    /// lanes of the processor with it.
-    pub(crate) fn hash_below(&self, env: &Env, node: &Node) -> Hashed {
+    /// Hashes all below these nodes on this thread, and not the nodes themselves: their siblings
+    /// share the lanes of the processor with them.
+    pub(crate) fn hash_below<'a>(
+        &self,
+        env: &Env,
+        nodes: impl Iterator<Item = &'a Node>,
+    ) -> Hashed {
         let mut levels = HashLevels::default();
-        levels.add(node);
-        let own = levels.jobs.pop();
-        debug_assert!(own.is_none_or(|jobs| jobs.len() == 1), "the node is the last level");
+        for node in nodes {
+            levels.add_below(node);
+        }
         self.with_buffers(env, |buffers| {
             let mut hashed = Hashed::default();
             for jobs in &levels.jobs {
@@ -140,7 +144,10 @@ impl Hasher {
     /// Hashes `root` and all below it.
     pub(crate) fn hash(&self, env: &Env, root: &Node) -> (Hash, Hashed) {
         let mut levels = HashLevels::default();
-        levels.add(root);
+        if root.hash.get().is_none() {
+            let level = levels.add_below(root);
+            levels.push(level, Job::Node(root));
+        }
         debug_assert!(
             levels.jobs.iter().all(|jobs| !jobs.is_empty()),
             "a node of a level has a child on the level below"
@@ -205,10 +212,10 @@ struct HashLevels<'a> {
 // Pointers are compared, never dereferenced.
 impl<'a> HashLevels<'a> {
     /// Adds all below `root` that have no hash, with a list of the open nodes: a path may have more
-    /// nodes than a thread has stack for.
-    fn add(&mut self, root: &'a Node) {
+    /// nodes than a thread has stack for. Returns the distance of `root` from the leaves.
+    fn add_below(&mut self, root: &'a Node) -> usize {
         if root.hash.get().is_some() {
-            return;
+            return 0;
         }
 
         let mut way = vec![Adding { node: root, is_shared: false, next: 0, level: 0 }];
@@ -230,16 +237,17 @@ impl<'a> HashLevels<'a> {
                 None => {
                     let &mut Adding { node, is_shared, level, .. } = adding;
                     way.pop();
+                    let Some(above) = way.last_mut() else { return level };
+                    above.level = above.level.max(level + 1);
                     self.push(level, Job::Node(node));
                     if is_shared {
                         self.shared.insert(node, level + 1);
                     }
-                    if let Some(above) = way.last_mut() {
-                        above.level = above.level.max(level + 1);
-                    }
                 }
             }
         }
+
+        unreachable!("the way ends with the root")
     }
 
     fn push(&mut self, level: usize, job: Job<'a>) {

@@ -21,7 +21,7 @@ use terrane_io::sync::atomic::{AtomicU64, Ordering};
 use crate::base::error::{Error, Result};
 use crate::object::entries::INLINE_BYTES_MAX;
 use crate::tree::digest::{Hashed, Hasher};
-use crate::tree::encode::EncodedPart;
+use crate::tree::encode::{EncodedPart, Records};
 use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
@@ -181,6 +181,9 @@ struct Pass<'c, 'p> {
 /// than it saves.
 const SPLIT_MIN: usize = 64;
 
+/// Parts that a thread takes at once: their nodes fill the lanes of the processor together.
+const GROUP_PARTS: usize = 4;
+
 /// Bucket of an inode in a shared pass, with the changes below it.
 struct Part<'c, 'p> {
     changes: &'c mut [Change<'p>],
@@ -189,8 +192,30 @@ struct Part<'c, 'p> {
     node: Arc<Node>,
     is_changed: bool,
     outcome: Result<()>,
-    hashed: Hashed,
     encoded: Option<EncodedPart>,
+}
+
+impl<'p> Part<'_, 'p> {
+    /// Makes the changes.
+    fn change(&mut self, env: &Env, depth: u8, step: usize) {
+        let node = std::mem::replace(&mut self.node, Arc::clone(&TAKEN));
+        let work = PassWork::default();
+        let mut pass = Pass { env, changes: self.changes, next: 0, sharing: None, work };
+        let (below, outcome) = pass.run(node, depth, step);
+        (self.node, self.is_changed, self.outcome) = (below.node, below.is_changed, outcome);
+    }
+
+    /// Encodes the inode and all below it, if it was changed and hashed and there is room.
+    fn encode(&mut self, env: &Env, room: &AtomicU64) {
+        let max = room.load(Ordering::Relaxed) as usize;
+        if self.outcome.is_ok() && max > 0 {
+            let buffered = self.changes.iter().filter_map(Change::large_value).collect();
+            // A change changes its node, and ways to several have nodes in common.
+            let records = Records::new(max, 2 * self.changes.len());
+            self.encoded = EncodedPart::encode(env, &self.node, buffered, records)
+                .filter(|encoded| take_room(room, encoded.frame_bytes()));
+        }
+    }
 }
 
 /// Open node of a pass. No other tree holds the node, unless it is as it was, and the node lacks
@@ -284,7 +309,6 @@ impl<'p> Pass<'_, 'p> {
                         node,
                         is_changed: false,
                         outcome: Ok(()),
-                        hashed: Hashed::default(),
                         encoded: None,
                     });
                 }
@@ -298,32 +322,23 @@ impl<'p> Pass<'_, 'p> {
         // What does not fit in one frame would only take memory.
         let encoded = self.work.encoded.iter().map(EncodedPart::frame_bytes).sum();
         let room = AtomicU64::new((sharing.encoded_max as u64).saturating_sub(encoded));
-        sharing.hasher.for_each(&mut parts, |part| {
-            let changes = std::mem::take(&mut part.changes);
-            let node = std::mem::replace(&mut part.node, Arc::clone(&TAKEN));
-            let work = PassWork::default();
-            let mut pass = Pass { env, changes, next: 0, sharing: None, work };
-            let (below, outcome) = pass.run(node, depth, step);
-            if outcome.is_ok() {
-                part.hashed = sharing.hasher.hash_below(env, &below.node);
-                let max = room.load(Ordering::Relaxed) as usize;
-                if max > 0 {
-                    // The nodes are still in the cache of this core.
-                    let buffered = pass.changes.iter().filter_map(Change::large_value).collect();
-                    part.encoded = EncodedPart::encode(env, &below.node, buffered, max)
-                        .filter(|encoded| take_room(&room, encoded.frame_bytes()));
-                }
-            }
-            (part.node, part.is_changed, part.outcome) = (below.node, below.is_changed, outcome);
+        let groups = parts.chunks_mut(GROUP_PARTS);
+        let mut groups: Vec<_> = groups.map(|parts| (parts, Hashed::default())).collect();
+        sharing.hasher.for_each(&mut groups, |(parts, hashed)| {
+            parts.iter_mut().for_each(|part| part.change(env, depth, step));
+            let changed = parts.iter().filter(|part| part.outcome.is_ok());
+            *hashed = sharing.hasher.hash_below(env, changed.map(|part| &*part.node));
+            // The nodes are still in the cache of this core.
+            parts.iter_mut().for_each(|part| part.encode(env, &room));
         });
+        groups.iter().for_each(|(_, hashed)| self.work.hashed.merge(hashed));
 
         self.next = open.end;
-        for Part { way, node, is_changed, outcome: own, hashed, encoded, .. } in parts {
+        for Part { way, node, is_changed, outcome: own, encoded, .. } in parts {
             debug_assert!(!Arc::ptr_eq(&node, &TAKEN), "each part was made");
             open.way = way;
             open.put(node, is_changed);
             outcome = outcome.and(own);
-            self.work.hashed.merge(&hashed);
             self.work.encoded.extend(encoded);
         }
         outcome

@@ -43,8 +43,13 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { bytes: Vec::new(), ends: Vec::new(), units: 0, limit }
+    /// Prepares bodies of at most `limit` bytes in all, of about `expected` records.
+    pub(crate) fn new(limit: usize, expected: usize) -> Self {
+        /// Bytes of most bodies.
+        const BODY_BYTES: usize = 160;
+
+        let bytes = Vec::with_capacity(limit.min(expected * BODY_BYTES));
+        Self { bytes, ends: Vec::with_capacity(expected), units: 0, limit }
     }
 
     /// Bytes that all records take in a frame.
@@ -100,8 +105,8 @@ pub(crate) struct EncodedPart {
 }
 
 impl EncodedPart {
-    /// Encodes the subtree of an inode, below which all has hashes, in at most `limit` bytes.
-    /// `buffered` are large values that the write buffer and the change hold, too.
+    /// Encodes the subtree of an inode, below which all has hashes, as `records`. `buffered` are
+    /// large values that the write buffer and the change hold, too.
     ///
     /// Returns `None` if there is nothing to write, and if a commit must write the subtree: a node
     /// or value may stand elsewhere, or is known by its hash only, or the records are too large.
@@ -109,13 +114,14 @@ impl EncodedPart {
         env: &Env,
         node: &Arc<Node>,
         buffered: FastSet<*const Value>,
-        limit: usize,
+        mut records: Records,
     ) -> Option<Self> {
         if node.is_stored() || Arc::strong_count(node) > 1 {
             return None;
         }
-        let mut records = Records::new(limit);
-        let mut written = Written { buffered, refuses_shared: true, ..Written::default() };
+        debug_assert!(records.ends.is_empty(), "a part has records of its own");
+        let nodes = Vec::with_capacity(records.ends.capacity());
+        let mut written = Written { nodes, buffered, refuses_shared: true, ..Written::default() };
         // A commit writes a part that is too large itself; it meets other errors again.
         written.subtree(env, node, &mut records).ok().flatten()?;
         debug_assert_eq!(
