@@ -113,8 +113,7 @@ impl Context {
     /// Errors of [`Tree::add`]. With an [automatic flush](Self::set_auto_flush) also those of
     /// [`Store::flush`](crate::Store::flush), after the change was made.
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl IntoValue) -> Result<bool> {
-        let value = value.into_value();
-        let bytes = value.len();
+        let bytes = value.bytes().len();
         let changed = self.tree.add(path, value)?;
         self.count(changed, path, bytes)
     }

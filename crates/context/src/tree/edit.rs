@@ -22,7 +22,7 @@ use crate::base::error::{Error, Result};
 use crate::object::entries::INLINE_BYTES_MAX;
 use crate::tree::digest::{Hashed, Hasher};
 use crate::tree::encode::{EncodedPart, Records};
-use crate::tree::node::{Binding, Child, Env, Node, Shape, Slot, Spot, Value};
+use crate::tree::node::{Binding, Bound, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::tree::walk::dir;
 
 /// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all nodes
@@ -34,7 +34,7 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
         *root = child;
         return Ok(());
     }
-    edit(env, root, &mut [Change { path, new: Some(child), bucket: 0 }], None).0
+    edit(env, root, &mut [Change { path, new: Some(Bound::Child(child)), bucket: 0 }], None).0
 }
 
 /// Binds values at paths with steps below `root`, in one pass. No path leads through the value of
@@ -47,7 +47,7 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
 pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
     env: &Env,
     root: &mut Child,
-    values: impl Iterator<Item = (P, &'p Arc<Value>)>,
+    values: impl Iterator<Item = (P, Bound<'p>)>,
     sharing: Option<Sharing<'_>>,
 ) -> (Result<()>, PassWork) {
     // All paths in one list: a list for each would be an allocation for each value.
@@ -59,11 +59,11 @@ pub(crate) fn bind_all<'p, P: Iterator<Item = &'p [u8]>>(
     }
 
     let mut start = 0;
-    let change = |(end, value): (usize, &Arc<Value>)| {
+    let change = |(end, value)| {
         let path = &steps[start..end];
         debug_assert!(!path.is_empty(), "a value in a pass has a step");
         start = end;
-        Change { path, new: Some(Child::Value(Arc::clone(value))), bucket: 0 }
+        Change { path, new: Some(value), bucket: 0 }
     };
     let mut changes: Vec<_> = ends.into_iter().map(change).collect();
     let sharing =
@@ -102,7 +102,7 @@ static TAKEN: LazyLock<Arc<Node>> = LazyLock::new(|| Arc::new(Node::empty(false)
 struct Change<'p> {
     path: &'p [&'p [u8]],
     /// `None` unbinds what is there. A pass that unbinds has this change alone.
-    new: Option<Child>,
+    new: Option<Bound<'p>>,
     /// Bucket in the inode that was opened last on the way.
     bucket: u8,
 }
@@ -111,7 +111,7 @@ impl Change<'_> {
     /// The value to be bound, if it has a record of its own.
     fn large_value(&self) -> Option<*const Value> {
         match &self.new {
-            Some(Child::Value(value)) if value.bytes.len() > INLINE_BYTES_MAX => {
+            Some(Bound::Child(Child::Value(value))) if value.bytes.len() > INLINE_BYTES_MAX => {
                 Some(Arc::as_ptr(value))
             }
             _ => None,
@@ -462,7 +462,7 @@ impl<'p> Open<'p> {
     }
 
     /// Binds or unbinds the child of a step, which is here.
-    fn change(&mut self, step: &[u8], new: Option<&Child>) {
+    fn change(&mut self, step: &[u8], new: Option<&Bound<'_>>) {
         let Shape::Entries(entries) = self.node.shape() else { unreachable!("the steps are here") };
         let entries = entries.entries();
         let item = entries.find(step).map_or_else(|| entries.position(step), Ok);
@@ -472,14 +472,14 @@ impl<'p> Open<'p> {
 
         let owned = Arc::make_mut(&mut self.node);
         match (item, new) {
-            (Ok(item), Some(child)) => owned.set_item(item, child),
-            (Err(position), Some(child)) => owned.insert_item(position, step, child),
+            (Ok(item), Some(bound)) => owned.set_item(item, bound),
+            (Err(position), Some(bound)) => owned.insert_item(position, step, bound),
             (Ok(item), None) => owned.remove_item(item),
             (Err(_), None) => {}
         }
-        if let Some(child) = new {
+        if let Some(bound) = new {
             // The height is a lower bound, so it only rises.
-            owned.raise(child.height() + 1);
+            owned.raise(bound.height() + 1);
         }
         self.is_changed = true;
     }
@@ -501,9 +501,10 @@ impl<'p> Open<'p> {
             }
             Way::Item { step, item, .. } => {
                 let height = below.height() + 1;
+                let below = Bound::Child(Child::Dir(below));
                 match *item {
-                    Ok(item) => owned.set_item(item, &Child::Dir(below)),
-                    Err(position) => owned.insert_item(position, step, &Child::Dir(below)),
+                    Ok(item) => owned.set_item(item, &below),
+                    Err(position) => owned.insert_item(position, step, &below),
                 }
                 height
             }
@@ -682,7 +683,15 @@ mod tests {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
             })
         });
-        let values = values.iter().map(|(path, value)| (path.iter().map(Vec::as_slice), *value));
+        let values = values.iter().map(|(path, value)| {
+            // Both ways to give a short value.
+            let bound = if path.len() % 2 == 0 {
+                Bound::Short(&value.bytes)
+            } else {
+                Bound::Child(Child::Value(Arc::clone(value)))
+            };
+            (path.iter().map(Vec::as_slice), bound)
+        });
         let sharing = Sharing { hasher: &Hasher::new(threads), encoded_max: 1 << 20 };
         let (outcome, work) = bind_all(env, root, values, Some(sharing));
         outcome.map(|()| (work.hashed.count, work.encoded))

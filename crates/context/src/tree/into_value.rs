@@ -7,7 +7,10 @@ use std::sync::Arc;
 ///
 /// Owned bytes are moved; borrowed bytes are copied once.
 pub trait IntoValue {
-    /// Returns the bytes.
+    /// Returns the bytes as they are.
+    fn bytes(&self) -> &[u8];
+
+    /// Returns the bytes for a tree to keep.
     fn into_value(self) -> Box<[u8]>;
 }
 
@@ -15,6 +18,10 @@ pub trait IntoValue {
 macro_rules! by_from {
     ($($source:ty),* $(,)?) => {$(
         impl IntoValue for $source {
+            fn bytes(&self) -> &[u8] {
+                self.as_ref()
+            }
+
             fn into_value(self) -> Box<[u8]> {
                 self.into()
             }
@@ -25,42 +32,70 @@ macro_rules! by_from {
 by_from!(Box<[u8]>, Vec<u8>, &[u8], Cow<'_, [u8]>);
 
 impl<const N: usize> IntoValue for [u8; N] {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.into()
     }
 }
 
 impl<const N: usize> IntoValue for &[u8; N] {
+    fn bytes(&self) -> &[u8] {
+        self.as_slice()
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.as_slice().into()
     }
 }
 
 impl IntoValue for &str {
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.as_bytes().into()
     }
 }
 
 impl IntoValue for String {
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.into_bytes().into()
     }
 }
 
 impl IntoValue for &Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.as_slice().into()
     }
 }
 
 impl IntoValue for &String {
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.as_bytes().into()
     }
 }
 
 impl IntoValue for Arc<[u8]> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
     fn into_value(self) -> Box<[u8]> {
         self.as_ref().into()
     }

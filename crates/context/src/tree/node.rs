@@ -196,6 +196,14 @@ pub(crate) enum Child {
     },
 }
 
+/// What a step is bound to.
+#[derive(Debug)]
+pub(crate) enum Bound<'a> {
+    /// Value of at most [`INLINE_BYTES_MAX`] bytes.
+    Short(&'a [u8]),
+    Child(Child),
+}
+
 /// Value in memory.
 #[derive(Debug)]
 pub(crate) struct Value {
@@ -300,6 +308,24 @@ impl Child {
                 (Stored::Dir(far.0), far.1.get().map(|node| Member::Node(Arc::clone(node))))
             }
             Self::Blinded { is_value, hash } => (nowhere(*is_value, Some(**hash)), None),
+        }
+    }
+}
+
+impl Bound<'_> {
+    /// Lower bound of the levels of directories; 0 for a child that is not in memory.
+    pub(crate) fn height(&self) -> u16 {
+        match self {
+            Self::Short(_) => 0,
+            Self::Child(child) => child.height(),
+        }
+    }
+
+    /// Returns what a directory stores of it, and the child itself if it is in memory.
+    fn parts(&self) -> (Stored<'_>, Option<Member>) {
+        match self {
+            Self::Short(value) => (Stored::Inline(value), None),
+            Self::Child(child) => child.parts(),
         }
     }
 }
@@ -967,10 +993,10 @@ impl Node {
         self.children_mut()[number] = Member::Node(node).into();
     }
 
-    /// Binds the child of an item anew.
-    pub(crate) fn set_item(&mut self, item: usize, child: &Child) {
+    /// Binds the step of an item anew.
+    pub(crate) fn set_item(&mut self, item: usize, bound: &Bound<'_>) {
         self.settle();
-        let (stored, member) = child.parts();
+        let (stored, member) = bound.parts();
         let Some(entries) = self.entries_mut() else { return };
         entries.set(item, stored);
         if member.is_some() || self.children.get().is_some() {
@@ -980,9 +1006,9 @@ impl Node {
     }
 
     /// Binds a new step at its insertion point.
-    pub(crate) fn insert_item(&mut self, item: usize, step: &[u8], child: &Child) {
+    pub(crate) fn insert_item(&mut self, item: usize, step: &[u8], bound: &Bound<'_>) {
         self.settle();
-        let (stored, member) = child.parts();
+        let (stored, member) = bound.parts();
         let has_children = self.children.get().is_some();
         let Some(entries) = self.entries_mut() else { return };
         entries.insert(item, step, stored);

@@ -240,11 +240,11 @@ impl Tree {
     }
 
     /// Adds a value to the buffer.
-    fn buffer(&mut self, hashed_path: (u64, &[&[u8]]), bytes: Box<[u8]>, is_new: bool) {
+    fn buffer(&mut self, hashed_path: (u64, &[&[u8]]), value: impl IntoValue, is_new: bool) {
         if let Some(root) = self.root.take() {
             *self.base.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(root);
         }
-        self.buffer.insert(hashed_path, bytes, is_new);
+        self.buffer.insert(hashed_path, value, is_new);
     }
 
     /// Changes the tree at a path: binds `child`, or unbinds what is there if there is none.
@@ -406,7 +406,7 @@ impl Tree {
 
         // The buffer is newer than the nodes.
         if let Some(value) = self.buffer.get(path) {
-            return Ok(Some(value.bytes.to_vec()));
+            return Ok(Some(value.to_vec()));
         }
         self.with_base(|base| match locate(&self.env, base, path)? {
             Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, path)),
@@ -441,7 +441,7 @@ impl Tree {
 
         // The buffer is newer than the nodes.
         if let Some(value) = self.buffer.get(path) {
-            return Ok(Some(read(&value.bytes)));
+            return Ok(Some(read(value)));
         }
         let read = Cell::new(Some(read));
         self.with_base(|base| match locate(&self.env, base, path)? {
@@ -514,8 +514,7 @@ impl Tree {
     /// Errors of [`mem`](Self::mem), and [`StepSize`](Error::StepSize),
     /// [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl IntoValue) -> Result<bool> {
-        let bytes = value.into_value();
-        check_value(&bytes)?;
+        check_value(value.bytes())?;
         let steps = Steps::new(path);
         let path = steps.as_slice();
         check_steps(path)?;
@@ -523,9 +522,9 @@ impl Tree {
         // The common case first: the path is in the buffer already.
         self.begin_change();
         let hashed_path = (self.buffer.hash(path), path);
-        let bytes = match self.buffer.replace(hashed_path, bytes) {
+        let value = match self.buffer.replace(hashed_path, value) {
             Ok(changed) => return Ok(changed),
-            Err(bytes) => bytes,
+            Err(value) => value,
         };
 
         // The state of the path in the nodes decides whether the value may wait in the buffer.
@@ -533,7 +532,7 @@ impl Tree {
         let mut changes = true;
         let env = Arc::clone(&self.env);
         let standing = match standing(&env, self.base_mut(), path)? {
-            Standing::Value(spot, _) if is_value(&env, spot, &bytes) => {
+            Standing::Value(spot, _) if is_value(&env, spot, value.bytes()) => {
                 // The value was known by its hash only, and is now known.
                 if !matches!(spot.content(), Content::Blinded { .. }) {
                     return Ok(false);
@@ -547,7 +546,8 @@ impl Tree {
             Standing::Missing(depth) => Waits::Below(depth),
             Standing::Taken => Waits::Apply,
         };
-        self.added += bytes.len() + path.last().map_or(0, |step| step.len()) + BINDING_BYTES;
+        self.added +=
+            value.bytes().len() + path.last().map_or(0, |step| step.len()) + BINDING_BYTES;
 
         let waits = match standing {
             Waits::Yes { is_new } => Some(is_new),
@@ -570,10 +570,10 @@ impl Tree {
             if self.buffer.len() == WRITE_BUFFER_MAX {
                 self.apply_buffer()?;
             }
-            self.buffer(hashed_path, bytes, is_new);
+            self.buffer(hashed_path, value, is_new);
             debug_assert!(self.buffer.len() <= WRITE_BUFFER_MAX, "the buffer is bounded");
         } else {
-            let child = Child::Value(Arc::new(Value::new(bytes)));
+            let child = Child::Value(Arc::new(Value::new(value.into_value())));
             self.change(path, Some(child)).map_err(|error| at_path(error, path))?;
         }
 
