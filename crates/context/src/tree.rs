@@ -27,6 +27,7 @@
 //!   guessed.
 
 // Bottom-up: a module imports only from modules above it.
+pub(crate) mod into_value;
 pub(crate) mod node;
 pub(crate) mod head;
 pub(crate) mod digest;
@@ -35,7 +36,6 @@ pub(crate) mod encode;
 pub(crate) mod edit;
 pub(crate) mod copy;
 pub(crate) mod write_buffer;
-pub(crate) mod into_value;
 pub(crate) mod tree;
 pub(crate) mod of_hashes;
 pub(crate) mod clear;

@@ -119,7 +119,7 @@ pub(super) enum Base {
 
 impl Base {
     /// Flag of an item that this record lacks, or has otherwise.
-    pub(super) fn changed(self) -> u8 {
+    pub(super) fn changed_flag(self) -> u8 {
         match self {
             Self::Full => CHANGED,
             Self::Middle => RECENT,
@@ -127,7 +127,7 @@ impl Base {
     }
 
     /// Flag of an item whose step this record lacks.
-    pub(super) fn new(self) -> u8 {
+    pub(super) fn new_flag(self) -> u8 {
         match self {
             Self::Full => NEW,
             Self::Middle => RECENT_NEW,
@@ -630,7 +630,7 @@ impl Entries {
         for base in [Base::Full, Base::Middle] {
             if let Ok(gone) = self.gone(base).binary_search_by(|gone| (**gone).cmp(step)) {
                 self.gone_mut(base).remove(gone);
-                *self.kind_mut(number) &= !base.new();
+                *self.kind_mut(number) &= !base.new_flag();
             }
         }
     }
@@ -735,7 +735,7 @@ impl Entries {
 
         // The next delta says that an entry of its base is gone.
         for base in [Base::Full, Base::Middle] {
-            if self.base(base).is_none() || item.has(base.new()) {
+            if self.base(base).is_none() || item.has(base.new_flag()) {
                 continue;
             }
             let step: Box<[u8]> = self.step(number).into();
@@ -814,7 +814,7 @@ impl Entries {
     fn is_as(&self, base: Base) -> bool {
         self.base(base).is_some()
             && self.gone(base).is_empty()
-            && self.items().all(|item| !item.has(base.changed()))
+            && self.items().all(|item| !item.has(base.changed_flag()))
     }
 
     /// Returns whether the content is that of its full record, or of its middle delta.

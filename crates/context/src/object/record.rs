@@ -196,7 +196,7 @@ impl Entries {
         let mut next = 0;
         for (item, beside) in self.items().enumerate() {
             let number = numbers.as_mut().and_then(|numbers| numbers.pass(item, beside));
-            if base.is_some_and(|base| !beside.has(base.changed())) {
+            if base.is_some_and(|base| !beside.has(base.changed_flag())) {
                 // The child was written with the base, by a node that kept no place.
                 if beside.is_nowhere() {
                     links.next();
@@ -264,9 +264,9 @@ impl Differences {
 
     /// Passes an item, whose step and content take so many bytes.
     fn add(&mut self, item: Item, step: usize, content: usize) {
-        if item.has(self.base.changed()) {
+        if item.has(self.base.changed_flag()) {
             self.own += 1;
-            self.bytes += 2 + content + if item.has(self.base.new()) { step } else { 0 };
+            self.bytes += 2 + content + if item.has(self.base.new_flag()) { step } else { 0 };
         }
     }
 }
@@ -292,7 +292,7 @@ impl<'a> BaseNumbers<'a> {
         while gone.get(self.gone.len()).is_some_and(|gone| **gone < *self.entries.step(item)) {
             self.pass_gone();
         }
-        if beside.has(self.base.new()) {
+        if beside.has(self.base.new_flag()) {
             return None;
         }
         self.next += 1;

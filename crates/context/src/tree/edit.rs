@@ -195,7 +195,7 @@ struct Part<'c, 'p> {
     encoded: Option<EncodedPart>,
 }
 
-impl<'p> Part<'_, 'p> {
+impl Part<'_, '_> {
     /// Makes the changes.
     fn change(&mut self, env: &Env, depth: u8, step: usize) {
         let node = std::mem::replace(&mut self.node, Arc::clone(&TAKEN));
@@ -331,7 +331,9 @@ impl<'p> Pass<'_, 'p> {
             // The nodes are still in the cache of this core.
             parts.iter_mut().for_each(|part| part.encode(env, &room));
         });
-        groups.iter().for_each(|(_, hashed)| self.work.hashed.merge(hashed));
+        for (_, hashed) in &groups {
+            self.work.hashed.merge(hashed);
+        }
 
         self.next = open.end;
         for Part { way, node, is_changed, outcome: own, encoded, .. } in parts {

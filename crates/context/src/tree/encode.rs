@@ -46,9 +46,9 @@ impl Records {
     /// Prepares bodies of at most `limit` bytes in all, of about `expected` records.
     pub(crate) fn new(limit: usize, expected: usize) -> Self {
         /// Bytes of most bodies.
-        const BODY_BYTES: usize = 160;
+        const EXPECTED_BYTES: usize = 160;
 
-        let bytes = Vec::with_capacity(limit.min(expected * BODY_BYTES));
+        let bytes = Vec::with_capacity(limit.min(expected * EXPECTED_BYTES));
         Self { bytes, ends: Vec::with_capacity(expected), units: 0, limit }
     }
 

@@ -196,7 +196,7 @@ pub(crate) enum Child {
     },
 }
 
-/// What a step is bound to.
+/// Value or tree that a step is bound to.
 #[derive(Debug)]
 pub(crate) enum Bound<'a> {
     /// Value of at most [`INLINE_BYTES_MAX`] bytes.

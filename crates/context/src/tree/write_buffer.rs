@@ -225,7 +225,7 @@ impl WriteBuffer {
             return;
         }
         let mut paths = Vec::with_capacity(live);
-        for bound in self.table.iter_mut() {
+        for bound in &mut self.table {
             let start = paths.len();
             paths.extend_from_slice(bound.path.of(&self.paths));
             bound.path.start = start;
