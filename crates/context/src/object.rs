@@ -8,8 +8,7 @@
 //!
 //! Invariants:
 //! - A record refers to earlier records only.
-//! - A delta of entries is based on a full record, one of buckets also on a delta on a full record:
-//!   a node costs three reads at most.
+//! - A delta is based on a full record, or on a delta on one: a node costs three reads at most.
 //! - A reference has the hash of its target. So hashing a changed node reads none of its siblings.
 //!
 //! Locks: each list of pins is a mutex. [`Pins::join`](pins::Pins) takes two lists in the order of

@@ -739,6 +739,11 @@ fn decode_entries_delta(
         let content = OwnContent::of(take_content(extent, tag & !flag, bytes)?);
         own.push(OwnEntry { name, content });
     }
+
+    // A chain of deltas without changes would have no end that is known.
+    if gone.is_empty() && own.is_empty() {
+        return Err(Corrupt::rule("a delta has changes", 1, 0));
+    }
     Ok(EntriesDelta { leaf, gone, own })
 }
 
@@ -1088,7 +1093,9 @@ mod tests {
         for rest in sound {
             assert!(apply(rest).is_ok(), "{rest:?}");
         }
-        let forged: [&[u8]; 8] = [
+        let forged: [&[u8]; 9] = [
+            // No change.
+            &[0, 0],
             // Numbers that the full record does not have.
             &[1, 3, 1, KEPT, 0, 0],
             &[0, 1, KEPT, 3, 0],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Conversion into the bytes of a value, for [`Tree::add`](crate::Tree::add) and like calls.
 ///
-/// Owned bytes are moved; borrowed bytes are copied once.
+/// Owned bytes are moved; borrowed bytes are copied once. Both methods give the same bytes.
 pub trait IntoValue {
     /// Returns the bytes as they are.
     fn bytes(&self) -> &[u8];

@@ -27,6 +27,9 @@ pub(crate) const WRITE_BUFFER_MAX: usize = 1 << 14;
 /// Bytes of paths that are gone which the list may have, beside as many as those that are there.
 const SLACK_BYTES: usize = 4 << 10;
 
+/// Bytes of the list of paths that are kept for the next values.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+
 /// Table of buffered values by their paths. See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
@@ -248,6 +251,8 @@ impl WriteBuffer {
     pub(crate) fn clear(&mut self) {
         self.table.clear();
         self.paths.clear();
+        // Many deep paths leave no huge list behind.
+        self.paths.shrink_to(SPARE_BYTES_MAX);
         self.gone_bytes = 0;
         self.grown.clear();
     }
