@@ -811,7 +811,7 @@ impl Entries {
     }
 
     /// Returns whether the content is that of a base.
-    fn is_as(&self, base: Base) -> bool {
+    pub(super) fn is_as(&self, base: Base) -> bool {
         self.base(base).is_some()
             && self.gone(base).is_empty()
             && self.items().all(|item| !item.has(base.changed_flag()))
@@ -820,11 +820,6 @@ impl Entries {
     /// Returns whether the content is that of its full record, or of its middle delta.
     pub(super) fn is_base(&self) -> bool {
         self.is_as(Base::Full) || self.is_as(Base::Middle)
-    }
-
-    /// Returns whether the content is that of its full record.
-    pub(super) fn is_full(&self) -> bool {
-        self.is_as(Base::Full)
     }
 
     /// Approximate size in memory beside the node itself, in bytes.

@@ -60,21 +60,14 @@ impl Inner {
         (depth, count, mask): (u8, u64, u32),
         mut link: impl FnMut(usize) -> Result<Link, E>,
     ) -> Result<Self, E> {
-        let buckets = mask.count_ones() as usize;
-        let mut bytes = vec![0; buckets * (BUCKET_BYTES + Extent::BYTES)];
-        let (list, extents) = bytes.split_at_mut(buckets * BUCKET_BYTES);
-        let (hashed, _) = list.as_chunks_mut::<BUCKET_BYTES>();
-        let (extents, _) = extents.as_chunks_mut::<{ Extent::BYTES }>();
-
-        let numbers = (0..32).filter(|bucket| mask >> bucket & 1 == 1);
-        for (bucket, (hashed, extent)) in numbers.zip(hashed.iter_mut().zip(extents)) {
+        let bytes = vec![0; mask.count_ones() as usize * (BUCKET_BYTES + Extent::BYTES)];
+        let mut inner = Self { mask, bytes, ..Self::new(depth, count, 0) };
+        for (rank, bucket) in inner.buckets().enumerate() {
             let link = link(bucket)?;
-            hashed[0] = bucket as u8;
-            hashed[1..].copy_from_slice(&link.hash.0);
-            *extent = link.extent.write();
+            inner.bytes[rank * BUCKET_BYTES] = bucket as u8;
+            inner.put_extent(rank, link.extent);
+            inner.put_hash(rank, &link.hash);
         }
-
-        let inner = Self { mask, bytes, ..Self::new(depth, count, 0) };
         inner.check();
         Ok(inner)
     }

@@ -609,7 +609,7 @@ fn apply_entries(extent: Extent, delta: &EntriesDelta, base: &Entries) -> Result
             _ => return Err(Corrupt::rule("the base lacks a new step", 0, 1)),
         }
     }
-    if base.is_full() {
+    if base.is_as(Base::Full) {
         entries.rebase_middle(extent);
     }
     Ok(entries)

@@ -5,8 +5,8 @@
 //! directory that exists. So no buffered path lies on the way of another, the nodes answer all
 //! other questions, and applying the buffer needs no I/O.
 //!
-//! Values that nodes store in place are bytes in the table, and all paths are in one list: a value
-//! that waits takes no memory of its own.
+//! Values that nodes store in place are bytes in the table, and all paths are in one list: such a
+//! value takes no memory of its own.
 //!
 //! The nodes lack the steps of *new* values, so a directory may have more steps than its nodes say.
 //! The buffer counts new values by their directories: a removal elsewhere lets all values wait.
