@@ -495,6 +495,12 @@ impl Entries {
         self.item(number).tag() == TAG_INLINE
     }
 
+    /// Returns whether the child of an item is a directory that is stored.
+    pub(crate) fn is_stored_dir(&self, number: usize) -> bool {
+        let item = self.item(number);
+        item.tag() == TAG_DIR && !item.is_nowhere()
+    }
+
     /// Returns whether the hash of an item in the list is not that of its child.
     pub(crate) fn is_stale(&self, number: usize) -> bool {
         self.item(number).has(STALE)

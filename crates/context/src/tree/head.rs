@@ -202,6 +202,7 @@ impl Clock {
         debug_assert!(node.link().is_some(), "a stored node has stored children");
         let is_deep = self.way.len() >= TRIM_DEPTH_MAX;
         let mut next = from.first().copied().unwrap_or(0);
+        node.prefetch_nodes(next);
 
         while let Some(number) = node.next_node(next) {
             self.way.push(number);
@@ -211,7 +212,9 @@ impl Clock {
             if let Some(child) = node.spare_child(number) {
                 let rest = from.split_first().filter(|(first, _)| **first == number);
                 let rest = rest.map_or([].as_slice(), |(_, rest)| rest);
-                if !is_deep && !self.pass(child, rest, turn) {
+                // Most nodes have none below, and a glance at them suffices.
+                let has_nodes = child.next_node(0).is_some();
+                if has_nodes && !is_deep && !self.pass(child, rest, turn) {
                     return false;
                 }
 

@@ -21,9 +21,10 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use terrane_io::prefetch;
 use terrane_io::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::base::address::{Address, Extent, Link};
+use crate::base::address::{Address, Extent, Link, NOWHERE};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -1081,8 +1082,8 @@ impl Node {
     /// Returns whether the record leads to the child of a number, a directory or an inode.
     pub(crate) fn can_load(&self, number: usize) -> bool {
         match &self.record.body {
-            RecordBody::Entries(entries) => matches!(entries.stored(number), Stored::Dir(_)),
-            RecordBody::Inner(inner) => inner.link(number).is_some(),
+            RecordBody::Entries(entries) => entries.is_stored_dir(number),
+            RecordBody::Inner(inner) => inner.extent(number) != NOWHERE,
         }
     }
 
@@ -1093,8 +1094,24 @@ impl Node {
             return None;
         }
         match self.children.get_mut()?.get_mut(number)?.get_mut()? {
-            Member::Node(node) => Arc::get_mut(node).filter(|node| node.place.get().is_some()),
+            Member::Node(node) => {
+                let child = Arc::get_mut(node)?;
+                debug_assert!(child.is_stored(), "the record leads to what is stored");
+                Some(child)
+            }
             Member::Value(_) => None,
+        }
+    }
+
+    /// Prefetches the nodes below in memory, from a number on, as far as a glance at each needs.
+    pub(crate) fn prefetch_nodes(&self, from: usize) {
+        /// As many as an inode has. More would leave the cache before their turn.
+        const NODES: usize = 32;
+        let children = self.children.get().and_then(|children| children.get(from..));
+        for child in children.unwrap_or_default().iter().take(NODES) {
+            if let Some(Member::Node(node)) = child.get() {
+                prefetch(&node.was_used);
+            }
         }
     }
 
