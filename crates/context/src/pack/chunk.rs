@@ -234,24 +234,33 @@ impl Chunk {
         Ok(body)
     }
 
-    /// Reads the body of a record; `None` if the record was collected.
+    /// Reads a record, and calls `read` with its body; `None` if the record was collected. A small
+    /// record takes no memory but the stack.
     ///
     /// Cost: one read of the record's length.
-    pub(crate) fn read(&self, extent: Extent) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn read<R>(
+        &self,
+        extent: Extent,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        /// More than most records have.
+        const NEAR_BYTES: usize = 512;
+
         let Some(offset) = self.offset_of(extent)? else { return Ok(None) };
-        let mut bytes = vec![0; extent.bytes as usize];
-        self.file.read_at(&mut bytes, offset).map_err(|error| match error {
+        let len = extent.bytes as usize;
+        let (mut near, mut far) = ([0; NEAR_BYTES], Vec::new());
+        let bytes = match near.get_mut(..len) {
+            Some(bytes) => bytes,
+            None => {
+                far.resize(len, 0);
+                &mut far
+            }
+        };
+        self.file.read_at(bytes, offset).map_err(|error| match error {
             terrane_io::Error::ShortRead { .. } => self.short(extent),
             other => other.into(),
         })?;
-
-        // Moves the body to the front of the buffer, so that it takes no second allocation.
-        let len = self.open_body(extent, &bytes)?.len();
-        let start = bytes.len() - CRC_BYTES - len;
-        bytes.truncate(start + len);
-        bytes.drain(..start);
-        debug_assert_eq!(bytes.len(), len, "the body is left");
-        Ok(Some(bytes))
+        Ok(Some(read(self.open_body(extent, bytes)?)))
     }
 
     /// Returns the runs of a chunk that ends at `end` or later: the payloads of its frames, or the

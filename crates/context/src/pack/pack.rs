@@ -317,6 +317,11 @@ impl Pack {
 
     /// Reads the body of a record from its chunk or from a volume.
     pub(crate) fn body(&self, extent: Extent) -> Result<Vec<u8>> {
+        self.with_body(extent, <[u8]>::to_vec)
+    }
+
+    /// Calls `read` with the body of the record at an extent, as [`body`](Self::body) reads it.
+    fn with_body<R>(&self, extent: Extent, read: impl Fn(&[u8]) -> R) -> Result<R> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(extent.bytes), Ordering::Relaxed);
 
@@ -325,8 +330,8 @@ impl Pack {
         if extent.at.chunk >= self.first.load(Ordering::Acquire) {
             match self.chunk(extent.at.chunk) {
                 Ok(chunk) => {
-                    if let Some(body) = chunk.read(extent)? {
-                        return Ok(body);
+                    if let Some(read) = chunk.read(extent, &read)? {
+                        return Ok(read);
                     }
                 }
                 Err(error) if !is_absent(&error) => return Err(error),
@@ -335,10 +340,9 @@ impl Pack {
         }
 
         // A reader may see a rewritten chunk whose records moved to a volume.
-        let archived =
-            self.archived(extent.at)?.map(|part| part.read(extent)).transpose()?.flatten();
-        if let Some(body) = archived {
-            return Ok(body);
+        let archived = self.archived(extent.at)?;
+        if let Some(read) = archived.map(|part| part.read(extent, &read)).transpose()?.flatten() {
+            return Ok(read);
         }
 
         Err(match self.missing_volume()? {
@@ -561,8 +565,8 @@ impl Pack {
     }
 
     fn decode(&self, extent: Extent) -> Result<Decoded> {
-        let body = self.body(extent)?;
-        Record::decode(extent, &body).map_err(|what| self.corrupt(extent.at, what))
+        let decoded = self.with_body(extent, |body| Record::decode(extent, body))?;
+        decoded.map_err(|what| self.corrupt(extent.at, what))
     }
 
     fn decode_full(&self, extent: Extent) -> Result<Record> {
@@ -876,7 +880,8 @@ impl Pack {
             return false;
         };
         let extent = Extent { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
-        matches!(tail.chunk.read(extent), Ok(Some(body)) if body.first() == Some(&STATE))
+        let is_state = |body: &[u8]| body.first() == Some(&STATE);
+        matches!(tail.chunk.read(extent, is_state), Ok(Some(true)))
     }
 
     /// Removes the leftovers of an interrupted collection: chunks before `first`, and incomplete
@@ -1079,14 +1084,15 @@ impl Source for Pack {
         }
 
         // Values share the cache with nodes, but large ones are left out.
-        let body = self.body(extent)?;
-        let Some((&VALUE, bytes)) = body.split_first() else {
-            let found = body.first().copied().unwrap_or(0);
-            let what = Corrupt::rule("kind of a value record", u64::from(VALUE), u64::from(found));
-            return Err(self.corrupt(extent.at, what));
-        };
-
-        let value: Arc<[u8]> = bytes.into();
+        let value: Arc<[u8]> = self
+            .with_body(extent, |body| match body.split_first() {
+                Some((&VALUE, bytes)) => Ok(bytes.into()),
+                other => {
+                    let found = other.map_or(0, |(&kind, _)| u64::from(kind));
+                    Err(Corrupt::rule("kind of a value record", u64::from(VALUE), found))
+                }
+            })?
+            .map_err(|what| self.corrupt(extent.at, what))?;
         self.cache_value(extent.at, &value);
 
         Ok(value)
