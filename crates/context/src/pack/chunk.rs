@@ -235,7 +235,7 @@ impl Chunk {
     }
 
     /// Reads a record, and calls `read` with its body; `None` if the record was collected. A small
-    /// record takes no memory but the stack.
+    /// record needs no buffer on the heap.
     ///
     /// Cost: one read of the record's length.
     pub(crate) fn read<R>(
@@ -243,17 +243,19 @@ impl Chunk {
         extent: Extent,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        /// More than most records have.
+        /// Largest record that is read on the stack, in bytes; most are shorter.
         const NEAR_BYTES: usize = 512;
 
         let Some(offset) = self.offset_of(extent)? else { return Ok(None) };
         let len = extent.bytes as usize;
-        let (mut near, mut far) = ([0; NEAR_BYTES], Vec::new());
+        let mut near = [0; NEAR_BYTES];
+        let mut far;
         let bytes = match near.get_mut(..len) {
             Some(bytes) => bytes,
             None => {
-                far.resize(len, 0);
-                &mut far
+                // The length may be damaged: zeros of a new vector take no memory yet.
+                far = vec![0; len];
+                far.as_mut_slice()
             }
         };
         self.file.read_at(bytes, offset).map_err(|error| match error {

@@ -239,8 +239,9 @@ impl Marks {
     pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Extent>) -> Result<()> {
         while let Some(extent) = found.pop() {
             if self.mark(extent.at) && pack.archived(extent.at)?.is_none() {
-                let body = pack.body(extent)?;
-                self.visit(pack, extent, &body, &mut |_, link| found.push(link.extent))?;
+                pack.with_body(extent, |body| {
+                    self.visit(pack, extent, body, &mut |_, link| found.push(link.extent))
+                })??;
             }
         }
         Ok(())

@@ -315,13 +315,12 @@ impl Pack {
         Ok(chunk)
     }
 
-    /// Reads the body of a record from its chunk or from a volume.
-    pub(crate) fn body(&self, extent: Extent) -> Result<Vec<u8>> {
-        self.with_body(extent, <[u8]>::to_vec)
-    }
-
-    /// Calls `read` with the body of the record at an extent, as [`body`](Self::body) reads it.
-    fn with_body<R>(&self, extent: Extent, read: impl Fn(&[u8]) -> R) -> Result<R> {
+    /// Reads a record from its chunk or from a volume, and calls `read` once, with its body.
+    pub(crate) fn with_body<R>(
+        &self,
+        extent: Extent,
+        mut read: impl FnMut(&[u8]) -> R,
+    ) -> Result<R> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(extent.bytes), Ordering::Relaxed);
 
@@ -330,7 +329,7 @@ impl Pack {
         if extent.at.chunk >= self.first.load(Ordering::Acquire) {
             match self.chunk(extent.at.chunk) {
                 Ok(chunk) => {
-                    if let Some(read) = chunk.read(extent, &read)? {
+                    if let Some(read) = chunk.read(extent, &mut read)? {
                         return Ok(read);
                     }
                 }
@@ -341,7 +340,7 @@ impl Pack {
 
         // A reader may see a rewritten chunk whose records moved to a volume.
         let archived = self.archived(extent.at)?;
-        if let Some(read) = archived.map(|part| part.read(extent, &read)).transpose()?.flatten() {
+        if let Some(read) = archived.map(|part| part.read(extent, &mut read)).transpose()?.flatten() {
             return Ok(read);
         }
 

@@ -127,8 +127,8 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Resul
 
     // The tables as of the control record; the frames behind it change them.
     if let Some(table) = control.branches {
-        let body = pack.body(table)?;
-        apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
+        pack.with_body(table, |body| apply_branches(body, &mut view.branches))?
+            .map_err(|what| pack.corrupt(table.at, what))?;
     }
 
     if let Some(kept) = control.kept {
@@ -159,7 +159,8 @@ fn starts_at(tail: &Tail) -> bool {
 
 /// Reads the table of commits at an extent.
 pub(crate) fn table_at(pack: &Pack, at: Extent) -> Result<CommitTable> {
-    CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
+    pack.with_body(at, |body| CommitTable::decode(at.at, body))?
+        .map_err(|what| pack.corrupt(at.at, what))
 }
 
 /// Returns a table of commits and those before it, newest first, up to the first unreadable table.
@@ -287,8 +288,9 @@ impl StoreInner {
 
     /// Reads the commit record at an extent.
     pub(crate) fn commit_at(&self, at: Extent) -> Result<CommitRecord> {
-        let body = self.pack.body(at)?;
-        CommitRecord::decode(at.at, self.env.rules.empty_hash(), &body)
+        let empty = self.env.rules.empty_hash();
+        self.pack
+            .with_body(at, |body| CommitRecord::decode(at.at, empty, body))?
             .map_err(|what| self.pack.corrupt(at.at, what))
     }
 

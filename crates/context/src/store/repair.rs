@@ -637,8 +637,9 @@ fn add_tabled(
 /// Returns the branches of a control record whose heads differ now, with their heads now.
 fn moved_branches(inner: &StoreInner, control: &Control) -> Vec<(Vec<u8>, Option<Hash>)> {
     let mut heads = Branches::new();
-    let Some(Ok(body)) = control.branches.map(|at| inner.pack.body(at)) else { return Vec::new() };
-    if apply_branches(&body, &mut heads).is_err() {
+    let Some(at) = control.branches else { return Vec::new() };
+    let read = inner.pack.with_body(at, |body| apply_branches(body, &mut heads));
+    if !matches!(read, Ok(Ok(()))) {
         return Vec::new();
     }
     let now = heads.into_iter().map(|(name, head)| (inner.branch(&name), name, head));

@@ -224,6 +224,10 @@ impl Clock {
                 // The mark is taken in any case.
                 let was_used = child.take_used();
                 if !is_deep && (was_used || child.next_node(0).is_some()) {
+                    if child.has_children() {
+                        // Stored values stay in memory until then, and no weight counts them.
+                        child.settle();
+                    }
                     self.kept += weight;
                 } else {
                     self.freed += weight;
@@ -393,6 +397,29 @@ mod tests {
         }
         let kept = (0..6_000).filter(|number| is_there(&root, *number)).count();
         assert!((60..3_500).contains(&kept), "{kept}");
+    }
+
+    /// No weight counts stored values, so the hand lets go of them wherever it passes.
+    #[test]
+    fn stored_values_go_and_their_directories_stay() {
+        let (env, mut root) = tree(2_000);
+        let values: Vec<_> = (0..200).map(|_| Arc::new(Value::new([7; 100].into()))).collect();
+        for (number, value) in (0_u32..).zip(&values) {
+            let path: [&[u8]; 4] = [b"dir", &[3], &number.to_le_bytes(), b"long"];
+            bind(&env, &mut root, &path, Child::Value(Arc::clone(value))).unwrap();
+        }
+        Hasher::new(1).hash(&env, node(&root));
+        for value in &values {
+            value.extent.set(Extent { at: Address { chunk: 1, unit: 9 }, bytes: 101 }).unwrap();
+        }
+        store(node(&root));
+
+        pass_all(&env, node(&root));
+        let (head, _) = head_of(&root, 103);
+        let gone = trims(&head, &env, &mut root, 1)[0];
+        assert!(gone < values.len(), "directories of values stay: {gone} nodes are gone");
+        let held = values.iter().filter(|value| Arc::strong_count(value) > 1).count();
+        assert_eq!(held, 0, "values are held");
     }
 
     /// Returns whether a step of an inode leads to a directory in memory.

@@ -1079,6 +1079,11 @@ impl Node {
         Some(from + children.iter().position(is_node)?)
     }
 
+    /// Returns whether there may be children in memory.
+    pub(crate) fn has_children(&self) -> bool {
+        self.children.get().is_some()
+    }
+
     /// Returns whether the record leads to the child of a number, a directory or an inode.
     pub(crate) fn can_load(&self, number: usize) -> bool {
         match &self.record.body {
@@ -1103,9 +1108,10 @@ impl Node {
         }
     }
 
-    /// Prefetches the nodes below in memory, from a number on, as far as a glance at each needs.
+    /// Prefetches the first lines of the nodes below in memory, from a number on.
     pub(crate) fn prefetch_nodes(&self, from: usize) {
-        /// As many as an inode has. More would leave the cache before their turn.
+        /// Children that are prefetched, as many as an inode has: more would leave the cache before
+        /// their turn.
         const NODES: usize = 32;
         let children = self.children.get().and_then(|children| children.get(from..));
         for child in children.unwrap_or_default().iter().take(NODES) {
