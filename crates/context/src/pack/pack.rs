@@ -339,8 +339,8 @@ impl Pack {
         }
 
         // A reader may see a rewritten chunk whose records moved to a volume.
-        let archived = self.archived(extent.at)?;
-        if let Some(read) = archived.map(|part| part.read(extent, &mut read)).transpose()?.flatten() {
+        let archived = self.archived(extent.at)?.map(|part| part.read(extent, &mut read));
+        if let Some(read) = archived.transpose()?.flatten() {
             return Ok(read);
         }
 

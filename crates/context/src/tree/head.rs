@@ -212,7 +212,7 @@ impl Clock {
             if let Some(child) = node.spare_child(number) {
                 let rest = from.split_first().filter(|(first, _)| **first == number);
                 let rest = rest.map_or([].as_slice(), |(_, rest)| rest);
-                // Most nodes have none below, and a glance at them suffices.
+                // A glance at the first lines suffices for a node that has none below.
                 let has_nodes = child.next_node(0).is_some();
                 if has_nodes && !is_deep && !self.pass(child, rest, turn) {
                     return false;
