@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::tree::node::{Child, Member, Node, Shape};
+use crate::tree::node::{Child, Node, Shape};
 use crate::tree::tree::Tree;
 
 impl Tree {
@@ -40,21 +40,13 @@ struct Open {
     next: usize,
 }
 
-impl Open {
-    /// Returns the number of the next child in memory.
-    fn next_loaded(&self) -> Option<usize> {
-        let is_loaded = |number: &usize| matches!(self.node.member(*number), Some(Member::Node(_)));
-        (self.next..self.node.len()).find(is_loaded)
-    }
-}
-
 fn clear_below(root: &mut Arc<Node>, depth: usize) {
     // With a list: a path may have more nodes than a thread has stack for.
     let taken = std::mem::replace(root, Arc::new(Node::empty(false)));
     let mut stack = vec![Open { node: taken, depth: 0, next: 0 }];
 
     while let Some(open) = stack.last_mut() {
-        let Some(number) = open.next_loaded() else {
+        let Some(number) = open.node.next_node(open.next) else {
             let Some(done) = stack.pop() else { return };
             match stack.last_mut() {
                 // The child was taken out of this number.

@@ -197,11 +197,16 @@ impl Clock {
     /// Passes the nodes below `node`, from the way `from` on. Returns false if the turn ends before
     /// the last one: the way leads to the next node then. Recursion: up to [`TRIM_DEPTH_MAX`].
     fn pass(&mut self, node: &mut Node, from: &[usize], turn: &mut Turn) -> bool {
+        let is_deep = self.way.len() >= TRIM_DEPTH_MAX;
+        let mut next = from.first().copied().unwrap_or(0);
+        if node.next_node(next).is_none() {
+            // A glance at the first lines suffices.
+            return true;
+        }
+
         // The places of the children must be in the record, from which they are loaded again.
         node.settle();
         debug_assert!(node.link().is_some(), "a stored node has stored children");
-        let is_deep = self.way.len() >= TRIM_DEPTH_MAX;
-        let mut next = from.first().copied().unwrap_or(0);
         node.prefetch_nodes(next);
 
         while let Some(number) = node.next_node(next) {
@@ -212,9 +217,7 @@ impl Clock {
             if let Some(child) = node.spare_child(number) {
                 let rest = from.split_first().filter(|(first, _)| **first == number);
                 let rest = rest.map_or([].as_slice(), |(_, rest)| rest);
-                // A glance at the first lines suffices for a node that has none below.
-                let has_nodes = child.next_node(0).is_some();
-                if has_nodes && !is_deep && !self.pass(child, rest, turn) {
+                if !is_deep && !self.pass(child, rest, turn) {
                     return false;
                 }
 

@@ -1072,7 +1072,7 @@ impl Node {
         std::mem::take(self.was_used.0.get_mut())
     }
 
-    /// Returns the number of the first child in memory, from `from` on, that is a node.
+    /// Returns the number of the first child in memory that is a node, from a number on.
     pub(crate) fn next_node(&self, from: usize) -> Option<usize> {
         let children = self.children.get()?.get(from..)?;
         let is_node = |child: &OnceLock<Member>| matches!(child.get(), Some(Member::Node(_)));
@@ -1098,14 +1098,11 @@ impl Node {
         if !self.can_load(number) {
             return None;
         }
-        match self.children.get_mut()?.get_mut(number)?.get_mut()? {
-            Member::Node(node) => {
-                let child = Arc::get_mut(node)?;
-                debug_assert!(child.is_stored(), "the record leads to what is stored");
-                Some(child)
-            }
-            Member::Value(_) => None,
-        }
+        let child = self.children.get_mut()?.get_mut(number)?.get_mut()?;
+        let Member::Node(node) = child else { return None };
+        let spare = Arc::get_mut(node)?;
+        debug_assert!(spare.is_stored(), "the record leads to what is stored");
+        Some(spare)
     }
 
     /// Prefetches the first lines of the nodes below in memory, from a number on.
